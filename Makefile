@@ -1,0 +1,68 @@
+# Every target sets up what it needs.  PYTHON picks the interpreter of a new environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: help setup lint unit test it soak bench hdfs-jars hdfs-up hdfs-down proto docs-tables clean
+
+help:
+	@echo "make setup      environment in $(VENV) with all that development needs"
+	@echo "make lint       ruff, mypy strict, import-linter"
+	@echo "make unit       unit tests: seconds, no service"
+	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
+	@echo "make it         all integration tests"
+	@echo "make soak       every fault and fuzz at full length"
+	@echo "make bench      measure, and draw docs/benchmarks.md"
+	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
+	@echo "make proto      message code from storage/hdfs/messages.proto"
+	@echo "make docs-tables  docs/design/ tables drawn from the code"
+
+$(BIN)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+setup: $(BIN)/.ready
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=.links $(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/pytest -q tests/unit
+
+hdfs-jars: setup
+	$(BIN)/python -m tests.services.hdfs jars
+
+test: setup hdfs-jars
+	BMQ_SIM_SEEDS=2000 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/simulation
+	$(BIN)/pytest -q -m "hdfs and not soak and smoke" tests/integration
+
+it: setup hdfs-jars
+	$(BIN)/pytest -q -m "not soak" tests/integration
+
+soak: setup hdfs-jars
+	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
+	BMQ_SOAK=1 $(BIN)/pytest -q tests/integration
+
+bench: setup hdfs-jars
+	$(BIN)/python -m bench.run
+
+hdfs-up: hdfs-jars
+	$(BIN)/python -m tests.services.hdfs up
+
+hdfs-down: setup
+	$(BIN)/python -m tests.services.hdfs down
+
+proto: setup
+	$(BIN)/python -m grpc_tools.protoc -I .links --python_out=.links --pyi_out=.links bmq/storage/hdfs/messages.proto
+
+docs-tables: setup
+	$(BIN)/python -m tests.docs_tables
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

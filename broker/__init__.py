@@ -1,0 +1,1 @@
+"""The broker: owns partitions and writes their logs."""

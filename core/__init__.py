@@ -1,0 +1,1 @@
+"""Shared vocabulary; imports nothing of ours."""

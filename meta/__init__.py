@@ -1,0 +1,1 @@
+"""Who owns what: the key-value seam and its adapters."""

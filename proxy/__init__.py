@@ -1,0 +1,1 @@
+"""The proxy: the Kafka endpoint (from part 2 on)."""

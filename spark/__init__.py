@@ -1,0 +1,1 @@
+"""Spark reads segments straight from storage (from part 4 on)."""

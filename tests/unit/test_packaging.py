@@ -1,0 +1,95 @@
+"""Packaging: pyproject's list of packages, the folders, and the links that checkers read all name the same things.
+
+A package that is forgotten in pyproject.toml works from the source tree and is missing from the wheel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_PRODUCT = {"tests", "bench"}
+
+with (ROOT / "pyproject.toml").open("rb") as _file:
+    PROJECT: dict[str, Any] = tomllib.load(_file)
+SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
+PACKAGES: list[str] = SETUPTOOLS["packages"]
+
+
+def product_folders() -> list[Path]:
+    """Top-level folders of the product."""
+    marked = {init.parent for init in ROOT.glob("*/__init__.py")}
+    return sorted(folder for folder in marked if folder.name not in NOT_PRODUCT and not folder.name.startswith("."))
+
+
+def folders_with_init() -> set[str]:
+    """Each as the package that it is."""
+    found = set()
+    for top in product_folders():
+        for init in top.rglob("__init__.py"):
+            found.add(".".join(("bmq", *init.parent.relative_to(ROOT).parts)))
+    return found
+
+
+def test_every_folder_with_an_init_is_a_listed_package() -> None:
+    """And the other way round; each once."""
+    assert set(PACKAGES) == folders_with_init()
+    assert len(PACKAGES) == len(set(PACKAGES))
+
+
+def test_every_module_is_in_a_package() -> None:
+    """A folder of modules that lacks its __init__.py would be in no package at all."""
+    lonely = {
+        module.parent.relative_to(ROOT)
+        for top in product_folders()
+        for module in top.rglob("*.py")
+        if not (module.parent / "__init__.py").exists()
+    }
+    assert lonely == set()
+
+
+def test_every_top_level_package_has_its_folder() -> None:
+    tops = {package for package in PACKAGES if package.count(".") == 1}
+    assert SETUPTOOLS["package-dir"] == {package: package.removeprefix("bmq.") for package in sorted(tops)}
+
+
+def test_the_links_are_complete() -> None:
+    """``.links/bmq/<folder>`` leads to the folder, relative, so that a checkout anywhere works; no other link."""
+    links = ROOT / ".links" / "bmq"
+    assert {link.name for link in links.iterdir()} == {folder.name for folder in product_folders()}
+    for folder in product_folders():
+        link = links / folder.name
+        assert link.is_symlink(), link
+        assert link.readlink() == Path("..", "..", folder.name)
+        assert link.resolve() == folder
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_can_be_imported(package: str) -> None:
+    """As ``bmq.<folder>``, from the folder that pyproject.toml says."""
+    module = importlib.import_module(package)
+    assert module.__file__ is not None
+    assert Path(module.__file__).resolve() == ROOT.joinpath(*package.split(".")[1:], "__init__.py")
+
+
+def test_bmq_itself_is_only_a_namespace() -> None:
+    """So that it may be spread over folders (PEP 420)."""
+    assert importlib.import_module("bmq").__file__ is None
+
+
+def test_importing_a_folder_by_its_bare_name_is_banned() -> None:
+    """With the repository on the path it would load every module a second time."""
+    banned = PROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]
+    assert set(banned) == {folder.name for folder in product_folders()}
+
+
+def test_coverage_looks_at_every_folder() -> None:
+    """All that runs; a folder that holds only its name may be left out."""
+    covered = set(PROJECT["tool"]["coverage"]["run"]["source"])
+    with_code = {folder.name for folder in product_folders() if len(list(folder.rglob("*.py"))) > 1}
+    assert with_code <= covered
