@@ -1,0 +1,359 @@
+"""Kafka's record batch, version 2: header, checks, numbering, and a plain builder.
+
+::
+
+     0  baseOffset            i64   assigned by the partition's owner, outside the CRC
+     8  batchLength           i32   bytes after this field
+    12  partitionLeaderEpoch  i32   assigned by the owner, outside the CRC
+    16  magic                 i8    2
+    17  crc                   u32   CRC-32C of everything from attributes on
+    21  attributes            i16   0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
+    23  lastOffsetDelta       i32
+    27  baseTimestamp         i64
+    35  maxTimestamp          i64
+    43  producerId            i64
+    51  producerEpoch         i16
+    53  baseSequence          i32
+    57  recordsCount          i32
+    61  records
+
+The checks are those of Kafka's ``UnifiedLog.analyzeAndValidateRecords`` and ``LogValidator`` that need no look at
+single records: the hot path does no work per record.  So a batch whose *inner* records disagree with its header is
+accepted, as Kafka accepts one for uncompressed data that it need not convert.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from bmq.core.errors import ErrorCode, RequestError
+
+HEADER_BYTES = 61
+LENGTH_OVERHEAD = 12  # baseOffset and batchLength themselves
+CRC_START = 21
+MAGIC = 2
+
+CODEC_MASK = 0x07
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+NO_PRODUCER_ID = -1
+NO_TIMESTAMP = -1
+MAX_SEQUENCE = 0x7FFFFFFF
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_OFFSET = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_UINT = struct.Struct(">I")
+assert _HEADER.size == HEADER_BYTES
+
+
+class Batch:
+    """One batch's header beside its bytes.  A plain slotted class: there is one for each batch of the hot path."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "count",
+        "crc",
+        "data",
+        "last_offset_delta",
+        "leader_epoch",
+        "magic",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "size",
+    )
+
+    def __init__(self, data: memoryview) -> None:
+        """``data`` is exactly one batch, at least ``HEADER_BYTES`` long."""
+        (
+            self.base_offset,
+            length,
+            self.leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.count,
+        ) = _HEADER.unpack_from(data)
+        self.size = length + LENGTH_OVERHEAD
+        self.data = data
+
+    @property
+    def last_offset(self) -> int:
+        return int(self.base_offset + self.last_offset_delta)
+
+    @property
+    def next_offset(self) -> int:
+        return int(self.base_offset + self.last_offset_delta + 1)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; wraps to 0 after 2^31-1, as Kafka's ``DefaultRecordBatch`` does."""
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def has_valid_crc(self) -> bool:
+        return bool(crc32c(self.data[CRC_START : self.size]) == self.crc)
+
+    def assign(self, base_offset: int, leader_epoch: int) -> None:
+        """Number the batch in place (the CRC does not cover these fields); ``data`` must be writable."""
+        _OFFSET.pack_into(self.data, 0, base_offset)
+        _INT.pack_into(self.data, 12, leader_epoch)
+        self.base_offset = base_offset
+        self.leader_epoch = leader_epoch
+
+    def set_append_time(self, now_ms: int) -> None:
+        """Turn the batch into LogAppendTime: attribute, maximum timestamp and CRC change in place."""
+        self.attributes |= LOG_APPEND_TIME
+        self.max_timestamp = now_ms
+        struct.pack_into(">h", self.data, 21, self.attributes)
+        _OFFSET.pack_into(self.data, 35, now_ms)
+        self.crc = int(crc32c(self.data[CRC_START : self.size]))
+        _UINT.pack_into(self.data, 17, self.crc)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Batch {self.base_offset}..{self.last_offset} epoch={self.leader_epoch} {self.size}B "
+            f"{CODECS[self.attributes & CODEC_MASK] if self.attributes & CODEC_MASK < len(CODECS) else '?'}"
+            f" pid={self.producer_id}/{self.producer_epoch} seq={self.base_sequence}>"
+        )
+
+
+def increment_sequence(sequence: int, by: int) -> int:
+    """``sequence + by``, wrapping to 0 after 2^31-1."""
+    return (sequence + by) & MAX_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRules:
+    """The topic settings that a produced batch is checked against; names and defaults are Kafka's."""
+
+    max_message_bytes: int = 1_048_588
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = 0x7FFFFFFFFFFFFFFF
+    timestamp_after_max_ms: int = 3_600_000
+
+
+def split_batches(data: memoryview) -> Iterator[memoryview]:
+    """Cut ``data`` into batches by their length fields.  RequestError CORRUPT_MESSAGE when they do not fill it."""
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < HEADER_BYTES:
+            raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"{end - position} bytes are too few for a batch header")
+        size = _INT.unpack_from(data, position + 8)[0] + LENGTH_OVERHEAD
+        if size < HEADER_BYTES or size > end - position:
+            raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"batch length {size} does not fit {end - position} bytes")
+        yield data[position : position + size]
+        position += size
+
+
+def parse_batch(data: memoryview) -> Batch:
+    """The one batch in ``data``, copied when it is read-only.
+
+    RequestError CORRUPT_MESSAGE when it is cut short, INVALID_RECORD when more than one batch is there: Kafka takes one
+    batch a partition in a produce request.
+    """
+    if len(data) < HEADER_BYTES:
+        raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes are too few for a batch header")
+    batch = Batch(memoryview(bytearray(data)) if data.readonly else data)
+    if batch.size > len(data) or batch.size < HEADER_BYTES:
+        raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"batch length {batch.size} does not fit {len(data)} bytes")
+    if batch.size < len(data):
+        raise _invalid(f"{len(data) - batch.size} bytes follow the one batch that a produce request may hold")
+    return batch
+
+
+def check_batch(batch: Batch, rules: BatchRules, now_ms: int) -> None:
+    """What Kafka checks of a batch that a client sent.  RequestError with Kafka's code for each fault."""
+    if batch.magic != MAGIC:
+        raise _invalid(f"magic {batch.magic}: only record batches of magic 2 are accepted")
+    if batch.size > rules.max_message_bytes:
+        raise RequestError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {batch.size} bytes exceeds max.message.bytes={rules.max_message_bytes}",
+        )
+    if not batch.has_valid_crc:
+        raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"batch CRC does not match {batch.crc:#010x}")
+    if batch.attributes & CODEC_MASK >= len(CODECS):
+        raise RequestError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {batch.attributes & CODEC_MASK} is not known"
+        )
+    if batch.count <= 0 or batch.last_offset_delta != batch.count - 1:
+        raise _invalid(f"{batch.count} records do not agree with last offset delta {batch.last_offset_delta}")
+    if batch.base_offset != 0:
+        raise _invalid(f"base offset {batch.base_offset} of a produced batch must be 0")
+    if batch.is_control:
+        raise _invalid("clients may not write control batches")
+    if batch.producer_id < NO_PRODUCER_ID:
+        raise _invalid(f"producer id {batch.producer_id}: ids below -1 are internal")
+    if batch.producer_id != NO_PRODUCER_ID:
+        if batch.base_sequence < 0 or batch.producer_epoch < 0:
+            raise _invalid(f"producer {batch.producer_id} sent epoch {batch.producer_epoch}/{batch.base_sequence}")
+    elif batch.is_transactional:
+        raise _invalid("a transactional batch needs a producer id")
+    if batch.attributes & LOG_APPEND_TIME:  # also where the topic says so: the broker sets it, from its own clock
+        raise RequestError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set LogAppendTime")
+    if not rules.log_append_time:
+        _check_timestamps(batch, rules, now_ms)
+
+
+def _check_timestamps(batch: Batch, rules: BatchRules, now_ms: int) -> None:
+    if batch.max_timestamp == NO_TIMESTAMP:
+        return
+    if batch.max_timestamp - now_ms > rules.timestamp_after_max_ms:
+        raise RequestError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {batch.max_timestamp} lies over {rules.timestamp_after_max_ms} ms after {now_ms}",
+        )
+    if batch.base_timestamp != NO_TIMESTAMP and now_ms - batch.base_timestamp > rules.timestamp_before_max_ms:
+        raise RequestError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {batch.base_timestamp} lies over {rules.timestamp_before_max_ms} ms before {now_ms}",
+        )
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_RECORD, message)
+
+
+# ------------------------------------------------------------------------------------------------- building
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record to be built; ``timestamp_delta`` in milliseconds from the batch's base."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_delta: int = 0
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    base_timestamp: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """An uncompressed batch.  For internal records (barriers, shards), tests and benches: not the hot path."""
+    body = bytearray(HEADER_BYTES)
+    for delta, record in enumerate(records):
+        encoded = _encode_record(delta, record)
+        body += encode_varint(len(encoded))
+        body += encoded
+    _HEADER.pack_into(
+        body,
+        0,
+        base_offset,
+        len(body) - LENGTH_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        len(records) - 1,
+        base_timestamp,
+        base_timestamp + max((r.timestamp_delta for r in records), default=0),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    _UINT.pack_into(body, 17, crc32c(memoryview(body)[CRC_START:]))
+    return body
+
+
+def _encode_record(delta: int, record: Record) -> bytes:
+    out = bytearray(b"\x00")
+    out += encode_varint(record.timestamp_delta)
+    out += encode_varint(delta)
+    _put_bytes(out, record.key)
+    _put_bytes(out, record.value)
+    out += encode_varint(len(record.headers))
+    for name, value in record.headers:
+        _put_bytes(out, name.encode())
+        _put_bytes(out, value)
+    return bytes(out)
+
+
+def _put_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out += encode_varint(-1)
+    else:
+        out += encode_varint(len(data))
+        out += data
+
+
+def encode_varint(value: int) -> bytes:
+    """Zig-zag varint, as in Kafka's records."""
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+# ------------------------------------------------------------------------------------------------- scanning
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What stands at a place that should hold a batch: its size, or why there is none."""
+
+    size: int
+    fault: str = ""
+
+
+def peek_batch(data: memoryview, position: int, expected_offset: int, size_max: int) -> Peek:
+    """Whether a whole, right batch stands at ``position``; ``size`` 0 with ``fault`` when not.
+
+    ``fault`` is ``"torn"`` when the bytes end first.  ``size_max`` bounds a batch: a longer length field is garbage.
+    """
+    left = len(data) - position
+    if left < LENGTH_OVERHEAD:
+        return Peek(0, "torn")
+    base_offset, length = _OFFSET_AND_LENGTH.unpack_from(data, position)
+    size = length + LENGTH_OVERHEAD
+    if size < HEADER_BYTES or size > size_max:
+        return Peek(0, f"batch length {size}")
+    if size > left:
+        return Peek(0, "torn")
+    if data[position + 16] != MAGIC:
+        return Peek(0, f"magic {data[position + 16]}")
+    crc = _UINT.unpack_from(data, position + 17)[0]
+    if crc32c(data[position + CRC_START : position + size]) != crc:
+        return Peek(0, "CRC")
+    if base_offset != expected_offset:  # outside the CRC, so asked last: the batch is otherwise right
+        return Peek(0, f"base offset {base_offset}, expected {expected_offset}")
+    return Peek(size)
