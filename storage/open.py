@@ -1,0 +1,57 @@
+"""From a root's URL to its file system; each adapter is imported only when its scheme asks for it."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
+
+from bmq.storage.filesystem import FileSystem, Unsupported
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+
+SCHEMES = "file:///dir, hdfs://host[:port]/dir, webhdfs://host:port/dir, memory:[name]"
+
+# Roots of one process that share a name share their files, as long as any of them is in use: tests run all roles so.
+_memories: WeakValueDictionary[str, MemoryStorage] = WeakValueDictionary()
+
+
+async def open_filesystem(url: str, *, holder: str) -> FileSystem:
+    """The root at ``url``, for the process whose lease name is ``holder`` (unique per process start).
+
+    Raises Unsupported for a URL that names no root, and what the adapter raises when the root cannot be opened.
+    """
+    scheme, separator, rest = url.partition(":")
+    match scheme if separator else "":
+        case "file":
+            from bmq.storage.local import LocalFileSystem
+
+            return LocalFileSystem(_local_path(url), holder)
+        case "memory":
+            return MemoryFileSystem(_memory(rest), holder)
+        case "hdfs":
+            from bmq.storage.hdfs.filesystem import HdfsFileSystem
+
+            return await HdfsFileSystem.open(url, holder=holder)
+        case "webhdfs":
+            from bmq.storage.hdfs.webhdfs import WebHdfsFileSystem
+
+            return await WebHdfsFileSystem.open(url, holder=holder)
+        case _:
+            raise Unsupported(f"{url!r} is no root that this program knows: use one of {SCHEMES}")
+
+
+def _local_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise Unsupported(f"{url!r}: a local root is file:/// and an absolute path")
+    if parts.query or parts.fragment:
+        raise Unsupported(f"{url!r}: write ? and # in a path as %3F and %23")
+    return unquote(parts.path)
+
+
+def _memory(name: str) -> MemoryStorage:
+    storage = _memories.get(name) if name else None
+    if storage is None:
+        storage = MemoryStorage()
+        if name:
+            _memories[name] = storage
+    return storage

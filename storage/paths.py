@@ -1,0 +1,30 @@
+"""Paths within a root, as the seam spells them: absolute, ``/`` between names, no way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bmq.storage.filesystem import StorageError, Unsupported
+
+
+def split(path: str) -> tuple[str, ...]:
+    """The names of ``path``; empty for the root.  Unsupported for what could leave the root or mean two things."""
+    if not path.startswith("/"):
+        raise Unsupported(f"{path!r} is not absolute: paths begin with / at the root")
+    names = tuple(path[1:].split("/")) if path != "/" else ()
+    if any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise Unsupported(f"{path!r} has an empty, '.' or '..' name in it")
+    return names
+
+
+def join(folder: str, name: str) -> str:
+    return f"{folder}{name}" if folder == "/" else f"{folder}/{name}"
+
+
+def check_concat(target: str, sources: Sequence[str]) -> None:
+    """What can be said of a concat by its names alone."""
+    folder = split(target)[:-1]
+    if any(split(source)[:-1] != folder for source in sources):
+        raise StorageError(f"concat joins files of one folder: {target} and {list(sources)}")
+    if len({target, *sources}) != 1 + len(sources):
+        raise StorageError(f"concat names a file twice: {target} and {list(sources)}")
