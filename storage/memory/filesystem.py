@@ -1,0 +1,232 @@
+"""One process's client of the memory HDFS: the ``FileSystem`` of the seam, which can crash and pause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from bmq.storage.filesystem import (
+    CreateOptions,
+    FileStatus,
+    Lease,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+)
+from bmq.storage.memory.appender import MemoryAppender
+from bmq.storage.memory.storage import MemoryStorage, Opened
+
+T = TypeVar("T")
+
+FENCE_ATTEMPTS = 4
+_DEFAULT = CreateOptions()
+
+
+class MemoryFileSystem:
+    """See ``bmq.storage.filesystem.FileSystem``.  ``holder`` must be unique per process start, as everywhere.
+
+    A call is a request under way, not a step of its caller: cancelled, or its process dead, it may still be done.
+    """
+
+    def __init__(self, storage: MemoryStorage, holder: str) -> None:
+        self.storage = storage
+        self.is_crashed = False
+        self._holder = holder
+        self._is_paused = False
+        self._resumed = asyncio.Event()
+        self._never = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        return "memory:"
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    def __repr__(self) -> str:
+        state = "crashed" if self.is_crashed else "paused" if self._is_paused else "running"
+        return f"<MemoryFileSystem {self._holder} {state}>"
+
+    # The process
+
+    @property
+    def is_running(self) -> bool:
+        return not (self.is_crashed or self._is_paused)
+
+    def crash(self) -> None:
+        """kill -9, now: no call of it ever returns; what was under way may arrive.  Its files stay open."""
+        self.is_crashed = True
+        for appender in self._appenders():
+            appender.process_died()
+
+    def pause(self) -> None:
+        """SIGSTOP: what is under way goes on in storage, answers wait for ``resume``, new calls too."""
+        self._is_paused = True
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._resumed.set()
+        if not self.is_crashed:
+            for appender in self._appenders():
+                appender.process_resumed()
+
+    async def awake(self) -> None:
+        """Returns while the process runs: not before it is resumed, never once it is dead."""
+        while self._is_paused and not self.is_crashed:
+            await self._resumed.wait()
+        if self.is_crashed:
+            await self._never.wait()
+
+    def _appenders(self) -> list[MemoryAppender]:
+        return [appender for appender in self.storage.appenders if appender.fs is self]
+
+    # Calls
+
+    async def call(self, operation: Callable[[], T], *, writes: bool = True) -> T:
+        """Send ``operation`` to the NameNode and wait for its answer.  ``writes``: refused in safe mode."""
+        await self.awake()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def arrive(*, waited: bool = False) -> None:
+            wait_s = self.storage.wait_s(writes=writes)
+            if wait_s > 0 and (waited or self.storage.chance(self.storage.faults.waits_for_namenode)):
+                loop.call_later(wait_s, lambda: arrive(waited=True))
+                return
+            outcome: T | Exception
+            try:
+                if self.is_crashed and self.storage.chance(0.5):
+                    raise StorageUnavailable("the request was lost with its sender")
+                if wait_s > 0:
+                    raise StorageUnavailable(f"the NameNode is down or in safe mode for {wait_s:.1f} s")
+                outcome = self.storage.serve(operation)
+            except Exception as error:  # noqa: BLE001  # the caller gets it
+                outcome = error
+            self._later(lambda: _settle(answer, outcome))
+
+        self._later(arrive)
+        try:
+            outcome = await answer
+        except StorageError:
+            await self.awake()
+            raise
+        await self.awake()
+        return outcome
+
+    def _later(self, callback: Callable[[], None]) -> None:
+        """After one leg of a call; in the next turn of the loop at the earliest."""
+        loop = asyncio.get_running_loop()
+        delay_s = self.storage.draw(self.storage.faults.call_s)
+        if delay_s > 0:
+            loop.call_later(delay_s, callback)
+        else:
+            loop.call_soon(callback)
+
+    async def _hop(self) -> None:
+        """One leg to a datanode."""
+        await asyncio.sleep(self.storage.draw(self.storage.faults.call_s))
+        await self.awake()
+
+    async def create(self, path: str, options: CreateOptions = _DEFAULT) -> MemoryAppender:
+        return self._open(await self.call(lambda: self.storage.create(path, self._holder, options)), path)
+
+    async def append(self, path: str, options: CreateOptions = _DEFAULT) -> MemoryAppender:
+        return self._open(await self.call(lambda: self.storage.append(path, self._holder)), path)
+
+    def _open(self, opened: Opened, path: str) -> MemoryAppender:
+        if dead := [replica.node.name for replica in opened.replicas if not replica.node.is_up]:
+            raise PipelineFailed(f"{path}: {', '.join(dead)} died", dead)  # while the answer was under way
+        return MemoryAppender(self, opened, path)
+
+    async def fence(self, lease: Lease) -> int:
+        for _ in range(FENCE_ATTEMPTS):
+            length = await self._take_over(lease)
+            if length is not None:
+                return length
+        raise StorageUnavailable(f"{lease.paths}: no datanode of it answers, or others fence it too")
+
+    async def _take_over(self, lease: Lease) -> int | None:
+        """The final length; None when the writer is not stopped yet, or another fence came between."""
+        storage = self.storage
+        fence = await self.call(lambda: storage.begin_fence(lease))
+        if fence.length is not None:
+            return fence.length
+        recovery = storage.chance(storage.faults.lease_recovery)
+        if recovery:
+            await asyncio.sleep(storage.draw(storage.faults.lease_recovery_s))
+            await self.awake()
+        for replica in fence.file.replicas.copy():
+            await self._hop()
+            storage.stop_writer(fence, replica)
+        return await self.call(lambda: storage.commit_fence(fence, recovery=recovery))
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        assert min(position, length) >= 0, f"read of {length} from {position}"
+
+        def operation() -> bytes:
+            file = self.storage.namespace.file(path)
+            end = position + length
+            if reachable := file.reachable:
+                end = min(end, self.storage.rng.choice(reachable).length)
+            elif file.replicas:
+                raise StorageUnavailable(f"{path}: no datanode of it answers")
+            else:
+                end = 0
+            with memoryview(file.data) as view:
+                return bytes(view[position:end])
+
+        return await self.call(operation, writes=False)
+
+    async def status(self, path: str) -> FileStatus:
+        return await self.call(lambda: self.storage.status(path), writes=False)
+
+    async def visible_length(self, path: str) -> int:
+        def operation() -> int:
+            file = self.storage.namespace.file(path)
+            if not file.is_open:
+                return file.length
+            if file.replicas and not file.reachable:
+                raise StorageUnavailable(f"{path}: no datanode of it answers")
+            return min((replica.length for replica in file.reachable), default=0)
+
+        return await self.call(operation, writes=False)
+
+    async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        while page := await self.call(partial(self.storage.list_page, path, after), writes=False):
+            for status in page:
+                yield status
+            after = page[-1].path.rpartition("/")[2]
+
+    async def rename(self, source: str, target: str) -> None:
+        await self.call(lambda: self.storage.namespace.move(source, target))
+
+    async def replace(self, source: str, target: str) -> None:
+        await self.call(lambda: self.storage.replace(source, target))
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        return await self.call(lambda: self.storage.delete(path, recursive=recursive))
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        await self.call(lambda: self.storage.concat(target, sources))
+
+    async def probe(self, node: str) -> bool:
+        await self._hop()
+        return node in self.storage.datanodes and self.storage.datanodes[node].is_up
+
+    async def close(self) -> None:
+        """Forget what is open, as the end of the process would; tells storage nothing."""
+        for appender in self._appenders():
+            appender.abort()
+
+
+def _settle(answer: asyncio.Future[T], outcome: T | Exception) -> None:
+    if answer.done():
+        return  # its caller was cancelled
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)

@@ -1,0 +1,176 @@
+"""A deterministic asyncio loop on virtual time: ``run(main(), seed)``.
+
+Nothing waits.  When no callback is ready the clock jumps to the next timer, so a simulated hour costs only the work
+done in it.  The same seed gives the same run, on every machine and under every PYTHONHASHSEED: time is virtual,
+``random`` is seeded, threads become plain calls, and tasks and futures hash by creation order, since asyncio keeps
+them in sets (``TaskGroup`` cancels its children, ``asyncio.wait`` returns its tasks, in that order).  Code under test
+must not iterate over sets of strings or of objects of its own, nor read a real clock.
+
+No socket, signal or process works here; the loop's own self-pipe is never read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+CLEANUP_S = 3600.0  # virtual seconds that cancelled tasks have to end
+TURNS_MAX = 1_000_000  # loop turns at one instant: far above any burst, reached in seconds by a spinning task
+
+
+class Stuck(AssertionError):
+    """The simulated world cannot go on: deadlock, a spin without time passing, or past its time limit."""
+
+
+class _VirtualClock(selectors.BaseSelector):
+    """A selector whose files never become ready, and whose waiting moves the clock."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.now = 0.0
+        self.limit_s = limit_s
+        self._turns = 0
+        self._keys: dict[int, selectors.SelectorKey] = {}
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Stuck(f"deadlock at {self.now:.6f} s: nothing is ready and no timer runs")
+        if timeout > 0:
+            self.now += timeout
+            self._turns = 0
+            if self.now > self.limit_s:
+                raise Stuck(f"not done after {self.limit_s} simulated seconds")
+        else:
+            self._turns += 1
+            if self._turns > TURNS_MAX:
+                raise Stuck(f"{TURNS_MAX} turns at {self.now:.6f} s: something spins")
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class _Task(asyncio.Task[Any]):
+    __slots__ = ("number",)
+
+    def __init__(self, coro: Any, *, number: int, **kwargs: Any) -> None:
+        self.number = number  # first: asyncio hashes the task while it is being made
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Future(asyncio.Future[Any]):
+    __slots__ = ("number",)
+
+    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The loop itself.  ``failures`` holds what no task could be told: exceptions of callbacks, of lost tasks."""
+
+    def __init__(self, *, limit_s: float = 86_400.0) -> None:
+        self.clock = _VirtualClock(limit_s)
+        self._number = 0
+        self.failures: list[BaseException] = []
+        super().__init__(self.clock)
+        self.set_exception_handler(_keep_failure)
+
+    def time(self) -> float:
+        """Virtual seconds since the run began."""
+        return self.clock.now
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
+        number = self.next_number()
+        name = name or f"Task-{number}"  # asyncio's own counter would go on from seed to seed
+        return _Task(coro, number=number, loop=self, name=name, **kwargs)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(number=self.next_number(), loop=self)
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Call ``func`` now: a thread's timing has no place in a deterministic run."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  # whoever awaits the "thread" gets it
+            future.set_exception(error)
+        return future
+
+
+def _keep_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    assert isinstance(loop, VirtualLoop)
+    loop.failures.append(context.get("exception") or RuntimeError(context["message"]))
+
+
+def run(main: Coroutine[Any, Any, T], seed: int = 0, *, limit_s: float = 86_400.0) -> T:
+    """The result of ``main`` on a fresh loop; what is left over is then cancelled, oldest first.
+
+    ``seed`` seeds the module ``random`` for the time of the run (its state is restored).  Raises ``Stuck`` on a
+    deadlock, on a spin and after ``limit_s`` virtual seconds; and, if ``main`` itself passed, the first failure that no
+    task could be told.
+    """
+    saved = random.getstate()
+    random.seed(seed)
+    loop = VirtualLoop(limit_s=limit_s)
+    try:
+        try:
+            result = loop.run_until_complete(main)
+        except Stuck as stuck:
+            stuck.add_note("\n".join(_describe(task) for task in _tasks(loop)))
+            raise
+        finally:
+            _cancel_rest(loop)
+        if loop.failures:
+            raise loop.failures[0]
+        return result
+    finally:
+        loop.close()
+        random.setstate(saved)
+
+
+def _tasks(loop: VirtualLoop) -> list[asyncio.Task[Any]]:
+    return sorted(asyncio.all_tasks(loop), key=hash)
+
+
+def _describe(task: asyncio.Task[Any]) -> str:
+    frames = task.get_stack(limit=1)
+    where = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "not started"
+    return f"{task.get_name()} at {where}"
+
+
+def _cancel_rest(loop: VirtualLoop) -> None:
+    loop.clock.limit_s = loop.time() + CLEANUP_S
+    if rest := _tasks(loop):
+        for task in rest:
+            task.cancel()
+        outcomes = loop.run_until_complete(_gather(rest))
+        loop.failures += [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+async def _gather(tasks: list[asyncio.Task[Any]]) -> list[Any]:
+    return await asyncio.gather(*tasks, return_exceptions=True)
