@@ -1,0 +1,414 @@
+"""A folder as a root: ``file:///dir``, one machine, any number of processes.
+
+Who may write, and why an acknowledged byte survives a fence, is told in ``bmq.storage.local_file``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from bmq.storage.filesystem import CreateOptions, FileStatus, Lease, LeaseLost, NoSuchFile, StorageError
+from bmq.storage.local_file import (
+    Folders,
+    OpenFile,
+    check_fence,
+    fence_open,
+    is_open,
+    lower_fence,
+    raise_fence,
+    take_lock,
+    translate,
+    write_all,
+)
+from bmq.storage.local_writer import LocalAppender, WriterThread
+from bmq.storage.paths import check_concat, join, split
+
+T = TypeVar("T")
+
+LIST_PAGE = 1000  # names looked up at a time
+READ_INLINE_BYTES_MAX = 128 << 10  # copied from the page cache on the loop in 12 µs; a thread costs 50 µs
+FENCE_SCANS = 3  # of the names a file may have, while somebody renames it
+
+_DEFAULT = CreateOptions()
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_WRITE = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV}  # this kernel or file system lacks the call
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LocalFileSystem:
+    """See ``bmq.storage.filesystem.FileSystem``.  Belongs to the event loop that first uses it."""
+
+    def __init__(self, root_dir: str | Path, holder: str) -> None:
+        """Makes ``root_dir``; raises StorageError when it cannot."""
+        self._root = os.path.realpath(root_dir)
+        self._holder = holder
+        self._folders = Folders()
+        self._writer: WriterThread | None = None
+        try:
+            os.makedirs(self._root, exist_ok=True)
+        except OSError as error:
+            raise translate(error, self._root) from error
+
+    @property
+    def url(self) -> str:
+        return Path(self._root).as_uri()
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    def __repr__(self) -> str:
+        return f"<LocalFileSystem {self._root} as {self._holder}>"
+
+    async def create(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
+        return await self._open(self._create, path)
+
+    async def append(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
+        if self._writer is not None:
+            await self._writer.barrier()  # our own late closes are not somebody else's lease
+        return await self._open(self._append, path)
+
+    async def _open(self, function: Callable[[str], OpenFile], path: str) -> LocalAppender:
+        handoff = _Handoff()
+        try:
+            file = await self._do(path, lambda: handoff.offer(function(path)))
+        except asyncio.CancelledError:
+            handoff.abandon()
+            raise
+        if self._writer is None:
+            self._writer = WriterThread(self._folders)
+        return LocalAppender(self._writer, file, self._holder)
+
+    async def fence(self, lease: Lease) -> int:
+        return await self._do(str(lease.paths), lambda: self._fence(lease))
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        if length <= READ_INLINE_BYTES_MAX:
+            try:
+                data = self._read_cached(path, position, length)
+            except OSError as error:
+                raise translate(error, path) from error
+            if data is not None:
+                return data
+        return await self._do(path, lambda: self._read(path, position, length))
+
+    async def status(self, path: str) -> FileStatus:
+        return await self._do(path, lambda: _status(path, os.lstat(self._real(path))))
+
+    async def visible_length(self, path: str) -> int:
+        status = await self.status(path)
+        if status.is_dir:
+            raise NoSuchFile(f"{path} is a folder")
+        return status.length
+
+    async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        names = await self._do(path, lambda: self._names(path, after))
+        for start in range(0, len(names), LIST_PAGE):
+            page = names[start : start + LIST_PAGE]
+            for status in await self._do(path, lambda page=page: self._statuses(path, page)):  # type: ignore[misc]
+                yield status
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._do(f"{source} to {target}", lambda: self._rename(source, target))
+
+    async def replace(self, source: str, target: str) -> None:
+        await self._do(f"{source} to {target}", lambda: self._replace(source, target))
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        return await self._do(path, lambda: self._delete(path, recursive=recursive))
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        """Copies, unlike HDFS; atomic all the same.  See ``_concat`` for what a crash leaves."""
+        check_concat(target, sources)
+        await self._do(target, lambda: self._concat(target, sources))
+
+    async def probe(self, node: str) -> bool:
+        """There are no nodes."""
+        return True
+
+    async def close(self) -> None:
+        """Open files are aborted, not closed: whoever owns them decides."""
+        if self._writer is not None:
+            await self._writer.stop()
+            self._writer = None
+
+    # In threads from here on
+
+    async def _do(self, what: str, function: Callable[[], T]) -> T:
+        """``function`` in a thread, with its errors translated."""
+
+        def translated() -> T:
+            try:
+                return function()
+            except OSError as error:
+                raise translate(error, what) from error
+
+        return await asyncio.to_thread(translated)
+
+    def _real(self, path: str) -> str:
+        return os.path.join(self._root, *split(path))
+
+    def _create(self, path: str) -> OpenFile:
+        real = self._real(path)
+        folder = os.path.dirname(real)
+        self._make_folder(folder)
+        fd = os.open(real, _WRITE | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            take_lock(fd, path)
+            check_fence(fd, path)
+            self._folders.changed(folder)
+            return OpenFile(path, (fd,))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _make_folder(self, folder: str) -> None:
+        made = []
+        step = folder
+        while not os.path.isdir(step):
+            made.append(step)
+            step = os.path.dirname(step)
+        if made:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.changed(*(os.path.dirname(step) for step in made))
+
+    def _append(self, path: str) -> OpenFile:
+        """Under the lock: see that the file is closed, open it.  The lock has its own descriptor, since a closed file
+        cannot be opened for writing (unless by root), and a lock does not move between descriptors."""
+        real = self._real(path)
+        with ExitStack() as stack:
+            lock = _opened(stack, real, _READ)
+            take_lock(lock, path)
+            status = os.fstat(lock)
+            if not stat.S_ISREG(status.st_mode):
+                raise NoSuchFile(f"{path} is a folder")
+            if is_open(status):
+                raise LeaseLost(f"{path} is open: fence it first")
+            lower_fence(lock)
+            try:
+                fd = _opened(stack, real, _WRITE)
+                if os.fstat(fd).st_ino != status.st_ino:
+                    raise LeaseLost(f"{path} was replaced meanwhile")
+                file = OpenFile(path, (fd, lock))
+            except BaseException:
+                raise_fence(lock)
+                raise
+            stack.pop_all()
+            return file
+
+    def _fence(self, lease: Lease) -> int:
+        """A rename may move the file from a name not yet looked at to one looked at before: hence the scans."""
+        for _ in range(FENCE_SCANS):
+            for path in lease.paths:
+                try:
+                    fd = os.open(self._real(path), _READ)
+                except FileNotFoundError:
+                    continue
+                try:
+                    status = os.fstat(fd)
+                    if stat.S_ISREG(status.st_mode) and lease.file_id in (0, status.st_ino):
+                        return fence_open(fd)
+                finally:
+                    os.close(fd)
+        raise NoSuchFile(f"{', '.join(lease.paths)}: no such file with id {lease.file_id}")
+
+    def _read_cached(self, path: str, position: int, length: int) -> bytes | None:
+        """From the page cache without ever waiting for the disk; None when it is not all there."""
+        fd = os.open(self._real(path), _READ)
+        try:
+            buffer = bytearray(length)
+            try:
+                count = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno in _NOT_HERE:
+                    return None
+                raise
+            if count < length and position + count < os.fstat(fd).st_size:
+                return None
+            return bytes(buffer) if count == length else bytes(memoryview(buffer)[:count])
+        finally:
+            os.close(fd)
+
+    def _read(self, path: str, position: int, length: int) -> bytes:
+        fd = os.open(self._real(path), _READ)
+        try:
+            end = min(position + length, os.fstat(fd).st_size)  # never allocate for bytes that are not there
+            parts: list[bytes] = []
+            while position < end and (part := os.pread(fd, end - position, position)):
+                parts.append(part)
+                position += len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        finally:
+            os.close(fd)
+
+    def _names(self, path: str, after: str) -> Sequence[bytes]:
+        """Sorted as bytes, as the seam promises; a local folder cannot be listed from the middle."""
+        first = os.fsencode(after)
+        try:
+            with os.scandir(os.fsencode(self._real(path))) as entries:
+                return sorted(entry.name for entry in entries if entry.name > first)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _statuses(self, path: str, names: Iterable[bytes]) -> Sequence[FileStatus]:
+        folder = self._real(path)
+        found = []
+        for raw in names:
+            name = os.fsdecode(raw)
+            try:
+                found.append(_status(join(path, name), os.lstat(os.path.join(folder, name))))
+            except FileNotFoundError:
+                continue  # deleted since the names were read
+        return found
+
+    def _rename(self, source: str, target: str) -> None:
+        old, new = self._real(source), self._real(target)
+        _rename_without_overwriting(old, new)
+        self._folders.changed(os.path.dirname(old), os.path.dirname(new))
+
+    def _replace(self, source: str, target: str) -> None:
+        old, new = self._real(source), self._real(target)
+        if os.path.lexists(new) and is_open(os.lstat(new)) and not os.path.samefile(old, new):
+            raise LeaseLost(f"{target} is open")
+        os.replace(old, new)
+        self._folders.changed(os.path.dirname(old), os.path.dirname(new))
+
+    def _delete(self, path: str, *, recursive: bool) -> bool:
+        real = self._real(path)
+        if real == self._root:
+            raise StorageError("the root stays")
+        try:
+            if not stat.S_ISDIR(os.lstat(real).st_mode):
+                os.unlink(real)
+            elif recursive:
+                shutil.rmtree(real)
+            else:
+                os.rmdir(real)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        self._folders.changed(os.path.dirname(real))
+        return True
+
+    def _concat(self, target: str, sources: Sequence[str]) -> None:
+        """Join into ``.<name>.concat``, put it in the target's place in one step, then delete the sources.
+
+        All files are locked meanwhile, so that no append is acknowledged into what is being replaced.  A crash before
+        that step leaves a file with a dot (scaffolding, removed by the next concat and by the sweeper).  A crash after
+        it leaves the last of the sources, each a copy of a part of the target.  Segments bear that: a segment ends
+        where the next one begins (rule 5), so the target is read up to the first source left, then the sources.  That
+        is right only if no source is missing *before* one that is left: they are deleted first to last, each named
+        after its target's end.  Whoever joins again must leave out sources that begin inside the target.
+        """
+        real, folder = self._real(target), os.path.dirname(self._real(target))
+        joined = os.path.join(folder, f".{os.path.basename(real)}.concat")
+        with ExitStack() as stack:
+            parts = [_opened_closed_file(stack, self._real(path), path) for path in (target, *sources)]
+            if os.path.lexists(joined):
+                os.unlink(joined)
+            fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)  # copies append
+            try:
+                for part in parts:
+                    _copy(part, fd)
+                raise_fence(fd)
+                os.fsync(fd)
+                os.replace(joined, real)
+            except BaseException:
+                os.unlink(joined)
+                raise
+            self._folders.changed(folder)
+            self._folders.sync()  # before what it replaces is gone
+            for source in sources:
+                os.unlink(self._real(source))
+            self._folders.changed(folder)
+
+
+class _Handoff:
+    """Carries open descriptors from a thread to a task that may have been cancelled meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._file: OpenFile | None = None
+
+    def offer(self, file: OpenFile) -> OpenFile:
+        with self._lock:
+            self._file = file
+            if self._is_abandoned:
+                file.close()
+        return file
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._is_abandoned = True
+            if self._file is not None:
+                self._file.close()
+
+
+def _opened(stack: ExitStack, real: str, flags: int, mode: int = 0) -> int:
+    fd = os.open(real, flags, mode)
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
+    fd = _opened(stack, real, _READ)
+    take_lock(fd, path)
+    if is_open(os.fstat(fd)):
+        raise LeaseLost(f"{path} is open")
+    return fd
+
+
+def _status(path: str, status: os.stat_result) -> FileStatus:
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return FileStatus(
+        path=path,
+        length=0 if is_dir else status.st_size,
+        is_dir=is_dir,
+        modified_ms=status.st_mtime_ns // 1_000_000,
+        file_id=status.st_ino,
+    )
+
+
+def _rename_without_overwriting(source: str, target: str) -> None:
+    """renameat2 where there is one.  Else a link and an unlink: a crash between leaves both names to one file."""
+    renameat2 = getattr(_libc, "renameat2", None)
+    if renameat2 is not None:
+        if renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in _NOT_HERE:
+            raise OSError(code, os.strerror(code), source)
+    if stat.S_ISDIR(os.lstat(source).st_mode):
+        os.mkdir(target)  # claims the name; a folder may replace an empty one
+        os.rename(source, target)
+    else:
+        os.link(source, target, follow_symlinks=False)
+        os.unlink(source)
+
+
+def _copy(source: int, target: int) -> None:
+    """All bytes of ``source``, in the kernel if it can: file systems that share blocks then copy nothing."""
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+        while data := os.read(source, 4 << 20):
+            write_all(target, [memoryview(data)])

@@ -1,0 +1,182 @@
+"""A file of a local root: its fence, its lock, its descriptors, its errors.
+
+**The fence is the owner's write bit of the inode.**  Set: the file is open.  Cleared: it is closed or fenced.  Being
+the inode's, it follows a file through every rename, and costs no file of its own.  Besides, whoever has a file open
+for writing holds its ``flock``.  The rules, all of them:
+
+1. A process writes only through a descriptor taken while it held the file's lock, and holds the lock until the
+   descriptor is closed (``kill -9`` closes both).
+2. The bit is set by ``O_CREAT | O_EXCL``, and again only by an append that holds the lock and found the bit cleared.
+3. A fence clears the bit, *then* reads the length.  It needs no lock, so nobody can hold it off.
+4. A writer, after its write and before its answer, reads the bit: cleared means LeaseLost, and nothing is answered.
+
+Every acknowledged byte is inside the fenced length: the writer saw the bit set *after* its write was done (4), hence
+the bit was cleared later still, and the length read even later (3).  No byte past that length is ever acknowledged:
+such a write ended after the length was read, so the bit was cleared before the writer looked (4), and it cannot have
+been set again between, since that takes the lock that the writer still holds (1, 2).  Looking *before* the write too
+keeps a zombie's bytes out of the file almost always; one caught between look and write may leave bytes that nobody was
+ever told of, as a datanode may.  Linux orders write, fchmod and fstat of one inode across processes of one machine; a
+network file system may not, so a ``file:`` root has to be a local disk.
+
+**What survives.**  A flush is in the page cache: it outlives the process, not the power.  A sync flush is on the disk,
+and so are the names made or changed by this process before it (folders are synced then, not at each rename).  The bit
+itself is never synced: after a loss of power there is no writer left, and recovery fences again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Sequence
+
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    CorruptData,
+    LeaseLost,
+    NoSuchFile,
+    OutOfSpace,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
+
+IOV_MAX = os.sysconf("SC_IOV_MAX")
+FOLDERS_MAX = 1024  # changed and not synced, before somebody has to sync them
+FENCE_GRACE_S = 0.02  # for a live writer to notice, so that its last bytes are in the length already
+
+_ERRORS: dict[int, type[StorageError]] = {
+    errno.ENOENT: NoSuchFile,
+    errno.ENOTDIR: NoSuchFile,
+    errno.EISDIR: NoSuchFile,
+    errno.ELOOP: NoSuchFile,
+    errno.EEXIST: AlreadyExists,
+    errno.ENOSPC: OutOfSpace,
+    errno.EDQUOT: OutOfSpace,
+    errno.EIO: CorruptData,
+    errno.EMFILE: StorageUnavailable,
+    errno.ENFILE: StorageUnavailable,
+    errno.ENOMEM: StorageUnavailable,
+    errno.EROFS: Unsupported,
+    errno.EACCES: Unsupported,
+    errno.EPERM: Unsupported,
+    errno.ENAMETOOLONG: Unsupported,
+}
+
+
+def translate(error: OSError, what: str) -> StorageError:
+    return _ERRORS.get(error.errno or 0, StorageError)(f"{what}: {error.strerror or error}")
+
+
+def is_open(status: os.stat_result) -> bool:
+    """Whether the fence is down: the file has, or may have, a writer."""
+    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IWUSR)
+
+
+def raise_fence(fd: int) -> None:
+    """Clear the owner's write bit."""
+    os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~stat.S_IWUSR)
+
+
+def lower_fence(fd: int) -> None:
+    """Set it again: only under the file's lock, and only by an append."""
+    os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IWUSR)
+
+
+def check_fence(fd: int, what: str) -> None:
+    status = os.fstat(fd)
+    if not is_open(status):
+        raise LeaseLost(f"{what} was fenced")
+    if status.st_nlink == 0:
+        raise LeaseLost(f"{what} was deleted")
+
+
+def take_lock(fd: int, path: str) -> None:
+    """LeaseLost when a live process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise LeaseLost(f"{path} has a writer") from error
+
+
+def fence_open(fd: int) -> int:
+    """Clear the bit, then read the length.  A live writer lets go of the lock as soon as it notices: waiting a
+    moment for that spares the file bytes that come after its length.  Safety does not depend on it."""
+    raise_fence(fd)
+    deadline = time.monotonic() + FENCE_GRACE_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.001)
+    return os.fstat(fd).st_size
+
+
+def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
+    """All of them, in order, as few system calls as the kernel allows."""
+    for start in range(0, len(buffers), IOV_MAX):
+        batch = list(buffers[start : start + IOV_MAX])
+        while batch:
+            written = os.writev(fd, batch)
+            done = 0
+            while done < len(batch) and written >= len(batch[done]):
+                written -= len(batch[done])
+                done += 1
+            batch = batch[done:]
+            if batch:
+                batch[0] = batch[0][written:]
+
+
+class OpenFile:
+    """Descriptors of a file open for writing.  ``fds`` has the one written to, then the one locked if another."""
+
+    __slots__ = ("fds", "file_id", "path", "position")
+
+    def __init__(self, path: str, fds: tuple[int, ...]) -> None:
+        status = os.fstat(fds[0])
+        self.path = path
+        self.fds = fds
+        self.file_id = status.st_ino
+        self.position = status.st_size
+
+    def close(self) -> None:
+        fds, self.fds = self.fds, ()
+        for fd in fds:
+            os.close(fd)
+
+
+class Folders:
+    """Folders whose entries changed since they were last on the disk."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held while syncing: whoever comes later must not be answered earlier
+        self._changed: dict[str, None] = {}
+
+    def changed(self, *folders: str) -> None:
+        """In a thread: it may have to sync."""
+        with self._lock:
+            for folder in folders:
+                self._changed[folder] = None
+            if len(self._changed) > FOLDERS_MAX:
+                self._sync()
+
+    def sync(self) -> None:
+        with self._lock:
+            self._sync()
+
+    def _sync(self) -> None:
+        for folder in list(self._changed):
+            try:
+                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                del self._changed[folder]  # deleted, with whatever was in it
+                continue
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            del self._changed[folder]

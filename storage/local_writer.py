@@ -1,0 +1,259 @@
+"""The write path of a local root: one thread that writes, checks the fence and answers, for all files of a process.
+
+Why an answer can be trusted is told in ``bmq.storage.local_file``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+
+from bmq.storage.filesystem import (
+    Buffer,
+    Lease,
+    LeaseLost,
+    OutOfSpace,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+)
+from bmq.storage.local_file import Folders, OpenFile, check_fence, raise_fence, translate, write_all
+
+DRAIN_JOBS_MAX = 4096  # flushes answered together
+QUEUED_BYTES_MAX = 256 << 20  # handed over, not yet written: past it the disk is the bottleneck and callers must wait
+
+
+class _Job:
+    """A flush, a close (a flush that ends the file) or, without a future, an abort."""
+
+    __slots__ = ("appender", "buffers", "closes", "future", "position", "sync")
+
+    def __init__(
+        self,
+        appender: LocalAppender,
+        *,
+        future: asyncio.Future[int] | None = None,
+        buffers: Sequence[memoryview] = (),
+        position: int = 0,
+        sync: bool = False,
+        closes: bool = False,
+    ) -> None:
+        self.appender = appender
+        self.future = future
+        self.buffers = buffers
+        self.position = position
+        self.sync = sync
+        self.closes = closes
+
+
+class LocalAppender:
+    """See ``bmq.storage.filesystem.Appender``.  The descriptors belong to the writer thread from here on."""
+
+    def __init__(self, writer: WriterThread, file: OpenFile, holder: str) -> None:
+        self.file = file
+        self._writer = writer
+        self._lease = Lease(paths=(file.path,), holder=holder, file_id=file.file_id)
+        self._position = self._flushed = file.position
+        self._buffers: list[memoryview] = []
+        self._pending: dict[asyncio.Future[int], None] = {}
+        self._failure: StorageError | None = None
+        self._is_closing = False
+        writer.open[self] = None
+
+    @property
+    def lease(self) -> Lease:
+        return self._lease
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def flushed(self) -> int:
+        return self._flushed
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def __repr__(self) -> str:
+        state = repr(self._failure) if self._failure else f"{self._flushed}/{self._position}, {self.pending} pending"
+        return f"<LocalAppender {self.file.path} by {self._lease.holder}, {state}>"
+
+    def write(self, data: Buffer) -> int:
+        """StorageUnavailable, and nothing taken, while too much waits for the disk."""
+        if self._failure is not None:
+            raise self._failure
+        assert not self._is_closing, "write after close"
+        buffer = memoryview(data).cast("B")
+        self._writer.take(len(buffer))
+        if buffer:
+            self._buffers.append(buffer)
+            self._position += len(buffer)
+        return self._position
+
+    def flush(self, *, sync: bool = False) -> asyncio.Future[int]:
+        return self._enqueue(sync=sync, closes=False)
+
+    async def close(self) -> int:
+        future = self._enqueue(sync=False, closes=True)
+        self._is_closing = True
+        return await future
+
+    def abort(self) -> None:
+        if self._failure is None:
+            self._fail(PipelineFailed(f"{self.file.path}: aborted by its writer"))
+            self._writer.put(_Job(self))
+
+    def _enqueue(self, *, sync: bool, closes: bool) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = self._writer.loop.create_future()
+        self._pending[future] = None
+        if self._failure is not None:
+            self._fail(self._failure)
+            return future
+        buffers, self._buffers = self._buffers, []
+        self._writer.put(_Job(self, future=future, buffers=buffers, position=self._position, sync=sync, closes=closes))
+        return future
+
+    def done(self, job: _Job, error: StorageError | None) -> None:
+        """The thread's answer, on the loop."""
+        if self._failure is not None:
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        assert job.future is not None
+        self._flushed = job.position
+        del self._pending[job.future]
+        if not job.future.done():  # its waiter may have been cancelled
+            job.future.set_result(job.position)
+        if job.closes:
+            self._fail(LeaseLost(f"{self.file.path} is closed"))
+
+    def _fail(self, error: StorageError) -> None:
+        """All that waits, together; no warning if nobody looks, for the next call tells the same."""
+        self._failure = error
+        self._writer.release(sum(len(buffer) for buffer in self._buffers))
+        self._buffers.clear()
+        self._writer.open.pop(self, None)
+        pending, self._pending = self._pending, {}
+        for future in pending:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+
+
+_Answer = tuple[_Job, StorageError | None]
+
+
+class WriterThread:
+    """Takes everything that is queued, writes file by file, answers all of it by one wake-up of the loop."""
+
+    def __init__(self, folders: Folders) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.open: dict[LocalAppender, None] = {}
+        self._folders = folders
+        self._bytes = 0  # handed over and not answered; only the loop's thread counts
+        self._queue: SimpleQueue[_Job | asyncio.Future[None] | None] = SimpleQueue()  # None: stop
+        self._thread = threading.Thread(target=self._run, name="bmq-local-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, job: _Job) -> None:
+        self._queue.put(job)
+
+    def take(self, size: int) -> None:
+        if self._bytes and self._bytes + size > QUEUED_BYTES_MAX:
+            raise StorageUnavailable(f"{self._bytes} bytes wait for the disk")
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        self._bytes -= size
+
+    async def barrier(self) -> None:
+        """Everything put before is done, and its descriptors are closed if it closes any."""
+        done: asyncio.Future[None] = self.loop.create_future()
+        self._queue.put(done)
+        await done
+
+    async def stop(self) -> None:
+        """Abort what is open, do what is queued, end the thread."""
+        for appender in list(self.open):
+            appender.abort()
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # The thread
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            while len(batch) < DRAIN_JOBS_MAX:
+                try:
+                    batch.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            jobs: dict[LocalAppender, list[_Job]] = {}
+            for job in batch:
+                if isinstance(job, _Job):
+                    jobs.setdefault(job.appender, []).append(job)
+            answers = [answer for appender, mine in jobs.items() for answer in self._perform(appender.file, mine)]
+            barriers = [job for job in batch if isinstance(job, asyncio.Future)]
+            try:
+                self.loop.call_soon_threadsafe(self._answer, answers, barriers)
+            except RuntimeError:
+                if not self.loop.is_closed():
+                    raise
+                for appender in self.open:  # the loop ended without closing its file system: nobody is left to hear
+                    appender.file.close()
+                return
+            if None in batch:
+                return
+
+    def _perform(self, file: OpenFile, jobs: list[_Job]) -> list[_Answer]:
+        """One file's jobs of this drain; they succeed or fail together, a failed file is closed at once."""
+        error: StorageError | None = None
+        try:
+            if not file.fds:
+                error = LeaseLost(f"{file.path} is not open any more")
+            else:
+                self._write(file, jobs)
+        except LeaseLost as lost:
+            error = lost
+        except OSError as failed:
+            full = isinstance(translate(failed, file.path), OutOfSpace)
+            error = (OutOfSpace if full else PipelineFailed)(f"{file.path}: {failed.strerror}")
+        if error is not None or any(job.closes or job.future is None for job in jobs):
+            file.close()
+        return [(job, error) for job in jobs]
+
+    def _write(self, file: OpenFile, jobs: list[_Job]) -> None:
+        fd = file.fds[0]
+        flushes = [job for job in jobs if job.future is not None]
+        if not flushes:
+            return
+        check_fence(fd, file.path)
+        write_all(fd, [buffer for job in flushes for buffer in job.buffers])
+        if any(job.sync for job in flushes):
+            os.fdatasync(fd)
+            self._folders.sync()
+        check_fence(fd, file.path)
+        if flushes[-1].closes:
+            raise_fence(fd)
+
+    # Back on the loop
+
+    def _answer(self, answers: list[_Answer], barriers: list[asyncio.Future[None]]) -> None:
+        for job, error in answers:
+            self.release(sum(len(buffer) for buffer in job.buffers))
+            if job.future is not None:
+                job.appender.done(job, error)
+        for barrier in barriers:
+            if not barrier.done():
+                barrier.set_result(None)

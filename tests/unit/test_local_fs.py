@@ -1,0 +1,608 @@
+"""The local root: fences between processes, ``kill -9``, batches of buffers, full disks, crash windows of concat."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.storage import local, local_file, local_writer
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    Appender,
+    CorruptData,
+    Lease,
+    LeaseLost,
+    NoSuchFile,
+    OutOfSpace,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
+from bmq.storage.local import LocalFileSystem
+from bmq.storage.open import open_filesystem
+
+# Writes numbered lines until it is fenced; prints the position of every acknowledgement, then what ended it.
+WRITER = """
+import asyncio, sys
+from bmq.storage.filesystem import StorageError
+from bmq.storage.local import LocalFileSystem
+
+async def main():
+    fs = LocalFileSystem(sys.argv[1], "writer")
+    appender = await fs.create("/d/.spare")
+    print("created", appender.lease.file_id, flush=True)
+    n = 0
+    try:
+        while True:
+            appender.write(b"%09d\\n" % n)
+            n += 1
+            print("acked", await appender.flush(), flush=True)
+    except StorageError as error:
+        print(type(error).__name__, flush=True)
+    await fs.close()
+
+asyncio.run(main())
+"""
+
+
+class Writer:
+    """Another process on the same root."""
+
+    def __init__(self, root: Path) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self._out = self.process.stdout
+        created, file_id = self._out.readline().split()
+        assert created == "created"
+        self.lease = Lease(paths=("/d/.spare", "/d/final"), holder="writer", file_id=int(file_id))
+        self.acked = 0
+
+    def read_until(self, position: int) -> None:
+        while self.acked < position:
+            self.acked = int(self._out.readline().split()[1])
+
+    def rest(self) -> str:
+        """Reads to the end of the process; its last word, empty if it was killed."""
+        last = ""
+        for line in self._out:
+            word = line.split()
+            if word[0] == "acked":
+                self.acked = int(word[1])
+            else:
+                last = word[0]
+        self._out.close()
+        self.process.wait()
+        return last
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Any:
+    made = Writer(tmp_path)
+    yield made
+    made.process.kill()
+    made.rest() if not made._out.closed else None
+
+
+def with_fs(root: Path, body: Callable[[LocalFileSystem], Awaitable[None]], holder: str = "me") -> None:
+    async def main() -> None:
+        fs = LocalFileSystem(root, holder)
+        try:
+            await asyncio.wait_for(body(fs), 60)
+        finally:
+            await fs.close()
+
+    asyncio.run(main())
+
+
+async def put(fs: LocalFileSystem, path: str, data: bytes) -> None:
+    appender = await fs.create(path)
+    appender.write(data)
+    await appender.close()
+
+
+def numbered(length: int) -> bytes:
+    return b"".join(b"%09d\n" % n for n in range(length // 10 + 1))[:length]
+
+
+# Two processes
+
+
+def test_a_fence_stops_another_process_which_acks_nothing_after(tmp_path: Path, writer: Writer) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        writer.read_until(500)
+        await fs.rename("/d/.spare", "/d/final")
+        length = await fs.fence(writer.lease)
+        assert await asyncio.to_thread(writer.rest) == "LeaseLost"
+        assert 500 <= writer.acked <= length
+        assert await fs.read("/d/final", 0, length) == numbered(length)
+        appender = await fs.append("/d/final")  # the other process has let go
+        appender.write(b"mine")
+        assert await appender.close() == await fs.visible_length("/d/final")
+
+    with_fs(tmp_path, body)
+
+
+def test_a_paused_process_wakes_up_fenced(tmp_path: Path, writer: Writer) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        writer.read_until(500)
+        writer.process.send_signal(signal.SIGSTOP)
+        length = await fs.fence(writer.lease)
+        with pytest.raises(LeaseLost):
+            await fs.append("/d/.spare")  # not while it could still write: its lock says so
+        writer.process.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(writer.rest) == "LeaseLost"
+        assert writer.acked <= length
+
+    with_fs(tmp_path, body)
+
+
+def test_a_killed_process_leaves_every_acked_byte_and_no_lock(tmp_path: Path, writer: Writer) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        writer.read_until(1000)
+        writer.process.kill()
+        assert await asyncio.to_thread(writer.rest) == ""
+        with pytest.raises(LeaseLost):
+            await fs.append("/d/.spare")  # open until somebody fences it
+        length = await fs.fence(writer.lease)
+        assert length >= writer.acked >= 1000
+        assert await fs.read("/d/.spare", 0, length) == numbered(length)
+        appender = await fs.append("/d/.spare")
+        appender.write(b"mine")
+        assert await appender.close() == length + 4
+
+    with_fs(tmp_path, body)
+
+
+# The fence
+
+
+def test_a_zombie_caught_between_its_look_and_its_write_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of events that the fence is proven by: the write ends after the fence, the answer is LeaseLost."""
+    looked, fenced = threading.Event(), threading.Event()
+
+    def stalled(fd: int, buffers: Sequence[memoryview]) -> None:
+        looked.set()
+        assert fenced.wait(10)
+        local_file.write_all(fd, buffers)
+
+    async def body(fs: LocalFileSystem) -> None:
+        appender = await fs.create("/f")
+        appender.write(b"acked")
+        await appender.flush()
+        monkeypatch.setattr(local_writer, "write_all", stalled)
+        appender.write(b"late")
+        flush = appender.flush()
+        await asyncio.to_thread(looked.wait, 10)
+        assert await LocalFileSystem(tmp_path, "other").fence(appender.lease) == 5
+        fenced.set()
+        with pytest.raises(LeaseLost):
+            await flush
+        assert appender.flushed == 5
+        assert await fs.visible_length("/f") == 9, "leftovers, never acknowledged"
+
+    with_fs(tmp_path, body)
+
+
+def test_a_deleted_file_tells_its_writer(tmp_path: Path) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        appender = await fs.create("/f")
+        await fs.delete("/f")
+        with pytest.raises(LeaseLost):
+            await appender.flush()
+        with pytest.raises(NoSuchFile):
+            await fs.fence(appender.lease)
+
+    with_fs(tmp_path, body)
+
+
+def test_the_fence_is_the_write_bit(tmp_path: Path) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        appender = await fs.create("/f")
+        assert (tmp_path / "f").stat().st_mode & 0o777 == 0o644
+        await appender.close()
+        assert (tmp_path / "f").stat().st_mode & 0o777 == 0o444
+
+    with_fs(tmp_path, body)
+
+
+def test_closing_the_file_system_leaves_open_files_to_the_fence(tmp_path: Path) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        other = LocalFileSystem(tmp_path, "other")
+        appender = await other.create("/f")
+        appender.write(b"12345")
+        await appender.flush()
+        appender.write(b"lost")
+        await other.close()
+        await other.close()
+        with pytest.raises(PipelineFailed):
+            await appender.flush()
+        assert await fs.fence(appender.lease) == 5
+        assert threading.active_count() <= 1 + len([t for t in threading.enumerate() if t.name.startswith("asyncio")])
+
+    with_fs(tmp_path, body)
+
+
+def test_a_loop_that_ended_without_close_ends_the_thread_and_its_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    threads = []
+
+    def stalled(fd: int, buffers: Sequence[memoryview]) -> None:
+        assert ended.wait(10)
+
+    async def careless() -> None:
+        fs = LocalFileSystem(tmp_path, "careless")
+        (await fs.create("/f")).flush()
+        assert fs._writer is not None
+        threads.append(fs._writer._thread)
+
+    async def body(fs: LocalFileSystem) -> None:
+        assert await fs.fence(Lease(paths=("/f",), holder="careless", file_id=0)) == 0
+        assert await (await fs.append("/f")).close() == 0
+
+    monkeypatch.setattr(local_writer, "write_all", stalled)
+    asyncio.run(careless())
+    ended.set()
+    threads[0].join(10)
+    assert not threads[0].is_alive()
+    monkeypatch.undo()
+    with_fs(tmp_path, body)
+
+
+# Writing
+
+
+def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        appender = await fs.create("/f")
+        lines = [b"%d," % n for n in range(3 * local_file.IOV_MAX + 7)]
+        for line in lines:
+            appender.write(line)
+        data = b"".join(lines)
+        assert await appender.flush() == len(data)
+        assert await fs.read("/f", 0, len(data) + 1) == data
+        await appender.close()
+
+    with_fs(tmp_path, body)
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def three_bytes(fd: int, buffers: Sequence[memoryview]) -> int:
+        return os.write(fd, b"".join(buffers)[:3])
+
+    monkeypatch.setattr(os, "writev", three_bytes)
+    parts = [b"a", b"bcdef", b"gh", b"i", b"jklmnopqrstu"]
+    fd = os.open(tmp_path / "f", os.O_WRONLY | os.O_CREAT)
+    local_file.write_all(fd, [memoryview(part) for part in parts])
+    os.close(fd)
+    assert (tmp_path / "f").read_bytes() == b"".join(parts)
+
+
+def test_a_drain_answers_all_its_flushes_by_one_wake_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        appenders = [await fs.create(f"/{n}") for n in range(10)]
+        held = threading.Event()
+        wakes = 0
+        answer = local_writer.WriterThread._answer
+
+        def counted(self: Any, *args: Any) -> None:
+            nonlocal wakes
+            wakes += 1
+            answer(self, *args)
+
+        def blocked(fd: int, buffers: Sequence[memoryview]) -> None:
+            assert held.wait(10)
+            local_file.write_all(fd, buffers)
+
+        monkeypatch.setattr(local_writer.WriterThread, "_answer", counted)
+        monkeypatch.setattr(local_writer, "write_all", blocked)
+        flushes = []
+        for _ in range(20):
+            for appender in appenders:
+                appender.write(b"x" * 10)
+                flushes.append(appender.flush())
+        held.set()
+        await asyncio.gather(*flushes)
+        assert wakes <= 2, "what was queued while the first waited is one drain"
+        for n in range(10):
+            assert await fs.read(f"/{n}", 0, 1000) == b"x" * 200
+
+    with_fs(tmp_path, body)
+
+
+def test_writers_wait_when_the_disk_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        monkeypatch.setattr(local_writer, "QUEUED_BYTES_MAX", 100)
+        appender = await fs.create("/f")
+        appender.write(b"x" * 150)  # alone it may be larger than the bound
+        with pytest.raises(StorageUnavailable):
+            appender.write(b"y")
+        assert await appender.flush() == 150
+        assert appender.write(b"y") == 151
+        assert await appender.close() == 151
+
+    with_fs(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.ENOSPC, OutOfSpace), (errno.EDQUOT, OutOfSpace), (errno.EIO, PipelineFailed)]
+)
+def test_a_failed_write_ends_the_appender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[StorageError]
+) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        appender, well = await fs.create("/f"), await fs.create("/g")
+
+        def failing(fd: int, buffers: Sequence[memoryview]) -> None:
+            if os.fstat(fd).st_ino == appender.lease.file_id:
+                raise OSError(code, os.strerror(code))
+            local_file.write_all(fd, buffers)
+
+        monkeypatch.setattr(local_writer, "write_all", failing)
+        appender.write(b"x")
+        well.write(b"y")
+        outcomes = await asyncio.gather(appender.flush(), appender.flush(), well.flush(), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [error, error, int]
+        monkeypatch.undo()
+        with pytest.raises(error):
+            appender.write(b"more")
+        with pytest.raises(error):
+            await appender.close()
+        assert await fs.fence(appender.lease) == 0
+        assert await (await fs.append("/f")).close() == 0
+
+    with_fs(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (errno.ENOSPC, OutOfSpace),
+        (errno.EACCES, Unsupported),
+        (errno.EROFS, Unsupported),
+        (errno.EMFILE, StorageUnavailable),
+        (errno.EIO, CorruptData),
+        (errno.EXDEV, StorageError),
+    ],
+)
+def test_the_systems_errors_are_translated(code: int, error: type[StorageError]) -> None:
+    assert type(local_file.translate(OSError(code, os.strerror(code)), "/f")) is error
+
+
+def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        synced: list[int] = []
+        fsync = os.fsync
+
+        def noted(fd: int) -> None:
+            synced.append(os.fstat(fd).st_ino)
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        appender = await fs.create("/a/b/.spare")
+        await fs.rename("/a/b/.spare", "/a/b/final")
+        await appender.flush()
+        assert synced == [], "outliving the process costs nothing"
+        await appender.flush(sync=True)
+        assert {(tmp_path / name).stat().st_ino for name in (".", "a", "a/b")} == set(synced)
+        synced.clear()
+        await appender.flush(sync=True)
+        assert synced == [], "once"
+        await appender.close()
+
+    with_fs(tmp_path, body)
+
+
+def test_changed_folders_are_bounded_and_deleted_ones_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_file, "FOLDERS_MAX", 3)
+    folders = local_file.Folders()
+    for n in range(10):
+        folders.changed(str(tmp_path / str(n)))  # none of them exists
+        assert len(folders._changed) <= 3
+    folders.sync()
+    assert not folders._changed
+
+
+def test_a_create_cancelled_under_way_closes_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go, closed = threading.Event(), threading.Event(), threading.Event()
+    make_folder, close = LocalFileSystem._make_folder, local_file.OpenFile.close
+
+    def slow(self: LocalFileSystem, folder: str) -> None:
+        entered.set()
+        assert go.wait(10)
+        make_folder(self, folder)
+
+    def noticed(self: local_file.OpenFile) -> None:
+        close(self)
+        closed.set()
+
+    monkeypatch.setattr(LocalFileSystem, "_make_folder", slow)
+    monkeypatch.setattr(local_file.OpenFile, "close", noticed)
+
+    async def body(fs: LocalFileSystem) -> None:
+        task = asyncio.ensure_future(fs.create("/f"))
+        await asyncio.to_thread(entered.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        assert await asyncio.to_thread(closed.wait, 10)
+        assert await fs.fence(Lease(paths=("/f",), holder="me", file_id=0)) == 0
+        assert await (await fs.append("/f")).close() == 0
+
+    with_fs(tmp_path, body)
+
+
+# Reading
+
+
+def test_reads_that_miss_the_page_cache_go_to_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cold(*args: Any) -> int:
+        raise BlockingIOError(errno.EAGAIN, "not in memory")
+
+    def unable(*args: Any) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not on this file system")
+
+    async def body(fs: LocalFileSystem) -> None:
+        await put(fs, "/f", b"0123456789")
+        for reader in (cold, unable):
+            monkeypatch.setattr(os, "preadv", reader)
+            assert await fs.read("/f", 2, 3) == b"234"
+            assert await fs.read("/f", 8, 30) == b"89"
+
+    with_fs(tmp_path, body)
+
+
+# Names
+
+
+def test_rename_where_the_kernel_cannot_refuse_to_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OldLibrary:
+        pass
+
+    monkeypatch.setattr(local, "_libc", OldLibrary())
+
+    async def body(fs: LocalFileSystem) -> None:
+        await put(fs, "/d/one", b"1")
+        await put(fs, "/d/two", b"2")
+        await put(fs, "/e/f", b"")
+        with pytest.raises(AlreadyExists):
+            await fs.rename("/d/one", "/d/two")
+        with pytest.raises(AlreadyExists):
+            await fs.rename("/d", "/e")
+        with pytest.raises(NoSuchFile):
+            await fs.rename("/d/none", "/d/three")
+        await fs.rename("/d/one", "/d/three")
+        await fs.rename("/d", "/g")
+        assert [status.path async for status in fs.list("/g")] == ["/g/three", "/g/two"]
+        assert os.stat(tmp_path / "g" / "three").st_nlink == 1
+
+    with_fs(tmp_path, body)
+
+
+@pytest.mark.parametrize("survivors", [["b", "c", "d"], ["c", "d"], ["d"], []])
+def test_a_concat_that_crashed_leaves_the_last_sources_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survivors: list[str]
+) -> None:
+    """Read up to the first source left, then the sources: every byte once, wherever it crashed."""
+    parts = {"a": b"aa", "b": b"bbb", "c": b"c", "d": b"dddd"}
+    unlink = os.unlink
+
+    def crashing(path: Any) -> None:
+        if survivors and os.path.basename(path) == survivors[0]:
+            raise OSError(errno.EIO, "crash")
+        unlink(path)
+
+    async def body(fs: LocalFileSystem) -> None:
+        for name, data in parts.items():
+            await put(fs, f"/{name}", data)
+        monkeypatch.setattr(os, "unlink", crashing)
+        if survivors:
+            with pytest.raises(StorageError):
+                await fs.concat("/a", ["/b", "/c", "/d"])
+        else:
+            await fs.concat("/a", ["/b", "/c", "/d"])
+        left = [status.path[1:] async for status in fs.list("/")]
+        assert left == ["a", *survivors]
+        end = sum(len(data) for name, data in parts.items() if name not in survivors)
+        log = await fs.read("/a", 0, end) + b"".join([await fs.read(f"/{name}", 0, 99) for name in survivors])
+        assert log == b"".join(parts.values())
+        assert await fs.read("/a", 0, 99) == b"".join(parts.values())
+
+    with_fs(tmp_path, body)
+
+
+def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    async def body(fs: LocalFileSystem) -> None:
+        await put(fs, "/a", b"aa")
+        await put(fs, "/b", b"bb")
+        (tmp_path / ".a.concat").write_bytes(b"of an earlier crash")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "copy_file_range", full)
+            with pytest.raises(OutOfSpace):
+                await fs.concat("/a", ["/b"])
+        assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "copy_file_range", lambda *args: (_ for _ in ()).throw(OSError(errno.ENOSYS, "old")))
+            await fs.concat("/a", ["/b"])
+        assert (tmp_path / "a").read_bytes() == b"aabb"
+
+    with_fs(tmp_path, body)
+
+
+def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying, go = threading.Event(), threading.Event()
+    copy = local._copy
+
+    def slow(source: int, target: int) -> None:
+        copying.set()
+        assert go.wait(10)
+        copy(source, target)
+
+    monkeypatch.setattr(local, "_copy", slow)
+
+    async def body(fs: LocalFileSystem) -> None:
+        await put(fs, "/a", b"aa")
+        await put(fs, "/b", b"bb")
+        task = asyncio.ensure_future(fs.concat("/a", ["/b"]))
+        await asyncio.to_thread(copying.wait, 10)
+        for path in ("/a", "/b"):
+            with pytest.raises(LeaseLost):
+                await fs.append(path)
+        go.set()
+        await task
+        appender: Appender = await fs.append("/a")
+        assert appender.position == 4
+        await appender.close()
+
+    with_fs(tmp_path, body)
+
+
+# Opening a root
+
+
+def test_urls(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = tmp_path / "a b" / "root"
+        fs = await open_filesystem(root.as_uri(), holder="me")
+        assert isinstance(fs, LocalFileSystem)
+        assert (fs.url, fs.holder) == (root.as_uri(), "me")
+        assert root.is_dir()
+        await fs.close()
+
+        shared = [await open_filesystem("memory:shared", holder=name) for name in "ab"]
+        await (await shared[0].create("/f")).close()
+        assert await shared[1].read("/f", 0, 1) == b""
+        alone = await open_filesystem("memory:", holder="c")
+        with pytest.raises(NoSuchFile):
+            await alone.read("/f", 0, 1)
+
+        for url in ("s3://bucket", "/plain/path", "", "file://host/dir", "file:relative", "file:///a?b"):
+            with pytest.raises(Unsupported, match=r"root|path"):
+                await open_filesystem(url, holder="me")
+        (tmp_path / "file").touch()
+        with pytest.raises(StorageError):
+            await open_filesystem((tmp_path / "file").as_uri(), holder="me")
+
+    asyncio.run(main())
