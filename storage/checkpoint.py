@@ -1,0 +1,259 @@
+"""What a checkpoint says of a partition, and how it is written.
+
+A checkpoint is a fact about flushed data: it bounds recovery and tells a reader without a broker how far it may
+read.  It is true for ever, whoever wrote it, so it needs no fence.  A *full* one stands alone; a *delta* adds index
+entries and changed producers to the one before it of the same segment.
+
+::
+
+    magic     u8    'F' full | 'D' delta
+    flags     u8    1: the segment is closed
+    topic id  16s   partition u32
+    segment   base i64, epoch u32, n u32
+    position  i64   bytes flushed           end offset     i64   log start  i64
+    max ts    i64   its offset i64          largest timestamp in the segment, and the first offset that carries it
+    open txn  i64   first offset of the oldest open transaction, -1 for none
+    counts    u32 index entries, u32 epochs, u32 producers, u32 aborted transactions
+    index     (offset i64, position i64, max timestamp so far i64) each
+    epochs    (epoch i32, start offset i64) each: leader epochs that begin in this segment
+    producers see ``_put_producer``
+    aborted   (producer id i64, first i64, last i64, last stable i64) each
+
+All numbers are big-endian.  The surrounding file gives length and CRC.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from array import array
+from dataclasses import dataclass, field
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+
+_HEAD = struct.Struct(">BB16sI qII qqq qq q IIII".replace(" ", ""))
+_EPOCH = struct.Struct(">iq")
+_ABORTED = struct.Struct(">qqqq")
+_PRODUCER = struct.Struct(">qhiqqB")
+_BATCH = struct.Struct(">iqiq")
+_FULL, _DELTA = ord("F"), ord("D")
+INDEX_ENTRY_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """One of a producer's last five batches."""
+
+    base_sequence: int
+    base_offset: int
+    last_delta: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """Idempotent (later transactional) state of one producer id.  Immutable: a new one for each accepted batch.
+
+    ``last_timestamp`` is the wall time (milliseconds) at which its owner last heard of it.
+    """
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    last_timestamp: int
+    txn_start: int
+    batches: tuple[ProducerBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """As Kafka's ``AbortedTxn``: offsets are inclusive."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoint:
+    """See the module's picture.  ``index`` is flat: offset, position, max timestamp so far, repeated."""
+
+    key: PartitionKey
+    segment: SegmentName
+    position: int
+    end_offset: int
+    log_start: int
+    is_full: bool = True
+    is_closed: bool = False
+    max_timestamp: int = -1
+    max_timestamp_offset: int = -1
+    first_open_txn: int = -1
+    index: array[int] = field(default_factory=lambda: array("q"))
+    epochs: tuple[tuple[int, int], ...] = ()
+    producers: tuple[ProducerState, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """A later checkpoint of a partition compares greater, across journals and owners."""
+        return (self.segment.epoch, self.segment.n, self.end_offset, self.log_start)
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The bytes of the module's picture."""
+    out = bytearray(
+        _HEAD.pack(
+            _FULL if checkpoint.is_full else _DELTA,
+            int(checkpoint.is_closed),
+            checkpoint.key.topic_id.bytes,
+            checkpoint.key.partition,
+            *checkpoint.segment,
+            checkpoint.position,
+            checkpoint.end_offset,
+            checkpoint.log_start,
+            checkpoint.max_timestamp,
+            checkpoint.max_timestamp_offset,
+            checkpoint.first_open_txn,
+            len(checkpoint.index) // 3,
+            len(checkpoint.epochs),
+            len(checkpoint.producers),
+            len(checkpoint.aborted),
+        )
+    )
+    out += big_endian(checkpoint.index)
+    for epoch in checkpoint.epochs:
+        out += _EPOCH.pack(*epoch)
+    for producer in checkpoint.producers:
+        _put_producer(out, producer)
+    for aborted in checkpoint.aborted:
+        out += _ABORTED.pack(aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset)
+    return bytes(out)
+
+
+def decode_key(data: memoryview) -> PartitionKey:
+    """Whose checkpoint this is, without reading the rest: a journal holds thousands, a recovery wants a few."""
+    if len(data) < _HEAD.size:
+        raise FormatError(f"a checkpoint of {len(data)} bytes")
+    return PartitionKey(uuid.UUID(bytes=bytes(data[2:18])), struct.unpack_from(">I", data, 18)[0])
+
+
+def decode(data: memoryview) -> Checkpoint:
+    """The inverse of ``encode``.  FormatError when the bytes are no checkpoint."""
+    try:
+        return _decode(data)
+    except struct.error as error:
+        raise FormatError(f"checkpoint ends early: {error}") from error
+
+
+def _decode(data: memoryview) -> Checkpoint:
+    head = _HEAD.unpack_from(data)
+    kind, flags, topic_id, partition, base, epoch, n = head[:7]
+    position, end_offset, log_start, max_ts, max_ts_offset, open_txn = head[7:13]
+    entries, epochs, producers, aborted = head[13:]
+    if kind not in (_FULL, _DELTA):
+        raise FormatError(f"checkpoint kind {kind}")
+    at = _HEAD.size
+    if len(data) - at < entries * INDEX_ENTRY_BYTES:
+        raise FormatError("checkpoint index ends early")
+    index = from_big_endian(data[at : at + entries * INDEX_ENTRY_BYTES])
+    at += entries * INDEX_ENTRY_BYTES
+    epoch_list = tuple(_EPOCH.unpack_from(data, at + i * _EPOCH.size) for i in range(epochs))
+    at += epochs * _EPOCH.size
+    states = []
+    for _ in range(producers):
+        state, at = _get_producer(data, at)
+        states.append(state)
+    aborted_list = tuple(
+        AbortedTransaction(*_ABORTED.unpack_from(data, at + i * _ABORTED.size)) for i in range(aborted)
+    )
+    return Checkpoint(
+        key=PartitionKey(uuid.UUID(bytes=topic_id), partition),
+        segment=SegmentName(base, epoch, n),
+        position=position,
+        end_offset=end_offset,
+        log_start=log_start,
+        is_full=kind == _FULL,
+        is_closed=bool(flags & 1),
+        max_timestamp=max_ts,
+        max_timestamp_offset=max_ts_offset,
+        first_open_txn=open_txn,
+        index=index,
+        epochs=epoch_list,
+        producers=tuple(states),
+        aborted=aborted_list,
+    )
+
+
+def _put_producer(out: bytearray, state: ProducerState) -> None:
+    """id i64, epoch i16, coordinator epoch i32, last timestamp i64, txn start i64, count u8, then each batch:
+    base sequence i32, base offset i64, last delta i32, timestamp i64."""
+    out += _PRODUCER.pack(
+        state.producer_id,
+        state.epoch,
+        state.coordinator_epoch,
+        state.last_timestamp,
+        state.txn_start,
+        len(state.batches),
+    )
+    for batch in state.batches:
+        out += _BATCH.pack(batch.base_sequence, batch.base_offset, batch.last_delta, batch.timestamp)
+
+
+def _get_producer(data: memoryview, at: int) -> tuple[ProducerState, int]:
+    producer_id, epoch, coordinator_epoch, timestamp, txn_start, count = _PRODUCER.unpack_from(data, at)
+    at += _PRODUCER.size
+    batches = tuple(ProducerBatch(*_BATCH.unpack_from(data, at + i * _BATCH.size)) for i in range(count))
+    return (
+        ProducerState(producer_id, epoch, coordinator_epoch, timestamp, txn_start, batches),
+        at + count * _BATCH.size,
+    )
+
+
+def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:
+    """``older`` and a later delta of the same segment as one.
+
+    They may overlap: a journal's new file begins with a snapshot, and deltas cut before or across it follow.
+    """
+    assert not newer.is_full
+    assert newer.segment == older.segment
+    reached = older.index[-2] if older.index else -1
+    fresh = newer.index
+    while fresh and fresh[1] <= reached:
+        fresh = fresh[3:]
+    is_later = newer.end_offset >= older.end_offset
+    latest = newer if is_later else older
+    producers = {state.producer_id: state for state in older.producers}
+    if is_later:
+        producers.update((state.producer_id, state) for state in newer.producers)
+    return Checkpoint(
+        key=older.key,
+        segment=older.segment,
+        position=latest.position,
+        end_offset=latest.end_offset,
+        log_start=max(older.log_start, newer.log_start),
+        is_full=older.is_full,
+        is_closed=older.is_closed or newer.is_closed,
+        max_timestamp=latest.max_timestamp,
+        max_timestamp_offset=latest.max_timestamp_offset,
+        first_open_txn=latest.first_open_txn,
+        index=older.index + fresh,
+        epochs=older.epochs + tuple(e for e in newer.epochs if e not in older.epochs),
+        producers=tuple(producers.values()),
+        aborted=older.aborted + tuple(a for a in newer.aborted if a not in older.aborted),
+    )
+
+
+def big_endian(values: array[int]) -> bytes:
+    """The array's 64-bit numbers in network order."""
+    copy = array("q", values)
+    copy.byteswap()
+    return copy.tobytes()
+
+
+def from_big_endian(data: memoryview) -> array[int]:
+    values = array("q")
+    values.frombytes(data)
+    values.byteswap()
+    return values

@@ -1,0 +1,103 @@
+"""Names on storage, both directions.  Nothing else builds or parses a path.
+
+::
+
+    /cluster.json
+    /topics/<topic>/topic-<revision>.json
+    /topics/<topic>/<topic id>/<partition>/<base, 20>-<epoch, 8>-<n, 4>.log     a registered segment
+    /topics/<topic>/<topic id>/<partition>/<same>.idx                           written when it closes
+    /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
+    /journals/<broker incarnation>-<n, 8>.jnl
+
+A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is scaffolding that the
+sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n
+follow, so byte order is also the order in which segments were registered (``storage.log`` sorts by number: n may
+outgrow its four digits).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bmq.core.model import SegmentName
+
+_SEGMENT = re.compile(r"(\d{20})-(\d{8})-(\d{4,})\.(log|idx)", re.ASCII)
+_SPARE = re.compile(r"\.spare-(\d{8})-(\d{4,})-(.+)", re.ASCII)
+_JOURNAL = re.compile(r"(.+)-(\d{8})\.jnl", re.ASCII)
+_TOPIC = re.compile(r"topic-(\d+)\.json", re.ASCII)
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+EPOCH_MAX = 99_999_999
+JOURNALS = "/journals"
+TOPICS = "/topics"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPath:
+    """One partition's folder."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        if not is_topic_name(self.topic):
+            raise ValueError(f"{self.topic!r} is not a topic name")
+
+    @property
+    def folder(self) -> str:
+        return f"{TOPICS}/{self.topic}/{self.topic_id}/{self.partition}"
+
+    def log(self, name: SegmentName) -> str:
+        return f"{self.folder}/{name}.log"
+
+    def idx(self, name: SegmentName) -> str:
+        return f"{self.folder}/{name}.idx"
+
+    def spare(self, epoch: int, n: int, holder: str) -> str:
+        return f"{self.folder}/.spare-{epoch:08d}-{n:04d}-{holder}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def is_topic_name(name: str) -> bool:
+    """Kafka's rule (``Topic.validate``)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def parse_segment(file_name: str) -> tuple[SegmentName, str] | None:
+    """``(name, "log" or "idx")``, or None for anything else."""
+    match = _SEGMENT.fullmatch(file_name)
+    if match is None:
+        return None
+    return SegmentName(int(match[1]), int(match[2]), int(match[3])), match[4]
+
+
+def parse_spare(file_name: str) -> tuple[int, int, str] | None:
+    """``(epoch, n, holder)`` of a spare file's name."""
+    match = _SPARE.fullmatch(file_name)
+    return (int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def journal(incarnation: str, n: int) -> str:
+    return f"{JOURNALS}/{incarnation}-{n:08d}.jnl"
+
+
+def parse_journal(file_name: str) -> tuple[str, int] | None:
+    match = _JOURNAL.fullmatch(file_name)
+    return (match[1], int(match[2])) if match else None
+
+
+def topic_json(topic: str, revision: int) -> str:
+    return f"{TOPICS}/{topic}/topic-{revision}.json"
+
+
+def parse_topic_json(file_name: str) -> int | None:
+    match = _TOPIC.fullmatch(file_name)
+    return int(match[1]) if match else None
+
+
+def base_name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]

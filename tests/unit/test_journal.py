@@ -1,0 +1,927 @@
+"""A broker's journal (storage/journal.py): framing that reads from either end, what a reader makes of it, and the
+writer's promises (durable when answered, group-committed, bounded, short) while storage fails under it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import uuid
+from array import array
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.storage import layout
+from bmq.storage.checkpoint import Checkpoint, ProducerState, encode
+from bmq.storage.filesystem import CreateOptions, StorageError, write_once
+from bmq.storage.journal import (
+    CHECKPOINT,
+    OVERHEAD,
+    SNAPSHOT_BEGIN,
+    SNAPSHOT_END,
+    JournalView,
+    JournalWriter,
+    frame,
+    read_backwards,
+    read_journals,
+)
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from bmq.storage.memory.appender import MemoryAppender
+from tests.simulation.loop import run
+
+BROKER = "3-0123456789abcdef"
+TOPIC = uuid.UUID(int=77)
+SEGMENT = SegmentName(0, 1, 0)
+
+
+HEAD, TAIL = struct.Struct(">4sBI"), struct.Struct(">II4s")
+
+
+def check(data: memoryview) -> list[str]:
+    """Faults of a journal's bytes, by a forward reader that shares nothing with the one under test."""
+    faults: list[str] = []
+    position = 0
+    while position < len(data):
+        fault, size = record_fault(data, position)
+        if fault:
+            faults.append(f"at {position}: {fault}")
+            following = bytes(data).find(b"JRN1", position + 1)
+            size = following - position if following >= 0 else len(data) - position
+        position += size
+    return faults
+
+
+def record_fault(data: memoryview, position: int) -> tuple[str, int]:
+    left = len(data) - position
+    if left < HEAD.size + TAIL.size:
+        return f"{left} bytes at the end are no record (a torn write)", 0
+    magic, _, length = HEAD.unpack_from(data, position)
+    size = HEAD.size + length + TAIL.size
+    if magic != b"JRN1":
+        return "no record begins here", 0
+    if size > left:
+        return "the record is cut short (a torn write)", 0
+    crc, again, end = TAIL.unpack_from(data, position + size - TAIL.size)
+    is_right = crc == crc32c(data[position + 4 : position + size - TAIL.size]) and (again, end) == (length, b"1NRJ")
+    return ("" if is_right else "the record's CRC does not match"), size
+
+
+def key(partition: int = 0) -> PartitionKey:
+    return PartitionKey(TOPIC, partition)
+
+
+def full(end: int, partition: int = 0, segment: SegmentName = SEGMENT) -> Checkpoint:
+    return Checkpoint(key=key(partition), segment=segment, position=end * 10, end_offset=end, log_start=0)
+
+
+def delta(end: int, partition: int = 0, segment: SegmentName = SEGMENT) -> Checkpoint:
+    """With one index entry, and one producer changed."""
+    return replace(
+        full(end, partition, segment),
+        is_full=False,
+        index=array("q", [end - 1, end * 10 - 1, 0]),
+        producers=(ProducerState(end, 0, -1, 0, -1, ()),),
+    )
+
+
+def record(checkpoint: Checkpoint) -> bytes:
+    return frame(CHECKPOINT, encode(checkpoint))
+
+
+def snapshot(*checkpoints: Checkpoint) -> bytes:
+    return frame(SNAPSHOT_BEGIN, b"") + b"".join(map(record, checkpoints)) + frame(SNAPSHOT_END, b"")
+
+
+def backwards(data: bytes) -> list[tuple[int, bytes]]:
+    return [(kind, bytes(payload)) for kind, payload in read_backwards(memoryview(data))]
+
+
+def parse(data: bytes) -> dict[PartitionKey, Checkpoint]:
+    return JournalView.parse(memoryview(data)).checkpoints
+
+
+# ---------------------------------------------------------------------------------------------------------- framing
+
+
+PAYLOADS = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=60)), max_size=6)
+
+
+def test_a_record_is_laid_out_as_drawn() -> None:
+    inside = struct.pack(">BI", 9, 3) + b"abc"
+    assert frame(9, b"abc") == b"JRN1" + inside + struct.pack(">II", crc32c(inside), 3) + b"1NRJ"
+    assert len(frame(9, b"")) == OVERHEAD
+
+
+@given(PAYLOADS)
+def test_records_read_from_either_end(records: list[tuple[int, bytes]]) -> None:
+    """Last first going backwards; forwards ``check`` finds nothing wrong."""
+    data = b"".join(frame(kind, payload) for kind, payload in records)
+    assert backwards(data) == records[::-1]
+    assert check(memoryview(data)) == []
+
+
+def test_a_tail_torn_at_every_byte_hides_only_itself() -> None:
+    records = [(1, b"first"), (7, b""), (1, b"last one")]
+    *whole, last = (frame(kind, payload) for kind, payload in records)
+    good = b"".join(whole)
+    for keep in range(len(last)):
+        assert backwards(good + last[:keep]) == records[1::-1], keep
+        faults = check(memoryview(good + last[:keep]))
+        assert [fault.split(":")[0] for fault in faults] == ([f"at {len(good)}"] if keep else []), keep
+        assert all("torn" in fault for fault in faults)
+
+
+def test_any_flipped_bit_hides_only_its_own_record() -> None:
+    first, second, third = (frame(1, payload) for payload in (b"first", b"second", b"third"))
+    for at in range(len(second)):
+        bad = bytearray(second)
+        bad[at] ^= 1 << at % 8
+        assert backwards(first + bytes(bad) + third) == [(1, b"third"), (1, b"first")], at
+        assert check(memoryview(first + bytes(bad) + third)), at
+
+
+@given(PAYLOADS, st.lists(st.binary(max_size=40), min_size=7, max_size=7))
+def test_garbage_between_records_is_stepped_over(records: list[tuple[int, bytes]], garbage: list[bytes]) -> None:
+    """Before, between and behind them; no record is lost to it."""
+    data = b"".join(junk + frame(*item) for junk, item in zip(garbage, records, strict=False)) + garbage[-1]
+    assert backwards(data) == records[::-1]
+
+
+def test_magics_inside_payloads_and_garbage_mislead_nobody() -> None:
+    """Both markers, alone and as parts of records cut short at either end."""
+    whole = frame(1, b"x" * 20)
+    for junk in (b"1NRJ", b"JRN1", b"1NRJ" * 5, whole[5:], whole[:-5], struct.pack(">II", 0, 1 << 31) + b"1NRJ"):
+        records = [(1, b"a" + junk), (2, junk)]
+        data = frame(*records[0]) + junk + frame(*records[1]) + junk
+        assert backwards(data) == records[::-1], junk
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_hold_no_record_and_raise_nothing(data: bytes) -> None:
+    assert backwards(data) == []
+    assert bool(check(memoryview(data))) == bool(data)
+    assert parse(data) == {}
+
+
+# ------------------------------------------------------------------------------------- what a broker's bytes come to
+
+
+def test_deltas_are_merged_onto_the_full_one_before_them() -> None:
+    """In the order in which they were written, each partition for itself."""
+    data = b"".join(map(record, (full(10), full(5, 1), delta(12), delta(6, 1), delta(15))))
+    found = parse(data)
+    assert set(found) == {key(0), key(1)}
+    assert (found[key(0)].end_offset, found[key(1)].end_offset) == (15, 6)
+    assert found[key(0)].index.tolist() == [11, 119, 0, 14, 149, 0]
+    assert [state.producer_id for state in found[key(0)].producers] == [12, 15]
+    assert found[key(0)].is_full
+
+
+def test_only_the_last_full_one_counts() -> None:
+    data = b"".join(map(record, (full(10), delta(12), replace(full(20), log_start=4), delta(21))))
+    merged = parse(data)[key()]
+    assert (merged.end_offset, merged.log_start, merged.index.tolist()) == (21, 4, [20, 209, 0])
+
+
+def test_a_delta_without_its_full_one_is_nothing() -> None:
+    """A hint that cannot stand alone: there is none before it, or only one of another segment."""
+    assert parse(record(delta(12))) == {}
+    later = SegmentName(12, 1, 1)
+    assert parse(record(full(10)) + record(delta(15, segment=later)))[key()] == full(10)
+
+
+def test_a_new_segments_full_one_replaces_the_old_ones() -> None:
+    later = SegmentName(12, 1, 1)
+    data = b"".join(map(record, (full(10), delta(12), full(13, segment=later), delta(15, segment=later))))
+    assert (parse(data)[key()].segment, parse(data)[key()].end_offset) == (later, 15)
+
+
+def test_an_old_segments_delta_behind_the_snapshot_is_ignored() -> None:
+    """It was queued when the pipeline broke, and is written again behind the new file's snapshot."""
+    later = SegmentName(12, 1, 1)
+    data = snapshot(full(13, segment=later)) + record(delta(12))
+    assert parse(data)[key()] == full(13, segment=later)
+    data += record(delta(15, segment=later))
+    assert parse(data)[key()].end_offset == 15
+
+
+def test_a_delta_that_overlaps_the_snapshot_adds_nothing_twice() -> None:
+    state = replace(full(12), index=delta(12).index, producers=delta(12).producers)
+    assert parse(snapshot(state) + record(delta(12)))[key()] == state
+
+
+def test_unknown_types_are_skipped() -> None:
+    """A later version may write them."""
+    data = frame(200, b"?") + record(full(1)) + frame(0, b"") + record(delta(2)) + frame(99, encode(full(50)))
+    assert parse(data)[key()].end_offset == 2
+    assert check(memoryview(data)) == []
+
+
+def test_a_snapshot_is_whole_once_its_end_is_there() -> None:
+    data = snapshot(full(1), full(2, 1))
+    assert JournalView.parse(memoryview(data)).has_snapshot
+    for cut in range(len(data)):
+        assert not JournalView.parse(memoryview(data)[:cut]).has_snapshot
+
+
+def test_a_payload_of_another_format_is_a_format_error() -> None:
+    """Its CRC is right, so it is no damage: a checkpoint that this version cannot read must not pass for none."""
+    for payload in (b"", b"short", b"X" + encode(full(1))[1:], encode(full(1))[:-1]):
+        with pytest.raises(FormatError):
+            parse(record(full(1)) + frame(CHECKPOINT, payload))
+
+
+# -------------------------------------------------------------------------------------------------- check, for tools
+
+
+def test_check_reports_each_fault_with_its_place() -> None:
+    """What stands between records, a bad CRC, and the torn end; good records behind a fault are not reported."""
+    good, junk = record(full(1)), b"....junk"
+    bad = bytearray(good)
+    bad[20] ^= 1
+    data = good + junk + good + bytes(bad) + good + good[:-1]
+    faults = check(memoryview(data))
+    at = [len(good), len(good) * 2 + len(junk), len(good) * 4 + len(junk)]
+    assert faults == [
+        f"at {at[0]}: no record begins here",
+        f"at {at[1]}: the record's CRC does not match",
+        f"at {at[2]}: the record is cut short (a torn write)",
+    ]
+
+
+def test_check_names_bytes_too_few_for_a_record() -> None:
+    assert check(memoryview(b"JRN1")) == ["at 0: 4 bytes at the end are no record (a torn write)"]
+
+
+# ---------------------------------------------------------------------------------------------------- reading files
+
+
+async def put(fs: MemoryFileSystem, n: int, data: bytes, broker: str = BROKER) -> None:
+    await write_once(fs, layout.journal(broker, n), data)
+
+
+def journals(*files: bytes, broker: str = BROKER) -> dict[PartitionKey, Checkpoint]:
+    """What ``read_journals`` makes of files numbered from 1."""
+
+    async def main() -> dict[PartitionKey, Checkpoint]:
+        fs = MemoryFileSystem(MemoryStorage(page=2), "reader")
+        for n, data in enumerate(files, 1):
+            await put(fs, n, data, broker)
+        return await read_journals(fs, BROKER)
+
+    return run(main())
+
+
+def test_no_journal_is_no_checkpoint() -> None:
+    assert journals() == {}
+    assert journals(b"") == {}
+
+
+def test_the_latest_checkpoint_across_files_counts() -> None:
+    found = journals(
+        snapshot(full(1), full(1, 1)) + record(delta(9)), snapshot(full(9), full(1, 1)) + record(delta(4, 1))
+    )
+    assert {k.partition: c.end_offset for k, c in found.items()} == {0: 9, 1: 4}
+
+
+def test_an_older_file_with_a_later_checkpoint_counts() -> None:
+    """Late acks: the older file went on after the newer one's snapshot was taken."""
+    found = journals(snapshot(full(1)) + record(full(20)), snapshot(full(10)))
+    assert found[key()].end_offset == 20
+
+
+def test_a_newer_file_whose_snapshot_is_torn_at_every_byte() -> None:
+    """What it holds whole counts, and for the rest the file before it."""
+    first, second = snapshot(full(1), full(1, 1), full(1, 2)), snapshot(full(5), full(6, 1), full(7, 2))
+    bound = [len(frame(SNAPSHOT_BEGIN, b"")) + n * len(record(full(1))) for n in (1, 2, 3)]
+    for cut in range(len(second) + 1):
+        found = journals(first, second[:cut])
+        ends = [found[key(partition)].end_offset for partition in range(3)]
+        assert ends == [later if cut >= at else 1 for later, at in zip((5, 6, 7), bound, strict=True)], cut
+
+
+def test_a_newer_snapshot_without_a_partition_does_not_hide_it() -> None:
+    """A broker that was paused, fenced and resumed begins its next file without what it no longer holds, maybe before
+    the new owners have read of it: the checkpoint before is still true, and bounds their recovery."""
+    found = journals(snapshot(full(10), full(20, 1)), snapshot(full(21, 1)), snapshot())
+    assert {k.partition: c.end_offset for k, c in found.items()} == {0: 10, 1: 21}
+
+
+def test_only_the_brokers_own_files_are_read() -> None:
+    async def main() -> dict[PartitionKey, Checkpoint]:
+        fs = MemoryFileSystem(MemoryStorage(page=2), "reader")
+        for other in ("3-0123456789abcdee", "3-0123456789abcdf0", "30-0123456789abcdef", "2-0123456789abcdef"):
+            await put(fs, 1, snapshot(full(99)), other)
+        for n in range(1, 6):
+            await put(fs, n, snapshot(full(n)))
+        return await read_journals(fs, BROKER)
+
+    assert run(main())[key()].end_offset == 5
+
+
+class RollingFileSystem(MemoryFileSystem):
+    """Between its first listing and its first read the journal's owner rolls on, twice."""
+
+    has_rolled = False
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        if not self.has_rolled:
+            self.has_rolled = True
+            await put(self, 3, snapshot(full(8)))
+            await put(self, 4, snapshot(full(9)))
+            for n in (1, 2):
+                await self.delete(layout.journal(BROKER, n))
+        return await super().read(path, position, length)
+
+
+def test_a_journal_that_rolls_while_it_is_read_is_listed_once_more() -> None:
+    """Rule 10: the files that were listed are gone, what they said is in newer ones."""
+
+    async def main() -> dict[PartitionKey, Checkpoint]:
+        fs = RollingFileSystem(MemoryStorage(), "reader")
+        await put(fs, 1, snapshot(full(1)))
+        await put(fs, 2, snapshot(full(2)))
+        return await read_journals(fs, BROKER)
+
+    assert run(main())[key()].end_offset == 9
+
+
+# --------------------------------------------------------------------------------------------------------- the writer
+
+
+class World:
+    """A journal of one broker on a memory HDFS, and the partitions that it would put into a snapshot."""
+
+    def __init__(self, storage: MemoryStorage | None = None, **options: Any) -> None:
+        self.storage = storage or MemoryStorage()
+        self.fs = MemoryFileSystem(self.storage, BROKER)
+        self.held: dict[PartitionKey, Checkpoint] = {}
+        self.journal = JournalWriter(self.fs, BROKER, self._snapshot, **options)
+
+    def _snapshot(self) -> Iterable[Checkpoint]:
+        return list(self.held.values())
+
+    def append(self, checkpoint: Checkpoint) -> asyncio.Future[None]:
+        """As a broker does: what a checkpoint says is true before it is written."""
+        self.held[checkpoint.key] = replace(checkpoint, is_full=True)
+        return self.journal.append(checkpoint)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.journal.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def read(self) -> dict[PartitionKey, Checkpoint]:
+        """As another process reads it, on a storage that has become well."""
+        self.storage.faults = Faults()
+        return await read_journals(MemoryFileSystem(self.storage, "reader"), BROKER)
+
+    async def files(self) -> list[int]:
+        found = []
+        async for status in MemoryFileSystem(self.storage, "reader").list(layout.JOURNALS):
+            parsed = layout.parse_journal(layout.base_name(status.path))
+            assert parsed is not None
+            found.append(parsed[1])
+        return found
+
+    async def data(self, n: int) -> bytes:
+        return await MemoryFileSystem(self.storage, "reader").read(layout.journal(BROKER, n), 0, 1 << 30)
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Positions of all flushes sent."""
+    sent: list[int] = []
+    flush = MemoryAppender.flush
+
+    def counted(self: MemoryAppender, *, sync: bool = False) -> asyncio.Future[int]:
+        sent.append(self.position)
+        return flush(self, sync=sync)
+
+    monkeypatch.setattr(MemoryAppender, "flush", counted)
+    return sent
+
+
+def test_what_is_answered_can_be_read() -> None:
+    """Durable when the future is done, and the file begins with a snapshot."""
+
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(5))
+            await world.append(delta(6))
+            assert (await world.read())[key()].end_offset == 6
+            kinds = [kind for kind, _ in backwards(await world.data(1))][::-1]
+            assert kinds[0] == SNAPSHOT_BEGIN
+            assert kinds.count(SNAPSHOT_END) == 1
+            assert check(memoryview(await world.data(1))) == []
+
+    run(main())
+
+
+def test_many_appends_share_a_flush(flushes: list[int]) -> None:
+    """Group commit: what gathers while one flush is under way goes out with the next."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
+        async with world.running():
+            await world.append(full(1))
+            before = len(flushes)
+            first = world.append(full(2))
+            await asyncio.sleep(0.005)
+            rest = [world.append(full(n)) for n in range(3, 503)]
+            await asyncio.gather(first, *rest)
+            assert len(flushes) - before == 2
+            assert world.journal.records_written == 502
+
+    run(main())
+
+
+def test_appends_are_answered_in_order() -> None:
+    async def main() -> None:
+        world = World(MemoryStorage(random.Random(1), Faults(ack_s=(0.0, 0.05), pipeline_fails=0.2)))
+        done: list[int] = []
+        async with world.running():
+            futures = []
+            for n in range(1, 60):
+                future = world.append(full(n))
+                future.add_done_callback(lambda _, n=n: done.append(n))  # type: ignore[misc]
+                futures.append(future)
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*futures)
+        assert done == list(range(1, 60))
+
+    run(main())
+
+
+def test_nothing_is_written_while_nothing_is_said(flushes: list[int]) -> None:
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(1))
+            before = len(flushes)
+            await asyncio.sleep(3600)
+            assert len(flushes) == before
+
+    run(main())
+
+
+def test_a_full_file_is_rolled_with_a_snapshot_and_old_ones_go() -> None:
+    """Every file stays near its bound, each begins with a whole snapshot, and no more than two are kept."""
+
+    async def main() -> None:
+        world = World(roll_bytes=4000)
+        size = len(record(delta(1)))
+        async with world.running():
+            for partition in range(3):
+                await world.append(full(1, partition))
+            for n in range(2, 300):
+                await world.append(delta(n, n % 3))
+                assert len(await world.files()) <= 3  # the third only while it is being deleted
+            await asyncio.sleep(1)
+            files = await world.files()
+            assert len(files) == 2
+            assert files[1] > 5
+            for n in files:
+                data = await world.data(n)
+                assert len(data) <= 4000 + 2 * size
+                kinds = [kind for kind, _ in backwards(data)][::-1]
+                assert kinds[:5] == [SNAPSHOT_BEGIN, CHECKPOINT, CHECKPOINT, CHECKPOINT, SNAPSHOT_END]
+            assert {k.partition: c.end_offset for k, c in (await world.read()).items()} == {0: 297, 1: 298, 2: 299}
+            assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
+
+    run(main())
+
+
+def test_a_large_snapshot_is_not_rolled_at_once() -> None:
+    """The bound is also a few times the snapshot: else a broker of many partitions would write snapshots only."""
+
+    async def main() -> None:
+        world = World(roll_bytes=100)
+        for partition in range(50):
+            world.held[key(partition)] = full(1, partition)
+        async with world.running():
+            for n in range(2, 100):
+                await world.append(delta(n))
+            assert await world.files() == [1]
+
+    run(main())
+
+
+def test_after_a_pipeline_failure_the_next_file_holds_everything() -> None:
+    """Callers only wait longer: what was queued is durable in the next file, behind its snapshot."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
+        async with world.running():
+            await world.append(full(1))
+            await world.append(full(1, 1))
+            queued = [world.append(delta(2)), world.append(delta(3))]
+            await asyncio.sleep(0.001)
+            (appender,) = world.storage.appenders
+            world.storage.kill_datanode(appender.nodes[0])
+            assert not any(future.done() for future in queued)
+            await asyncio.gather(*queued)
+            assert await world.files() == [1, 2]
+            alone = parse(await world.data(2))
+            assert {k.partition: c.end_offset for k, c in alone.items()} == {0: 3, 1: 1}
+            assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
+
+    run(main())
+
+
+def test_a_pipeline_that_fails_while_the_snapshot_is_written() -> None:
+    """Again and again: a number is never used twice, and in the end everything is there."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(pipeline_fails=1.0)))
+        async with world.running():
+            future = world.append(full(1))
+            await asyncio.sleep(1.0)
+            assert not future.done()
+            world.storage.faults = Faults()
+            await asyncio.wait_for(future, 1.0)
+            files = await world.files()
+            assert files == list(range(1, files[-1] + 1))
+            assert len(files) > 2
+            assert (await world.read())[key()].end_offset == 1
+
+    run(main())
+
+
+def test_numbers_in_use_are_stepped_over() -> None:
+    """Left behind by a create whose answer was lost."""
+
+    async def main() -> None:
+        world = World()
+        for n in (1, 2):
+            await put(world.fs, n, b"")
+        async with world.running():
+            await world.append(full(4))
+            assert await world.files() == [1, 2, 3]
+            assert (await world.read())[key()].end_offset == 4
+
+    run(main())
+
+
+def test_storage_that_is_unavailable_for_a_while_only_delays() -> None:
+    """From the beginning, before the first file exists."""
+
+    async def main() -> None:
+        world = World()
+        world.storage.restart_namenode(10.0, safe_mode_s=5.0)
+        async with world.running():
+            future = world.append(full(1))
+            await asyncio.sleep(14.0)
+            assert not future.done()
+            await asyncio.wait_for(future, 2.0)
+            assert (await world.read())[key()].end_offset == 1
+
+    run(main())
+
+
+def test_a_roll_waits_for_the_namenode_and_the_open_file_goes_on() -> None:
+    """Pipelines outlive the NameNode, so checkpoints must too: the file grows past its bound until a roll succeeds."""
+
+    async def main() -> None:
+        world = World(roll_bytes=1000)
+        async with world.running():
+            await world.append(full(1))
+            world.storage.restart_namenode(60.0)
+            for n in range(2, 30):
+                await asyncio.wait_for(world.append(delta(n)), 1.0)
+            assert asyncio.get_running_loop().time() < 60.0
+            await asyncio.sleep(60.0)
+            assert await world.files() == [1]
+            await world.append(delta(30))
+            await asyncio.sleep(1.0)
+            files = await world.files()
+            assert (files[0], len(files)) == (1, 2)
+            await world.append(delta(31))
+            assert (await world.read())[key()].end_offset == 31
+            assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
+
+    run(main())
+
+
+def test_close_drains_and_closes_the_file() -> None:
+    """All that was queued is answered, ``run`` ends, no file stays open."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
+        task = asyncio.create_task(world.journal.run())
+        futures = [world.append(full(n)) for n in range(1, 20)]
+        world.journal.close()
+        await asyncio.wait_for(task, 5.0)
+        assert all(future.done() and not future.cancelled() for future in futures)
+        assert world.storage.open_files() == {}
+        assert (await world.read())[key()].end_offset == 19
+
+    run(main())
+
+
+def test_close_drains_through_a_failure() -> None:
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(pipeline_fails=1.0)))
+        task = asyncio.create_task(world.journal.run())
+        future = world.append(full(1))
+        world.journal.close()
+        await asyncio.sleep(2.0)
+        assert not task.done()
+        world.storage.faults = Faults()
+        await asyncio.wait_for(task, 5.0)
+        assert future.done()
+        assert not future.cancelled()
+
+    run(main())
+
+
+def test_closing_an_unused_journal_ends_it() -> None:
+    async def main() -> None:
+        world = World()
+        task = asyncio.create_task(world.journal.run())
+        await asyncio.sleep(1.0)
+        world.journal.close()
+        await asyncio.wait_for(task, 5.0)
+        assert world.storage.open_files() == {}
+
+    run(main())
+
+
+def test_an_ended_journal_answers_at_once() -> None:
+    """Nobody waits for ever: a late append is cancelled, and there is room."""
+
+    async def main() -> None:
+        world = World(queue_bytes_max=10)
+        task = asyncio.create_task(world.journal.run())
+        world.journal.close()
+        await task
+        late = world.append(full(1))
+        assert late.cancelled()
+        await asyncio.wait_for(world.journal.room(), 1.0)
+
+    run(main())
+
+
+def test_cancellation_gives_up_what_is_queued() -> None:
+    """Futures are cancelled, waiters for room go on, the file is let go, and the cancellation is passed on."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(ack_s=(0.001, 0.001))), queue_bytes_max=200)
+        task = asyncio.create_task(world.journal.run())
+        await world.append(full(1))
+        world.storage.faults = Faults(hung_ack=1.0)
+        flying = world.append(full(2))
+        await asyncio.sleep(0.1)
+        queued = [world.append(full(n)) for n in range(3, 9)]
+        room = asyncio.create_task(world.journal.room())
+        await asyncio.sleep(0.1)
+        assert not room.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert flying.cancelled()
+        assert all(future.cancelled() for future in queued)
+        await asyncio.wait_for(room, 1.0)
+        assert list(world.storage.appenders) == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_stuck_in_close", [False, True])
+def test_cancellation_during_a_roll_lets_both_files_go(is_stuck_in_close: bool) -> None:
+    """Whether the next file is being created or the last one closed: no pipeline and no lease is kept alive."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(waits_for_namenode=1.0)), roll_bytes=500)
+        async with world.running() as task:
+            await world.append(full(1))
+            if not is_stuck_in_close:
+                world.storage.restart_namenode(1000.0)
+            else:
+                world.fs.create = _then_down(world)  # type: ignore[method-assign, assignment]
+            futures = [world.append(full(n)) for n in range(2, 9)]
+            await asyncio.sleep(5.0)
+            assert all(future.done() for future in futures)
+            assert len(world.storage.appenders) == (2 if is_stuck_in_close else 1)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert list(world.storage.appenders) == []
+
+    run(main())
+
+
+def _then_down(world: World) -> Callable[[str, CreateOptions], Coroutine[Any, Any, MemoryAppender]]:
+    """A ``create`` after which the NameNode is gone, so that the close that follows hangs."""
+    create = MemoryFileSystem.create
+
+    async def wrapped(path: str, options: CreateOptions) -> MemoryAppender:
+        appender = await create(world.fs, path, options)
+        appender._told = True  # its first flush needs no NameNode
+        world.storage.restart_namenode(1000.0)
+        return appender
+
+    return wrapped
+
+
+def test_a_cancelled_waiter_harms_nobody() -> None:
+    async def main() -> None:
+        world = World(MemoryStorage(faults=Faults(ack_s=(0.1, 0.1))))
+        async with world.running():
+            first, second = world.append(full(1)), world.append(full(2))
+            first.cancel()
+            await second
+            await world.append(full(3))
+            assert (await world.read())[key()].end_offset == 3
+
+    run(main())
+
+
+def test_the_queue_has_a_bound() -> None:
+    """Past it ``has_room`` is false and ``room`` waits until the queue has been taken."""
+
+    async def main() -> None:
+        size = len(record(full(1)))
+        world = World(queue_bytes_max=3 * size)
+        for n in (1, 2, 3):
+            world.append(full(n))
+            assert world.journal.has_room
+        world.append(full(4))
+        assert not world.journal.has_room
+        waiting = asyncio.create_task(world.journal.room())
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        async with world.running():
+            await asyncio.wait_for(waiting, 1.0)
+            assert world.journal.has_room
+
+    run(main())
+
+
+def test_what_comes_back_from_a_failed_flush_counts_again() -> None:
+    """The bound holds while storage is away, not only before the first attempt."""
+
+    async def main() -> None:
+        size = len(record(full(1)))
+        world = World(MemoryStorage(faults=Faults(ack_s=(0.1, 0.1))), queue_bytes_max=3 * size)
+        async with world.running():
+            await world.append(full(1))
+            world.storage.faults = Faults(hung_ack=1.0)
+            futures = [world.append(full(n)) for n in range(2, 8)]
+            await asyncio.sleep(0.01)
+            assert world.journal.has_room  # all were taken
+            world.storage.restart_namenode(5.0)
+            (appender,) = world.storage.appenders
+            world.storage.kill_datanode(appender.nodes[0])
+            await asyncio.sleep(0.01)
+            assert not world.journal.has_room
+            world.storage.faults = Faults()
+            await asyncio.gather(*futures)
+            assert world.journal.has_room
+
+    run(main())
+
+
+def test_a_bug_in_the_snapshot_ends_the_task_and_cancels_the_queue() -> None:
+    """It is heard by whoever owns the task, and nobody waits for an answer that will not come."""
+
+    async def main() -> None:
+        world = World()
+        world.held[key(1)] = delta(1, 1)  # no full checkpoint
+        task = asyncio.create_task(world.journal.run())
+        future = world.append(full(1))
+        with pytest.raises(AssertionError):
+            await task
+        assert future.cancelled()
+        assert list(world.storage.appenders) == []
+
+    run(main())
+
+
+FAULTS = Faults(
+    call_s=(0.0, 0.01),
+    ack_s=(0.0, 0.02),
+    slow_ack=0.05,
+    pipeline_fails=0.08,
+    early_bytes=0.3,
+    create_fails=0.2,
+    unavailable=0.1,
+    lost_answer=0.1,
+    out_of_space=0.1,
+)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
+    """Random partitions, deltas, faults and a crash at a random moment: what another process then reads of each
+    partition is something that was said, and nothing older than what was answered."""
+    rng = random.Random(seed)
+
+    async def main() -> None:
+        world = World(MemoryStorage(rng, FAULTS), roll_bytes=rng.choice([300, 2000, 1 << 20]), retry_s=0.05)
+        said: dict[PartitionKey, dict[int, Checkpoint]] = {}
+        answered: dict[PartitionKey, int] = {}
+
+        def keep(checkpoint: Checkpoint, future: asyncio.Future[None]) -> None:
+            if not future.cancelled():
+                answered[checkpoint.key] = checkpoint.end_offset
+
+        async def partition(number: int) -> None:
+            """Like a partition's: one checkpoint at a time, the index and producers of a delta are those since then."""
+            state = full(0, number)
+            while True:
+                end = state.end_offset + rng.randint(1, 5)
+                is_full = state.end_offset == 0 or rng.random() < 0.1
+                news = delta(end, number)
+                entry, producers = news.index, (*state.producers, *news.producers)
+                state = replace(full(end, number), index=state.index + entry, producers=producers)
+                said.setdefault(state.key, {})[end] = state
+                world.held[state.key] = state
+                future = world.journal.append(state if is_full else news)
+                future.add_done_callback(lambda done, state=state: keep(state, done))  # type: ignore[misc]
+                await asyncio.gather(future, return_exceptions=True)
+                await asyncio.sleep(rng.choice([0.0, 0.001, 0.1]))
+
+        async with world.running():
+            tasks = [asyncio.create_task(partition(number)) for number in range(rng.randint(1, 5))]
+            await asyncio.sleep(rng.uniform(0.0, 5.0))
+            world.fs.crash()
+            promised = dict(answered)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            found = await world.read()
+            for which, end in promised.items():
+                assert found[which].end_offset >= end, f"seed {seed}"
+            for which, checkpoint in found.items():
+                assert checkpoint == said[which][checkpoint.end_offset], f"seed {seed}"
+
+    run(main(), seed)
+
+
+def test_the_journal_hides_no_other_error() -> None:
+    """Only storage's own errors are taken for a broken pipeline."""
+    assert not issubclass(FormatError, StorageError)
+
+
+def test_a_file_left_behind_is_closed_in_the_end() -> None:
+    """Its lease is ours while we live: without this it would stay open, and its block reserved, as long."""
+
+    async def main() -> None:
+        storage = MemoryStorage()
+        journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
+        task = asyncio.get_running_loop().create_task(journal.run())
+        await asyncio.sleep(1)
+        (appender,) = storage.appenders
+        storage.kill_datanode(appender.nodes[0])
+        await asyncio.sleep(0)
+        segment = SegmentName(0, 1, 0)
+        key = PartitionKey(uuid.UUID(int=1), 0)
+        await journal.append(Checkpoint(key=key, segment=segment, position=1, end_offset=1, log_start=0))
+        assert len(storage.open_files()) == 2
+        await journal.seal_abandoned()
+        assert list(storage.open_files()) == [layout.journal("b", 2)]
+        await journal.seal_abandoned()
+        journal.close()
+        await task
+
+    run(main())
+
+
+def test_a_long_queue_goes_out_in_several_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file has room for its snapshot and some flushes, not for the whole of a queue that an outage left."""
+    monkeypatch.setattr("bmq.storage.journal._FLUSH_BYTES_MAX", 500)
+
+    async def main() -> None:
+        storage = MemoryStorage()
+        journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
+        key = PartitionKey(uuid.UUID(int=1), 0)
+        futures = [
+            journal.append(Checkpoint(key=key, segment=SegmentName(0, 1, 0), position=n, end_offset=n, log_start=0))
+            for n in range(1, 21)
+        ]
+        task = asyncio.get_running_loop().create_task(journal.run())
+        taken: list[int] = []
+        while not futures[-1].done():
+            taken.append(sum(future.done() for future in futures))
+            await asyncio.sleep(0)
+        assert sorted(set(taken)) == [0, 4, 8, 12, 16]
+        journal.close()
+        await task
+        found = await read_journals(MemoryFileSystem(storage, "r"), "b")
+        assert found[key].end_offset == 20
+
+    run(main())

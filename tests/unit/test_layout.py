@@ -1,0 +1,148 @@
+"""Names on storage (storage/layout.py): each is built and parsed back, foreign ones are not ours, and order is kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.model import SegmentName
+from bmq.storage import layout
+from bmq.storage.layout import PartitionPath
+
+NAMES = st.builds(
+    SegmentName,
+    base=st.integers(0, (1 << 63) - 1),
+    epoch=st.integers(0, 99_999_999),
+    n=st.integers(0, 1_000_000),
+)
+HOLDERS = st.from_regex(r"[0-9]{1,5}-[0-9a-f]{16}", fullmatch=True)
+
+
+def path(topic: str = "orders") -> PartitionPath:
+    return PartitionPath(topic, "00000000-0000-0000-0000-000000000007", 12)
+
+
+def test_paths_are_those_drawn_in_the_module() -> None:
+    folder = "/topics/orders/00000000-0000-0000-0000-000000000007/12"
+    name = SegmentName(123, 4, 5)
+    assert path().folder == folder
+    assert path().log(name) == f"{folder}/00000000000000000123-00000004-0005.log"
+    assert path().idx(name) == f"{folder}/00000000000000000123-00000004-0005.idx"
+    assert path().spare(4, 5, "7-ab") == f"{folder}/.spare-00000004-0005-7-ab"
+    assert layout.journal("7-ab", 3) == "/journals/7-ab-00000003.jnl"
+    assert layout.topic_json("orders", 88) == "/topics/orders/topic-88.json"
+    assert str(path()) == "orders-12"
+
+
+@given(NAMES)
+def test_segment_names_both_ways(name: SegmentName) -> None:
+    assert layout.parse_segment(layout.base_name(path().log(name))) == (name, "log")
+    assert layout.parse_segment(layout.base_name(path().idx(name))) == (name, "idx")
+
+
+@given(st.integers(0, 99_999_999), st.integers(0, 1_000_000), HOLDERS)
+def test_spare_names_both_ways(epoch: int, n: int, holder: str) -> None:
+    """And a spare file is no segment: only a final name means registered (rule 3)."""
+    file_name = layout.base_name(path().spare(epoch, n, holder))
+    assert layout.parse_spare(file_name) == (epoch, n, holder)
+    assert layout.parse_segment(file_name) is None
+    assert file_name.startswith(".")
+
+
+@given(HOLDERS, st.integers(0, 99_999_999))
+def test_journal_names_both_ways(incarnation: str, n: int) -> None:
+    assert layout.parse_journal(layout.base_name(layout.journal(incarnation, n))) == (incarnation, n)
+
+
+@given(st.integers(0, 1 << 63))
+def test_topic_files_both_ways(revision: int) -> None:
+    assert layout.parse_topic_json(layout.base_name(layout.topic_json("t", revision))) == revision
+
+
+@given(st.lists(NAMES.filter(lambda name: name.n < 10_000), max_size=10))
+def test_byte_order_is_offset_order_then_registration_order(names: list[SegmentName]) -> None:
+    """What a listing by pages relies on, up to the four digits of n."""
+    by_bytes = sorted(names, key=lambda name: layout.base_name(path().log(name)).encode())
+    assert by_bytes == sorted(names, key=lambda name: (name.base, name.epoch, name.n))
+
+
+@given(NAMES, NAMES)
+def test_registration_order_is_epoch_then_n(one: SegmentName, other: SegmentName) -> None:
+    """Rule 5: whatever the bases are."""
+    assert (one.order < other.order) == ((one.epoch, one.n) < (other.epoch, other.n))
+
+
+@given(st.lists(st.integers(0, 99_999_999), max_size=8))
+def test_byte_order_of_journals_is_their_number(numbers: list[int]) -> None:
+    assert sorted(numbers) == sorted(numbers, key=lambda n: layout.journal("7-ab", n).encode())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "00000000000000000123-00000004-0005",
+        "00000000000000000123-00000004-0005.log.tmp",
+        "00000000000000000123-00000004-0005.logs",
+        "00000000000000000123-00000004-0005.LOG",
+        "00000000000000000123-00000004-005.log",
+        "0000000000000000123-00000004-0005.log",
+        "000000000000000000123-00000004-0005.log",
+        "-0000000000000000123-00000004-0005.log",
+        "00000000000000000123-00000004-0005.log\n",
+        ".idx-00000000000000000123-00000004-0005",
+        "topic-5.json",
+        "cluster.json",
+    ],
+)
+def test_foreign_names_are_no_segments(name: str) -> None:
+    assert layout.parse_segment(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".spare-", ".spare-4-5-h", "spare-00000004-0005-h", ".spare-00000004-0005-"])
+def test_foreign_names_are_no_spares(name: str) -> None:
+    assert layout.parse_spare(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "-00000001.jnl", "b-0000001.jnl", "b-00000001.jnl~", "b-00000001", "b.jnl"])
+def test_foreign_names_are_no_journals(name: str) -> None:
+    assert layout.parse_journal(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "topic-.json", "topic-1.json.tmp", "topic-x.json", "topic--1.json", "a-1.json"])
+def test_foreign_names_are_no_topic_files(name: str) -> None:
+    assert layout.parse_topic_json(name) is None
+
+
+@given(st.text(max_size=60))
+def test_parsers_take_any_text(name: str) -> None:
+    """A folder may hold anything; what is taken for ours is built back to the same name."""
+    segment, spare, journal = layout.parse_segment(name), layout.parse_spare(name), layout.parse_journal(name)
+    assert segment is None or f"{segment[0]}.{segment[1]}" == name
+    assert spare is None or layout.base_name(path().spare(*spare)) == name
+    assert journal is None or layout.base_name(layout.journal(*journal)) == name
+
+
+def test_digits_are_ascii() -> None:
+    """Other scripts' digits are digits to Python, but would be built back to another name."""
+    arabic = "".join(chr(0x660 + int(digit)) for digit in "00000001")
+    assert layout.parse_segment(f"{'0' * 20}-{arabic}-0001.log") is None
+    assert layout.parse_spare(f".spare-{arabic}-0001-h") is None
+    assert layout.parse_journal(f"b-{arabic}.jnl") is None
+    assert layout.parse_topic_json(f"topic-{arabic}.json") is None
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "__consumer_offsets", "...", ".a", "a" * 249, "-"])
+def test_topic_names_of_kafkas_rule(name: str) -> None:
+    assert layout.is_topic_name(name)
+    assert path(name).folder.split("/")[2] == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a" * 250, "a/b", "../x", "a b", "a\n", "a\0", "é", "a:b", "a\\b", "a*", "٣"]
+)
+def test_bad_topic_names_never_become_a_path(name: str) -> None:
+    assert not layout.is_topic_name(name)
+    with pytest.raises(ValueError, match="is not a topic name"):
+        path(name)

@@ -1,0 +1,348 @@
+"""A closed segment's index file, and scanning a log (storage/segment.py): what is clean, torn, or broken."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch
+from bmq.storage import segment
+from bmq.storage.checkpoint import Checkpoint, ProducerState
+from bmq.storage.filesystem import write_once
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.segment import IDX_MAGIC, ScanResult, Tail, decode_idx, encode_idx, find_batch, scan
+from tests.simulation.loop import run
+
+PATH = "/topics/t/x/0/s.log"
+BASE = 1000
+
+
+def batch(base: int, count: int = 1, size: int = 10) -> bytes:
+    return bytes(
+        build_batch([Record(value=b"v" * size)] * count, base_offset=base, base_timestamp=base, leader_epoch=1)
+    )
+
+
+def log(count: int = 4, size: int = 10) -> list[bytes]:
+    """Dense batches of two records each from ``BASE``."""
+    return [batch(BASE + 2 * n, 2, size) for n in range(count)]
+
+
+def damaged(data: bytes, at: int = HEADER_BYTES + 3) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+
+
+class CountingFileSystem(MemoryFileSystem):
+    """Notes every range that is read."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage(), "reader")
+        self.reads: list[tuple[int, int]] = []
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        found = await super().read(path, position, length)
+        self.reads.append((position, len(found)))
+        return found
+
+
+class Scanned:
+    """The result of a scan, the batches heard, and the reads that it took."""
+
+    def __init__(
+        self,
+        data: bytes,
+        position: int = 0,
+        offset: int = BASE,
+        *,
+        length: int | None = None,
+        offset_limit: int | None = None,
+    ) -> None:
+        self.heard: list[tuple[int, int]] = []
+        fs = CountingFileSystem()
+
+        def hear(at: int, found: Batch) -> None:
+            assert found.has_valid_crc
+            self.heard.append((at, found.base_offset))
+
+        async def main() -> ScanResult:
+            await write_once(fs, PATH, data)
+            end = len(data) if length is None else length
+            return await scan(fs, PATH, position, end, offset, hear, offset_limit=offset_limit)
+
+        self.result = run(main(), limit_s=10)
+        self.reads = fs.reads
+
+    @property
+    def end(self) -> tuple[int, int, Tail]:
+        return self.result.position, self.result.next_offset, self.result.tail
+
+
+def positions(parts: Sequence[bytes]) -> list[tuple[int, int]]:
+    """(position, base offset) of each batch."""
+    found, at = [], 0
+    for part in parts:
+        found.append((at, Batch(memoryview(part)).base_offset))
+        at += len(part)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- the .idx file
+
+
+def checkpoint() -> Checkpoint:
+    return Checkpoint(
+        key=PartitionKey(uuid.UUID(int=5), 1),
+        segment=SegmentName(BASE, 2, 0),
+        position=4321,
+        end_offset=1100,
+        log_start=7,
+        is_closed=True,
+        index=array("q", [1050, 2000, 33]),
+        producers=(ProducerState(1, 2, 3, 4, -1, ()),),
+    )
+
+
+def test_idx_round_trip_and_layout() -> None:
+    data = encode_idx(checkpoint())
+    assert decode_idx(data) == checkpoint()
+    body = data[12:-4]
+    assert data[:12] == b"BMQIDX1\n" + struct.pack(">I", len(body))
+    assert data[-4:] == struct.pack(">I", crc32c(body))
+
+
+def test_idx_cut_at_every_byte_is_a_format_error() -> None:
+    data = encode_idx(checkpoint())
+    for cut in range(len(data)):
+        with pytest.raises(FormatError):
+            decode_idx(data[:cut])
+
+
+def test_idx_with_any_bit_flipped_is_a_format_error() -> None:
+    data = encode_idx(checkpoint())
+    for at in range(len(data)):
+        for bit in range(8):
+            with pytest.raises(FormatError):
+                decode_idx(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+
+
+@given(st.binary(max_size=100))
+def test_idx_of_a_wrong_body_is_a_format_error(body: bytes) -> None:
+    """Even under a right CRC."""
+    with pytest.raises(FormatError):
+        decode_idx(IDX_MAGIC + struct.pack(">I", len(body)) + body + struct.pack(">I", crc32c(body)))
+
+
+# --------------------------------------------------------------------------------------------------------- scanning
+
+
+def test_an_empty_log_is_clean() -> None:
+    found = Scanned(b"")
+    assert found.end == (0, BASE, Tail.CLEAN)
+    assert found.reads == []
+
+
+def test_whole_batches_are_clean() -> None:
+    """Each is heard once, in order, with its position; the bytes are read once."""
+    parts = log()
+    found = Scanned(b"".join(parts))
+    assert found.end == (sum(map(len, parts)), BASE + 8, Tail.CLEAN)
+    assert found.heard == positions(parts)
+    assert sum(size for _, size in found.reads) == sum(map(len, parts))
+
+
+def test_torn_at_every_byte_of_the_last_batch() -> None:
+    """Good batches reach to where the last one begins, whatever is left of it; nothing left is clean."""
+    *parts, last = log(3)
+    good = b"".join(parts)
+    for keep in range(len(last)):
+        found = Scanned(good + last[:keep])
+        assert found.end == (len(good), BASE + 4, Tail.TORN if keep else Tail.CLEAN), keep
+        assert found.heard == positions(parts)
+
+
+def test_a_torn_only_batch() -> None:
+    assert Scanned(log(1)[0][:-1]).end == (0, BASE, Tail.TORN)
+
+
+@pytest.mark.parametrize("at", [8, 11, 16, 17, 21, 30, HEADER_BYTES, -1])
+def test_a_bad_last_batch_is_torn(at: int) -> None:
+    """Length, magic, CRC, header or records damaged: with nothing good behind it, it was never finished."""
+    *parts, last = log(3)
+    good = b"".join(parts)
+    found = Scanned(good + damaged(last, at % len(last)))
+    assert found.end == (len(good), BASE + 4, Tail.TORN)
+    assert found.result.fault
+
+
+@pytest.mark.parametrize("at", [8, 11, 16, 17, 21, 30, HEADER_BYTES, -1])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_bad_batch_with_a_good_one_behind_is_broken(at: int, bad: int) -> None:
+    """Wherever the damage is and however many good ones follow; the fault says where the first of them stands."""
+    parts = log(4)
+    good = sum(map(len, parts[:bad]))
+    follows = good + len(parts[bad])
+    parts[bad] = damaged(parts[bad], at % len(parts[bad]))
+    found = Scanned(b"".join(parts))
+    assert found.end == (good, BASE + 2 * bad, Tail.BROKEN)
+    assert found.result.fault.endswith(f"a good batch follows at {follows}")
+    assert found.heard == positions(parts)[:bad]
+
+
+def test_zeros_behind_the_last_batch_are_torn() -> None:
+    """As a file system may leave them after a loss of power."""
+    parts = log(2)
+    data = b"".join(parts)
+    assert Scanned(data + bytes(500)).end == (len(data), BASE + 4, Tail.TORN)
+
+
+@pytest.mark.parametrize("base", [BASE + 5, BASE + 3, BASE + 2, BASE, 0])
+def test_a_right_batch_with_a_wrong_base_offset_is_broken(base: int) -> None:
+    """A batch is missing, or stands twice: also when it is the last, since its bytes are whole."""
+    parts = log(2)
+    data = b"".join(parts)
+    found = Scanned(data + batch(base))
+    assert found.end == (len(data), BASE + 4, Tail.BROKEN)
+    assert found.result.fault == f"base offset {base}, expected {BASE + 4}"
+
+
+def test_the_scan_ends_where_the_next_segment_begins() -> None:
+    """Rule 5: leftovers of a failed write at or past the limit are neither heard nor judged, torn or good."""
+    parts = log(4)
+    good = sum(map(len, parts[:2]))
+    for rest in (b"", parts[2], parts[2] + parts[3], parts[2][:20], damaged(parts[2]) + parts[3]):
+        found = Scanned(b"".join(parts[:2]) + rest, offset_limit=BASE + 4)
+        assert found.end == (good, BASE + 4, Tail.CLEAN)
+        assert found.heard == positions(parts[:2])
+
+
+def test_a_log_that_ends_before_the_limit_says_so() -> None:
+    parts = log(2)
+    assert Scanned(b"".join(parts), offset_limit=BASE + 5).end == (sum(map(len, parts)), BASE + 4, Tail.CLEAN)
+
+
+def test_a_limit_at_the_beginning_reads_nothing() -> None:
+    found = Scanned(b"".join(log()), offset_limit=BASE)
+    assert found.end == (0, BASE, Tail.CLEAN)
+    assert found.reads == []
+
+
+def test_starting_at_a_checkpoint_reads_only_what_is_behind_it() -> None:
+    """Damage before the checkpoint is not even looked at."""
+    parts = log(50)
+    start = sum(map(len, parts[:48]))
+    data = bytes(start) + b"".join(parts[48:])
+    found = Scanned(data, start, BASE + 96)
+    assert found.end == (len(data), BASE + 100, Tail.CLEAN)
+    assert found.heard == positions(parts)[48:]
+    assert found.reads == [(start, len(data) - start)]
+
+
+def test_bytes_past_the_length_are_not_looked_at() -> None:
+    """The length is what the fence settled, or what a checkpoint allows: the file may show more."""
+    parts = log(4)
+    good = sum(map(len, parts[:2]))
+    found = Scanned(b"".join(parts), length=good)
+    assert found.end == (good, BASE + 4, Tail.CLEAN)
+    assert max(at + size for at, size in found.reads) == good
+
+
+@pytest.mark.parametrize("missing", [1, 30, 100, 1000])
+def test_fewer_bytes_than_promised_is_a_format_error(missing: int) -> None:
+    """Never an endless loop: wherever in a batch the readable bytes stop, also in front of one, or of all."""
+    data = b"".join(log(3))
+    missing = min(missing, len(data))
+    with pytest.raises(FormatError, match=f"{len(data)} bytes are promised, {len(data) - missing} can be read"):
+        Scanned(data[: len(data) - missing], length=len(data))
+
+
+# --------------------------------------------------------------------------------------------- blocks and large logs
+
+
+@pytest.mark.parametrize("block", [HEADER_BYTES, 64, 100, 101, 150, 257, 1000])
+def test_batches_larger_than_a_read_block(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Block edges may fall anywhere: before, in and behind headers, and batches may be many blocks long."""
+    monkeypatch.setattr(segment, "READ_BYTES", block)
+    parts, offset = [], BASE
+    for n, size in enumerate((1, 500, 30, 2000, 1, 1, 90, 700)):
+        parts.append(batch(offset, n + 1, size))
+        offset += n + 1
+    found = Scanned(b"".join(parts))
+    assert found.end == (sum(map(len, parts)), offset, Tail.CLEAN)
+    assert found.heard == positions(parts)
+    largest = max(map(len, parts))
+    assert max(size for _, size in found.reads) <= max(block, largest)
+
+
+@pytest.mark.parametrize("block", [64, 101, 200, 1000])
+def test_a_garbage_length_costs_one_read_and_is_judged(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """A length field that is damaged, but fits the file, does not hide the good batches inside it."""
+    monkeypatch.setattr(segment, "READ_BYTES", block)
+    parts = log(6, 50)
+    bad = bytearray(parts[1])
+    struct.pack_into(">i", bad, 8, sum(map(len, parts[1:4])) - 12)
+    found = Scanned(parts[0] + bytes(bad) + b"".join(parts[2:]))
+    assert found.end == (len(parts[0]), BASE + 2, Tail.BROKEN)
+
+
+@pytest.mark.parametrize("block", range(64, 700, 53))
+@pytest.mark.parametrize("size", [10, 300, 1500])
+def test_a_good_batch_behind_damage_is_found_across_blocks(
+    monkeypatch: pytest.MonkeyPatch, block: int, size: int
+) -> None:
+    """One good batch, alone behind the damage, longer than a block or across its edge: never silently cut (rule 4)."""
+    monkeypatch.setattr(segment, "READ_BYTES", block)
+    first, second = batch(BASE, 1, 77), batch(BASE + 1, 1, size)
+    found = Scanned(damaged(first) + second)
+    assert found.end == (0, BASE, Tail.BROKEN)
+    assert found.result.fault == f"CRC; a good batch follows at {len(first)}"
+
+
+@pytest.mark.parametrize("block", [64, 130, 500])
+def test_a_torn_tail_longer_than_a_block_is_torn(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(segment, "READ_BYTES", block)
+    good, last = batch(BASE), batch(BASE + 1, 1, 3000)
+    found = Scanned(good + last[:-1])
+    assert found.end == (len(good), BASE + 1, Tail.TORN)
+
+
+# ----------------------------------------------------------------------------------------------------- finding one
+
+
+@given(st.binary(max_size=50), st.integers(0, 100), st.integers(0, 20))
+def test_find_batch_behind_garbage(garbage: bytes, base: int, size: int) -> None:
+    """The first whole one; what stands before it does not matter."""
+    good = batch(base, 1, size)
+    data = garbage + good + batch(base + 1)
+    assert find_batch(memoryview(data), 0) == len(garbage)
+    assert find_batch(memoryview(data), base) == len(garbage)
+
+
+def test_find_batch_wants_a_later_offset() -> None:
+    """Old bytes (a reused block, a record that holds batches) are no sign of what follows."""
+    data = batch(10) + batch(11) + batch(12)
+    assert find_batch(memoryview(data), 11) == len(batch(10))
+    assert find_batch(memoryview(data), 13) is None
+    assert find_batch(memoryview(batch(1 << 41)), 0) is None
+
+
+def test_find_batch_wants_all_of_it() -> None:
+    whole = batch(5)
+    for keep in range(len(whole)):
+        assert find_batch(memoryview(whole)[:keep], 0) is None
+    for at in range(8, len(whole)):
+        if at not in range(12, 16):  # the leader epoch is outside the CRC
+            assert find_batch(memoryview(damaged(whole, at)), 0) is None, at
+
+
+@given(st.binary(max_size=300))
+def test_find_batch_never_raises(data: bytes) -> None:
+    assert find_batch(memoryview(data), 0) is None
