@@ -1,0 +1,287 @@
+"""What was found after an owner's end -> what the log is.
+
+The key-value record lists every segment not yet known closed.  When they are fenced, each one's *facts* are looked up
+in ``TABLE``: first row that fits.  Each row names the crash that leads to it.  ``recover`` gathers the facts: it reads
+from the last checkpoint only, so its cost does not grow with the segment or with the log.
+
+Facts of a segment:
+
+* ``Found``: under its final name, still under its spare name (never written), or nowhere.
+* ``Covered``: does the file reach what a checkpoint says was flushed in it?
+* ``Tail``: how the scan from the checkpoint ended (see ``storage.segment``).
+* ``Reach``: does its good data reach the next registered segment's base?  Everything before that base was flushed when
+  the next one was registered, so less is loss; more is a failed write's leftover (rule 5).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from bmq.core.model import SegmentName
+from bmq.core.records import Batch
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.index import SegmentIndex
+from bmq.storage.layout import PartitionPath
+from bmq.storage.segment import Tail, scan
+
+
+class Found(Enum):
+    FINAL = "final name"
+    SPARE = "spare name"
+    NOWHERE = "nowhere"
+
+
+class Covered(Enum):
+    NONE = "no checkpoint"
+    YES = "reaches it"
+    SHORT = "shorter"
+
+
+class Reach(Enum):
+    LAST = "is the last"
+    MEETS = "meets or passes it"
+    GAP = "ends before it"
+    SUPERSEDED = "begins at or after a later one's base, or was flushed past it"
+
+
+class Action(Enum):
+    ACCEPT = "accept up to the end of its last good batch"
+    EMPTY = "holds nothing"
+    OFFLINE = "take the partition OFFLINE: acknowledged data is missing or damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    found: Found
+    covered: Covered
+    tail: Tail
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``None`` matches anything."""
+
+    found: Found | None
+    covered: Covered | None
+    tail: Tail | None
+    reach: Reach | None
+    action: Action
+    label: str
+    crash: str
+
+    def fits(self, facts: Facts) -> bool:
+        return all(
+            wanted is None or wanted is fact
+            for wanted, fact in (
+                (self.found, facts.found),
+                (self.covered, facts.covered),
+                (self.tail, facts.tail),
+                (self.reach, facts.reach),
+            )
+        )
+
+
+_ANY = None
+TABLE: tuple[Row, ...] = (
+    Row(_ANY, Covered.YES, _ANY, Reach.SUPERSEDED, Action.OFFLINE, "overtaken",
+        "a later segment was registered below data that had been flushed: two owners, or a bug"),
+    Row(_ANY, Covered.SHORT, _ANY, Reach.SUPERSEDED, Action.OFFLINE, "overtaken",
+        "a later segment was registered below data that had been flushed: two owners, or a bug"),
+    Row(_ANY, _ANY, _ANY, Reach.SUPERSEDED, Action.EMPTY, "superseded",
+        "the owner failed over again before anything in this segment was acknowledged"),
+    Row(Found.NOWHERE, Covered.YES, _ANY, _ANY, Action.OFFLINE, "vanished",
+        "somebody removed a segment that had been written"),
+    Row(Found.NOWHERE, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "vanished",
+        "somebody removed a segment that had been written"),
+    Row(Found.SPARE, Covered.YES, _ANY, _ANY, Action.OFFLINE, "renamed back",
+        "a checkpoint speaks of a segment that never got its final name: not our doing"),
+    Row(Found.SPARE, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "renamed back",
+        "a checkpoint speaks of a segment that never got its final name: not our doing"),
+    Row(Found.NOWHERE, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "lost whole",
+        "a later segment was registered at a greater base, so this one had acknowledged data"),
+    Row(Found.SPARE, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "lost whole",
+        "a later segment was registered at a greater base, so this one had acknowledged data"),
+    Row(Found.NOWHERE, Covered.NONE, _ANY, _ANY, Action.EMPTY, "never renamed, swept",
+        "the owner died between register and rename, and the spare has been swept"),
+    Row(Found.SPARE, Covered.NONE, _ANY, _ANY, Action.EMPTY, "never renamed",
+        "the owner died between register and rename; nothing is written under a spare name"),
+    Row(Found.FINAL, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "shorter than its checkpoint",
+        "storage lost flushed bytes"),
+    Row(Found.FINAL, _ANY, Tail.BROKEN, _ANY, Action.OFFLINE, "damaged in the middle",
+        "bytes rotted, or two writers: a bad batch with a good one behind it"),
+    Row(Found.FINAL, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "ends before the next one begins",
+        "storage lost flushed bytes that no checkpoint had covered yet"),
+    Row(Found.FINAL, _ANY, Tail.CLEAN, _ANY, Action.ACCEPT, "whole",
+        "the owner died between writes, or closed the segment"),
+    Row(Found.FINAL, _ANY, Tail.TORN, _ANY, Action.ACCEPT, "torn",
+        "the owner died in a write: the last batch was never acknowledged and ends the log logically"),
+)  # fmt: skip
+
+
+def judge(facts: Facts) -> Row:
+    """The first row that fits.  Every combination has one (see the test)."""
+    for row in TABLE:
+        if row.fits(facts):
+            return row
+    raise AssertionError(f"no row for {facts}")
+
+
+def combinations() -> Iterator[Facts]:
+    """Every combination of facts."""
+    for found, covered, tail, reach in itertools.product(Found, Covered, Tail, Reach):
+        yield Facts(found, covered, tail, reach)
+
+
+# -------------------------------------------------------------------------------------------- gathering the facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencedSegment:
+    """A listed segment after its fence: ``length`` is final; ``found`` says under which name."""
+
+    name: SegmentName
+    found: Found
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """Recovery refuses: ``reason`` says which file, what is wrong, and which row."""
+
+    segment: SegmentName
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveredSegment:
+    """A segment that holds data, ready for its ``.idx``."""
+
+    name: SegmentName
+    length: int
+    end_offset: int
+    index: SegmentIndex
+    epochs: list[tuple[int, int]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovered:
+    """The log's end, and what was scanned to find it."""
+
+    end_offset: int
+    segments: list[RecoveredSegment]
+    bytes_read: int
+    labels: list[str]
+
+
+def ends(names: Sequence[SegmentName]) -> list[int | None]:
+    """For segments in registration order, the offset where each ends (rule 5): the smallest base of any later one."""
+    result: list[int | None] = []
+    limit: int | None = None
+    for name in reversed(names):
+        result.append(limit)
+        limit = name.base if limit is None else min(limit, name.base)
+    return result[::-1]
+
+
+async def recover(
+    fs: FileSystem,
+    path: PartitionPath,
+    segments: Sequence[FencedSegment],
+    checkpoint: Checkpoint | None,
+    on_batch: Callable[[Batch], None],
+    *,
+    index_interval_bytes: int = 65_536,
+) -> Recovered | Offline:
+    """Judge each fenced segment in registration order.
+
+    ``checkpoint`` is the partition's last one; ``on_batch`` hears every batch behind it, in order (producer state).
+    Without any segment or checkpoint the log is empty at 0.
+    """
+    result = Recovered(end_offset=checkpoint.end_offset if checkpoint else 0, segments=[], bytes_read=0, labels=[])
+    segments = sorted(segments, key=lambda segment: segment.name.order)
+    limits = ends([segment.name for segment in segments])
+    for segment, limit in zip(segments, limits, strict=True):
+        if checkpoint is not None and segment.name.order < checkpoint.segment.order:
+            continue  # wholly described by the checkpoint of a later one
+        verdict = await _judge_segment(fs, path, segment, limit, checkpoint, result, on_batch, index_interval_bytes)
+        if verdict is not None:
+            return verdict
+    return result
+
+
+async def _judge_segment(
+    fs: FileSystem,
+    path: PartitionPath,
+    segment: FencedSegment,
+    limit: int | None,
+    checkpoint: Checkpoint | None,
+    result: Recovered,
+    on_batch: Callable[[Batch], None],
+    interval: int,
+) -> Offline | None:
+    own = checkpoint if checkpoint is not None and checkpoint.segment == segment.name else None
+    covered = Covered.NONE
+    if own is not None and own.position > 0:
+        covered = Covered.YES if own.position <= segment.length else Covered.SHORT
+    end, tail, fault, found_segment = segment.name.base, Tail.CLEAN, "", None
+    # Flushed past a later one's base is as bad as begun behind it: acknowledged records would stand twice.
+    start = own.end_offset if covered is not Covered.NONE and own is not None else segment.name.base
+    is_superseded = limit is not None and (segment.name.base >= limit or start > limit)
+    if segment.found is Found.FINAL and covered is not Covered.SHORT and not is_superseded:
+        found_segment = _start(segment, own, interval)
+
+        def hear(position: int, batch: Batch) -> None:
+            _note(found_segment, position, batch)
+            on_batch(batch)
+
+        position = own.position if own else 0
+        start = own.end_offset if own else segment.name.base
+        scanned = await scan(fs, path.log(segment.name), position, segment.length, start, hear, offset_limit=limit)
+        end, tail, fault = scanned.next_offset, scanned.tail, scanned.fault
+        found_segment.length, found_segment.end_offset = scanned.position, end
+        result.bytes_read += scanned.position - position
+    reach = Reach.SUPERSEDED if is_superseded else _reach(end, limit)
+    facts = Facts(segment.found, covered, tail, reach)
+    row = judge(facts)
+    result.labels.append(f"{segment.name}: {row.label}")
+    if row.action is Action.OFFLINE:
+        detail = f" ({fault})" if fault else ""
+        return Offline(segment.name, f"{path.log(segment.name)}: {row.label}{detail}: {row.crash}")
+    if row.action is Action.ACCEPT and found_segment is not None:
+        result.end_offset = end
+        if found_segment.length > 0:
+            result.segments.append(found_segment)
+    elif not is_superseded:
+        result.end_offset = segment.name.base
+    return None
+
+
+def _reach(end: int, limit: int | None) -> Reach:
+    if limit is None:
+        return Reach.LAST
+    return Reach.MEETS if end >= limit else Reach.GAP
+
+
+def _start(segment: FencedSegment, own: Checkpoint | None, interval: int) -> RecoveredSegment:
+    index = SegmentIndex(interval, own.index[:] if own else None)  # the checkpoint is kept, and used again
+    if own is not None:
+        index.max_timestamp, index.max_timestamp_offset = own.max_timestamp, own.max_timestamp_offset
+    return RecoveredSegment(
+        name=segment.name,
+        length=0,
+        end_offset=segment.name.base,
+        index=index,
+        epochs=list(own.epochs) if own else [],
+    )
+
+
+def _note(segment: RecoveredSegment | None, position: int, batch: Batch) -> None:
+    assert segment is not None
+    segment.index.add(batch.base_offset, position, batch.max_timestamp)
+    if not segment.epochs or segment.epochs[-1][0] != batch.leader_epoch:
+        segment.epochs.append((batch.leader_epoch, batch.base_offset))
