@@ -1,0 +1,119 @@
+"""What the parts of this package share for one root: connections, clock, lease, and the tasks they start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from bmq.storage.filesystem import StorageUnavailable
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.clock import PipelineClock
+from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
+from bmq.storage.hdfs.lease import LeaseRenewer
+from bmq.storage.hdfs.namenode import NameNode
+from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.security import Authenticator
+from bmq.storage.hdfs.settings import HdfsSettings
+
+_COMPLETE_PAUSE_MIN_S = 0.002
+_COMPLETE_PAUSE_MAX_S = 0.4
+
+
+class Tasks:
+    """Owner of short tasks that callbacks start.  ``close`` cancels what is left and awaits all of it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Tasks handle what can be expected: this is a bug, and must be heard of.
+            context = {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
+
+
+@dataclass(slots=True)
+class HdfsClient:
+    """The shared state of one ``HdfsFileSystem``."""
+
+    settings: HdfsSettings
+    holder: str
+    namenode: NameNode
+    datanodes: Datanodes
+    suspects: SuspectNodes
+    leases: LeaseRenewer
+    clock: PipelineClock
+    tasks: Tasks
+    opening: asyncio.Semaphore
+
+    @classmethod
+    def build(
+        cls,
+        namenodes: tuple[tuple[str, int], ...],
+        holder: str,
+        settings: HdfsSettings,
+        authenticator: Authenticator,
+    ) -> HdfsClient:
+        """Within a running loop.  Connects to nobody yet."""
+        namenode = NameNode(namenodes, settings, authenticator)
+        datanodes = Datanodes(settings, authenticator)
+        tasks = Tasks()
+
+        async def find_silent(pipeline: Pipeline, members: list[pb.NodeId], block: pb.Block) -> None:
+            pipeline.suspects = tuple(await datanodes.silent(members, block))
+
+        def on_late(pipeline: Pipeline) -> None:
+            tasks.start(find_silent(pipeline, pipeline.members, pipeline.block), "probe a late pipeline")
+
+        return cls(
+            settings=settings,
+            holder=holder,
+            namenode=namenode,
+            datanodes=datanodes,
+            suspects=SuspectNodes(settings.suspect_s),
+            leases=LeaseRenewer(namenode, holder, settings.lease_renewal_s),
+            clock=PipelineClock(settings, on_late),
+            tasks=tasks,
+            opening=asyncio.Semaphore(settings.opens_max),
+        )
+
+    async def close(self) -> None:
+        """Open pipelines are dropped, their files left to be fenced."""
+        self.clock.close()
+        await self.tasks.close()
+        await self.leases.close()
+        self.datanodes.close()
+        await self.namenode.close()
+        await asyncio.sleep(0)  # sockets are closed at the loop's next turn
+
+    def suspect(self, names: tuple[str, ...] | list[str] | set[str]) -> None:
+        self.suspects.suspect(names, asyncio.get_running_loop().time())
+
+    def suspected(self) -> set[str]:
+        return self.suspects.suspected(asyncio.get_running_loop().time())
+
+    async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
+        """Close the file in the namespace; waits until a datanode has reported the last block.  LeaseLost when the
+        file is somebody else's, StorageUnavailable after ``complete_timeout_s``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.complete_timeout_s
+        pause_s = _COMPLETE_PAUSE_MIN_S
+        while not await self.namenode.complete(path, holder, file_id, last):
+            if loop.time() + pause_s > deadline:
+                raise StorageUnavailable(f"complete {path}: no datanode has reported its last block")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _COMPLETE_PAUSE_MAX_S)

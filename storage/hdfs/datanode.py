@@ -1,0 +1,162 @@
+"""Datanodes: their names, their IPC port, and which of them to leave alone for a while.
+
+A node's name, as ``CreateOptions.exclude`` and ``PipelineFailed.suspects`` carry it, is its transfer address
+``ip:port``, which is also what datanodes call one another (DatanodeID.getXferAddr).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.errors import RemoteError
+from bmq.storage.hdfs.rpc import DATANODE_PROTOCOL, ConnectionLost, RpcConnection
+from bmq.storage.hdfs.security import Authenticator
+from bmq.storage.hdfs.settings import HdfsSettings
+
+_KNOWN_NODES_MAX = 16384
+# A replica that waits for recovery has no visible length: the datanode says -1 in an unsigned field.
+_NO_LENGTH = 1 << 63
+
+
+class NoReplica(Exception):
+    """The datanode answers, and has no replica of the block, or an older one.  Never leaves this package."""
+
+
+class NodeUnreachable(Exception):
+    """The datanode does not answer in time, or refuses.  Never leaves this package."""
+
+
+def node_name(node: pb.NodeId) -> str:
+    return f"{node.ip}:{node.data_port}"
+
+
+class Datanodes:
+    """IPC to the datanodes of one cluster, over at most ``datanode_connections_max`` idle connections."""
+
+    def __init__(self, settings: HdfsSettings, authenticator: Authenticator) -> None:
+        self._settings = settings
+        self._authenticator = authenticator
+        self._client_id = uuid.uuid4().bytes
+        self._call_ids = itertools.count(1)
+        self._connections: OrderedDict[tuple[str, int], RpcConnection] = OrderedDict()
+
+    def host(self, node: pb.NodeId) -> str:
+        return node.host if self._settings.use_datanode_hostname else node.ip
+
+    async def visible_length(self, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
+        """Bytes of the block that this datanode shows: all of a finished replica, the acknowledged ones of an open
+        one (ReplicaInPipeline.bytesAcked).  NoReplica, NodeUnreachable."""
+        request = pb.GetReplicaVisibleLengthRequest(block=block)
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connection(node, timeout_s)
+                response = await connection.call(
+                    "getReplicaVisibleLength",
+                    request,
+                    pb.GetReplicaVisibleLengthResponse,
+                    call_id=next(self._call_ids) & 0x7FFFFFFF,
+                    retry_count=0,
+                    timeout_s=timeout_s,
+                )
+        except RemoteError as error:
+            raise NoReplica(f"{node_name(node)}: {error}") from error
+        except (ConnectionLost, TimeoutError) as error:
+            raise NodeUnreachable(f"{node_name(node)}: {error or 'no answer'}") from error
+        if response.length >= _NO_LENGTH:
+            raise NoReplica(f"{node_name(node)}: replica of block {block.id} waits for recovery")
+        return response.length
+
+    async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block) -> list[str]:
+        """The names of those that do not answer within ``probe_timeout_s``: dead, stopped or cut off."""
+
+        async def is_silent(node: pb.NodeId) -> bool:
+            try:
+                await self.visible_length(node, block, self._settings.probe_timeout_s)
+            except NodeUnreachable:
+                return True
+            except NoReplica:
+                return False
+            return False
+
+        answers = await asyncio.gather(*map(is_silent, nodes))
+        return [node_name(node) for node, silent in zip(nodes, answers, strict=True) if silent]
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    async def _connection(self, node: pb.NodeId, timeout_s: float) -> RpcConnection:
+        address = (self.host(node), node.ipc_port)
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            self._connections.move_to_end(address)
+            return connection
+        connection = await RpcConnection.connect(
+            *address,
+            protocol=DATANODE_PROTOCOL,
+            authenticator=self._authenticator,
+            client_id=self._client_id,
+            timeout_s=timeout_s,
+        )
+        other = self._connections.get(address)
+        if other is not None and other.is_open:  # opened meanwhile by another call
+            connection.close()
+            return other
+        self._connections[address] = connection
+        self._evict()
+        return connection
+
+    def _evict(self) -> None:
+        for address, connection in list(self._connections.items()):
+            if len(self._connections) <= self._settings.datanode_connections_max:
+                return
+            if connection.is_idle:
+                del self._connections[address]
+                connection.close()
+
+
+class SuspectNodes:
+    """Datanodes that failed lately, and how to name them to the NameNode.
+
+    The NameNode compares excluded nodes by UUID and address (DatanodeID.equals), so a name alone is not enough: the
+    nodes seen in block locations are remembered.  Time is an argument.
+    """
+
+    def __init__(self, suspect_s: float) -> None:
+        self._suspect_s = suspect_s
+        self._known: OrderedDict[str, pb.Node] = OrderedDict()
+        self._suspected_until: dict[str, float] = {}
+
+    def learn(self, nodes: Iterable[pb.Node]) -> None:
+        for node in nodes:
+            name = node_name(node.id)
+            self._known[name] = node
+            self._known.move_to_end(name)
+        while len(self._known) > _KNOWN_NODES_MAX:
+            self._known.popitem(last=False)
+
+    def suspect(self, names: Iterable[str], now: float) -> None:
+        for name in names:
+            self._suspected_until[name] = now + self._suspect_s
+
+    def suspected(self, now: float) -> set[str]:
+        for name in [name for name, until in self._suspected_until.items() if until <= now]:
+            del self._suspected_until[name]
+        return set(self._suspected_until)
+
+    def clear(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._suspected_until.pop(name, None)
+
+    def known(self) -> set[str]:
+        return set(self._known)
+
+    def resolve(self, names: Iterable[str]) -> list[pb.Node]:
+        """What the NameNode can exclude; a name never seen is left out until addBlock hands the node out once."""
+        return [self._known[name] for name in sorted(names) if name in self._known]

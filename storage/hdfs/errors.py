@@ -1,0 +1,87 @@
+"""Foreign errors become the seam's, once, here.
+
+Java's exception class decides; a plain ``IOException`` says what it means in its text only, so a few texts are known
+(FSNamesystem, BlockManager).  What nobody knows stays a ``StorageError`` with class and text.
+"""
+
+from __future__ import annotations
+
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    LeaseLost,
+    NoSuchFile,
+    OutOfSpace,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
+
+
+class RemoteError(Exception):
+    """A server answered a call with a Java exception.  Never leaves this package."""
+
+    def __init__(self, exception_class: str, message: str) -> None:
+        self.exception_class = exception_class
+        self.short_class = exception_class.rpartition(".")[2].rpartition("$")[2]
+        self.first_line = message.split("\n", 1)[0].strip()
+        super().__init__(f"{self.short_class}: {self.first_line}")
+
+
+TRY_ANOTHER_NAMENODE = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
+"""This NameNode is not the active one."""
+
+TRY_AGAIN = frozenset({"RetriableException", "SafeModeException", "RetryStartFileException"})
+"""The right NameNode, too early: safe mode, start-up, overload (Server, FSNamesystem)."""
+
+_BY_CLASS: dict[str, type[StorageError]] = {
+    "FileNotFoundException": NoSuchFile,
+    "FileAlreadyExistsException": AlreadyExists,
+    "AlreadyBeingCreatedException": LeaseLost,
+    "RecoveryInProgressException": LeaseLost,
+    "LeaseExpiredException": LeaseLost,
+    "StandbyException": StorageUnavailable,
+    "RetriableException": StorageUnavailable,
+    "SafeModeException": StorageUnavailable,
+    "NotReplicatedYetException": StorageUnavailable,
+    "QuotaExceededException": OutOfSpace,
+    "NSQuotaExceededException": OutOfSpace,
+    "DSQuotaExceededException": OutOfSpace,
+    "QuotaByStorageTypeExceededException": OutOfSpace,
+    "DiskOutOfSpaceException": OutOfSpace,
+    "UnknownCryptoProtocolVersionException": Unsupported,
+    "AccessControlException": Unsupported,
+    "RpcNoSuchMethodException": Unsupported,
+    "RpcNoSuchProtocolException": Unsupported,
+    "VersionMismatch": Unsupported,
+    "UnsupportedOperationException": Unsupported,
+}
+
+_HINTS = {
+    "UnknownCryptoProtocolVersionException": "the folder is an encryption zone; choose a root outside of it",
+    "AccessControlException": "the user may not do this, or the cluster demands Kerberos, which is not served yet",
+}
+
+
+def translate(error: RemoteError, what: str) -> StorageError:
+    """The seam's error for what a server answered to ``what`` ("create /path")."""
+    if (
+        "(is not a directory)" in error.first_line
+    ):  # a file on the way is an AccessControlException (FSPermissionChecker)
+        return NoSuchFile(f"{what}: {error}")
+    kind = _BY_CLASS.get(error.short_class) or _by_text(error.first_line) or StorageError
+    hint = _HINTS.get(error.short_class)
+    return kind(f"{what}: {error}" + (f" ({hint})" if hint else ""))
+
+
+def is_no_nodes(error: StorageError) -> bool:
+    """Whether addBlock failed for want of datanodes: perhaps only because too many were excluded."""
+    return "could only be written to" in str(error) or "could only be replicated to" in str(error)
+
+
+def _by_text(text: str) -> type[StorageError] | None:
+    if "could only be written to" in text or "could only be replicated to" in text:
+        # BlockPlacementPolicy found no room: either nobody is up, or those who are have no space.
+        return StorageUnavailable if "There are 0 datanode" in text else OutOfSpace
+    if "No lease on" in text or "is not the lease owner" in text:
+        return LeaseLost
+    return None

@@ -1,0 +1,219 @@
+"""``HdfsFileSystem``: the seam over HDFS.
+
+Written files, fencing, the namespace and open blocks are served by this package over asyncio; large closed files are
+read through hdfs-native.  See docs/design/hdfs-client.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from bmq.storage.filesystem import (
+    Appender,
+    CreateOptions,
+    FileStatus,
+    Lease,
+    NoSuchFile,
+    Unsupported,
+)
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.block import read_block, visible_length
+from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.closed import ClosedFiles, NativeReadFailed
+from bmq.storage.hdfs.opening import append_file, create_file
+from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.takeover import fence
+
+log = logging.getLogger(__name__)
+
+_DEFAULTS = CreateOptions()
+
+
+class HdfsFileSystem:
+    """One root on HDFS.  Make it with ``open``, within the loop that is to use it."""
+
+    def __init__(self, address: HdfsAddress, client: HdfsClient, closed_files: ClosedFiles) -> None:
+        self._address = address
+        self._client = client
+        self._closed_files = closed_files
+
+    @classmethod
+    async def open(cls, url: str, *, holder: str, settings: HdfsSettings | None = None) -> HdfsFileSystem:
+        """``hdfs://nn1:port,nn2:port/folder``.  ``holder`` is unique per process start: takeover depends on it.
+
+        Asks the NameNode for its defaults, so that a wrong address or a cluster that demands SASL shows here:
+        StorageUnavailable, Unsupported, ValueError for a malformed URL.
+        """
+        settings = settings or HdfsSettings()
+        settings.validate()
+        address = HdfsAddress.parse(url)
+        authenticator = SimpleAuthenticator.for_user(settings.user)
+        client = HdfsClient.build(address.namenodes, holder, settings, authenticator)
+        try:
+            defaults = await client.namenode.server_defaults()
+            if defaults.encrypt_data:
+                raise Unsupported(f"{url}: dfs.encrypt.data.transfer needs SASL towards datanodes, not served yet")
+            return cls(address, client, ClosedFiles(address, settings))
+        except BaseException:
+            await client.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"HdfsFileSystem({self._address}, holder={self.holder})"
+
+    @property
+    def url(self) -> str:
+        return str(self._address)
+
+    @property
+    def holder(self) -> str:
+        return self._client.holder
+
+    async def close(self) -> None:
+        """Ends lease renewal, connections and tasks; open files are left to be fenced."""
+        await self._client.close()
+
+    # ---- writing
+
+    async def create(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
+        full = self._address.full_path(path)
+        self._closed_files.forget(full)
+        async with self._client.opening:
+            return await create_file(self._client, full, path, options)
+
+    async def append(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
+        full = self._address.full_path(path)
+        self._closed_files.forget(full)
+        async with self._client.opening:
+            return await append_file(self._client, full, path, options)
+
+    async def fence(self, lease: Lease) -> int:
+        paths = [self._address.full_path(path) for path in lease.paths]
+        return await fence(self._client, paths, lease.holder, lease.file_id)
+
+    async def probe(self, node: str) -> bool:
+        """Whether the datanode's IPC answers within ``probe_timeout_s``; a node never seen does not."""
+        known = self._client.suspects.resolve([node])
+        nobody = pb.Block(pool="", id=0, generation=0)  # any answer will do, "no such replica" too
+        if not known or await self._client.datanodes.silent([known[0].id], nobody):
+            return False
+        self._client.suspects.clear([node])
+        return True
+
+    # ---- reading
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        full = self._address.full_path(path)
+        if length <= 0:
+            return b""
+        known = await self._closed_files.read_known(full, position, length)
+        if known is not None:
+            return known
+        locations = await self._client.namenode.block_locations(full, position, length)
+        if not locations.under_construction and self._closed_files.is_worth_it(locations.file_length):
+            try:
+                return await self._closed_files.read(full, position, length)
+            except NativeReadFailed as error:
+                log.info("%s: hdfs-native could not read it, reading it ourselves: %s", full, error)
+                self._closed_files.forget(full)
+        return await self._read_located(locations, position, length)
+
+    async def status(self, path: str) -> FileStatus:
+        full = self._address.full_path(path)
+        info = await self._client.namenode.file_info(full)
+        if info is None:
+            raise NoSuchFile(f"status {full}: no such file")
+        return _status(path, info)
+
+    async def visible_length(self, path: str) -> int:
+        full = self._address.full_path(path)
+        locations = await self._client.namenode.block_locations(full)
+        last = _open_block(locations)
+        if last is None:
+            return locations.file_length
+        return last.offset + await visible_length(self._client, last)
+
+    async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        full = self._address.full_path(path)
+        start_after = after.encode()
+        while (page := await self._client.namenode.listing(full, start_after)) is not None:
+            for info in page.entries:
+                if info.path:  # the listing of a file is itself, without a name
+                    yield _status(f"{path.rstrip('/')}/{info.path.decode()}", info)
+            if not page.remaining or not page.entries:
+                return
+            start_after = page.entries[-1].path
+
+    # ---- the namespace
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._rename(source, target, overwrite=False)
+
+    async def replace(self, source: str, target: str) -> None:
+        await self._rename(source, target, overwrite=True)
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        full = self._address.full_path(path)
+        self._closed_files.forget_all_under(full)
+        return await self._client.namenode.delete(full, recursive=recursive)
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        full_target = self._address.full_path(target)
+        full_sources = [self._address.full_path(source) for source in sources]
+        for full in (full_target, *full_sources):
+            self._closed_files.forget(full)
+        if full_sources:
+            await self._client.namenode.concat(full_target, full_sources)
+
+    # ---- within
+
+    async def _rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        full_source, full_target = self._address.full_path(source), self._address.full_path(target)
+        self._closed_files.forget_all_under(full_source)
+        self._closed_files.forget_all_under(full_target)
+        try:
+            await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
+        except NoSuchFile:
+            # Either there is no source, or the target's folder is missing: HDFS makes no parents for a rename.
+            if await self._client.namenode.file_info(full_source) is None:
+                raise
+            await self._client.namenode.mkdirs(full_target.rpartition("/")[0] or "/")
+            await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
+
+    async def _read_located(self, locations: pb.LocatedBlocks, position: int, length: int) -> bytes:
+        open_block = _open_block(locations)
+        end = position + length
+        parts: list[bytes] = []
+        for located in locations.blocks:
+            if open_block is not None and located.block.id == open_block.block.id:
+                continue
+            start, stop = max(position, located.offset), min(end, located.offset + located.block.length)
+            if start < stop:
+                parts.append(
+                    await read_block(self._client, located, start - located.offset, stop - start, is_open=False)
+                )
+        if open_block is not None and end > open_block.offset:
+            start = max(position, open_block.offset)
+            parts.append(
+                await read_block(self._client, open_block, start - open_block.offset, end - start, is_open=True)
+            )
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _open_block(locations: pb.LocatedBlocks) -> pb.LocatedBlock | None:
+    if locations.under_construction and locations.HasField("last_block") and not locations.last_block_complete:
+        return locations.last_block
+    return None
+
+
+def _status(path: str, info: pb.FileInfo) -> FileStatus:
+    return FileStatus(
+        path=path,
+        length=info.length,
+        is_dir=info.kind == pb.FileInfo.DIRECTORY,
+        modified_ms=info.modification_time,
+        file_id=info.file_id,
+    )

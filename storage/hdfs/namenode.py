@@ -1,0 +1,233 @@
+"""The NameNode's calls, retried and failed over.
+
+A call keeps its client id and call id through all attempts and raises its retry count; the NameNode's retry cache then
+answers a repetition of what it has done with the first answer (RetryCache.java), so that every call here is safe to
+repeat.  With several NameNodes the one that answered last is asked first, and StandbyException or a refused connection
+moves on to the next.  After ``call_deadline_s`` it is ``StorageUnavailable``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
+from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, ConnectionLost, RpcConnection
+from bmq.storage.hdfs.security import Authenticator
+from bmq.storage.hdfs.settings import HdfsSettings
+
+CREATE = 0x01
+APPEND = 0x04
+SHOULD_REPLICATE = 0x80  # an erasure-coded folder could not be flushed
+
+_FILE_MODE = 0o644
+_FOLDER_MODE = 0o755
+
+Response = TypeVar("Response", bound=Message)
+
+
+class NameNode:
+    """ClientProtocol, for one user, towards one or several NameNodes of one name service.
+
+    ``holder`` in the calls below is the lease's; paths are HDFS paths, ``/.reserved/.inodes/<id>`` among them.
+    """
+
+    def __init__(
+        self, namenodes: Sequence[tuple[str, int]], settings: HdfsSettings, authenticator: Authenticator
+    ) -> None:
+        self._namenodes = tuple(namenodes)
+        self._settings = settings
+        self._authenticator = authenticator
+        self._client_id = uuid.uuid4().bytes
+        self._call_ids = itertools.count(1)
+        self._current = 0
+        self._connection: RpcConnection | None = None
+        self._connecting = asyncio.Lock()  # held across a connect: callers of that time share one connection
+        self._is_closed = False
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    # ---- files being written
+
+    async def create(self, path: str, holder: str, *, block_bytes: int, replication: int) -> pb.FileInfo:
+        request = pb.CreateRequest(
+            path=path,
+            permission=pb.Permission(mode=_FILE_MODE),
+            holder=holder,
+            flags=CREATE | SHOULD_REPLICATE,
+            create_parent=True,
+            replication=replication,
+            block_size=block_bytes,
+        )
+        return (await self._call("create", path, request, pb.CreateResponse)).file
+
+    async def append(self, path: str, holder: str) -> pb.AppendResponse:
+        request = pb.AppendRequest(path=path, holder=holder, flags=APPEND)
+        return await self._call("append", path, request, pb.AppendResponse)
+
+    async def add_block(
+        self, path: str, holder: str, file_id: int, exclude: Iterable[pb.Node], previous: pb.Block | None = None
+    ) -> pb.LocatedBlock:
+        request = pb.AddBlockRequest(path=path, holder=holder, file_id=file_id, exclude=exclude, previous=previous)
+        return (await self._call("addBlock", path, request, pb.AddBlockResponse)).block
+
+    async def abandon_block(self, path: str, holder: str, file_id: int, block: pb.Block) -> None:
+        request = pb.AbandonBlockRequest(block=block, path=path, holder=holder, file_id=file_id)
+        await self._call("abandonBlock", path, request, pb.VoidResponse)
+
+    async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> bool:
+        """False: the last block has not been reported by a datanode yet, ask again."""
+        request = pb.CompleteRequest(path=path, holder=holder, file_id=file_id, last=last)
+        return (await self._call("complete", path, request, pb.BoolResponse)).result
+
+    async def fsync(self, path: str, holder: str, file_id: int, last_block_length: int) -> None:
+        request = pb.FsyncRequest(path=path, holder=holder, file_id=file_id, last_block_length=last_block_length)
+        await self._call("fsync", path, request, pb.VoidResponse)
+
+    async def update_block_for_pipeline(self, block: pb.Block, holder: str) -> pb.LocatedBlock:
+        """A new generation stamp and token for an open block; nothing changes at the NameNode yet."""
+        request = pb.UpdateBlockForPipelineRequest(block=block, holder=holder)
+        what = f"block {block.id}"
+        return (await self._call("updateBlockForPipeline", what, request, pb.UpdateBlockForPipelineResponse)).block
+
+    async def update_pipeline(
+        self, holder: str, old: pb.Block, new: pb.Block, nodes: Iterable[pb.NodeId], storage_ids: Iterable[str]
+    ) -> None:
+        request = pb.UpdatePipelineRequest(
+            holder=holder, old_block=old, new_block=new, nodes=nodes, storage_ids=storage_ids
+        )
+        await self._call("updatePipeline", f"block {old.id}", request, pb.VoidResponse)
+
+    async def renew_lease(self, holder: str) -> None:
+        await self._call("renewLease", holder, pb.RenewLeaseRequest(holder=holder), pb.VoidResponse)
+
+    async def recover_lease(self, path: str, holder: str) -> bool:
+        """True when the file is closed; False when that has been set in motion."""
+        request = pb.RecoverLeaseRequest(path=path, holder=holder)
+        return (await self._call("recoverLease", path, request, pb.BoolResponse)).result
+
+    # ---- the namespace
+
+    async def block_locations(self, path: str, offset: int = 0, length: int = 1 << 62) -> pb.LocatedBlocks:
+        request = pb.GetBlockLocationsRequest(path=path, offset=offset, length=length)
+        response = await self._call("getBlockLocations", path, request, pb.GetBlockLocationsResponse)
+        if not response.HasField("locations"):
+            raise NoSuchFile(f"getBlockLocations {path}: no such file")
+        return response.locations
+
+    async def file_info(self, path: str) -> pb.FileInfo | None:
+        response = await self._call("getFileInfo", path, pb.PathRequest(path=path), pb.GetFileInfoResponse)
+        return response.file if response.HasField("file") else None
+
+    async def is_file_closed(self, path: str) -> bool:
+        return (await self._call("isFileClosed", path, pb.PathRequest(path=path), pb.BoolResponse)).result
+
+    async def listing(self, path: str, start_after: bytes) -> pb.DirectoryListing | None:
+        """One page (dfs.ls.limit, 1,000), without locations; None when there is no such folder."""
+        request = pb.GetListingRequest(path=path, start_after=start_after, need_location=False)
+        response = await self._call("getListing", path, request, pb.GetListingResponse)
+        return response.listing if response.HasField("listing") else None
+
+    async def mkdirs(self, path: str) -> None:
+        permission = pb.Permission(mode=_FOLDER_MODE)
+        request = pb.MkdirsRequest(path=path, permission=permission, create_parent=True)
+        await self._call("mkdirs", path, request, pb.BoolResponse)
+
+    async def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        request = pb.RenameRequest(source=source, target=target, overwrite=overwrite)
+        await self._call("rename2", f"{source} to {target}", request, pb.VoidResponse)
+
+    async def delete(self, path: str, *, recursive: bool) -> bool:
+        request = pb.DeleteRequest(path=path, recursive=recursive)
+        return (await self._call("delete", path, request, pb.BoolResponse)).result
+
+    async def concat(self, target: str, sources: Iterable[str]) -> None:
+        await self._call("concat", target, pb.ConcatRequest(target=target, sources=sources), pb.VoidResponse)
+
+    async def server_defaults(self) -> pb.GetServerDefaultsResponse.Defaults:
+        request = pb.GetServerDefaultsRequest()
+        return (await self._call("getServerDefaults", "", request, pb.GetServerDefaultsResponse)).defaults
+
+    # ---- attempts
+
+    async def _call(self, method: str, what: str, request: Message, response_type: type[Response]) -> Response:
+        loop = asyncio.get_running_loop()
+        call_id = next(self._call_ids) & 0x7FFFFFFF
+        deadline = loop.time() + self._settings.call_deadline_s
+        for attempt in itertools.count():
+            connection: RpcConnection | None = None
+            try:
+                connection = await self._connected()
+                return await connection.call(
+                    method,
+                    request,
+                    response_type,
+                    call_id=call_id,
+                    retry_count=attempt,
+                    timeout_s=self._settings.call_timeout_s,
+                )
+            except RemoteError as error:
+                if error.short_class in TRY_ANOTHER_NAMENODE:
+                    self._leave(connection)
+                elif error.short_class not in TRY_AGAIN:
+                    raise translate(error, f"{method} {what}") from error
+                failure: Exception = error
+            except ConnectionLost as error:
+                self._leave(connection)
+                failure = error
+            except TimeoutError:
+                self._leave(connection)
+                failure = TimeoutError(f"no answer within {self._settings.call_timeout_s:g} s")
+            pause_s = self._pause_s(attempt)
+            if self._is_closed or loop.time() + pause_s > deadline:
+                raise StorageUnavailable(f"{method} {what}: {failure} (attempt {attempt + 1})") from failure
+            await asyncio.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def _pause_s(self, attempt: int) -> float:
+        settings = self._settings
+        if attempt < len(self._namenodes) - 1:
+            return 0.0  # the other NameNode may well be the active one
+        ceiling = min(settings.backoff_max_s, settings.backoff_min_s * float(1 << min(attempt, 16)))
+        return ceiling * (0.5 + 0.5 * random.random())
+
+    async def _connected(self) -> RpcConnection:
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        async with self._connecting:
+            if self._connection is not None and self._connection.is_open:
+                return self._connection
+            if self._is_closed:
+                raise ConnectionLost("this file system was closed")
+            host, port = self._namenodes[self._current]
+            try:
+                self._connection = await RpcConnection.connect(
+                    host,
+                    port,
+                    protocol=NAMENODE_PROTOCOL,
+                    authenticator=self._authenticator,
+                    client_id=self._client_id,
+                    timeout_s=self._settings.connect_timeout_s,
+                )
+            except ConnectionLost:
+                self._current = (self._current + 1) % len(self._namenodes)
+                raise
+            return self._connection
+
+    def _leave(self, connection: RpcConnection | None) -> None:
+        """Ask the next NameNode from now on, unless another call has already turned away from this one."""
+        if connection is not None and connection is self._connection:
+            self._connection = None
+            self._current = (self._current + 1) % len(self._namenodes)
+            connection.close()

@@ -1,0 +1,305 @@
+"""Files opened for writing: created with their first block, or appended to at their last one (DataStreamer).
+
+Until the first byte is written a pipeline that cannot be set up is nobody's loss: its block is abandoned and another
+asked for, without the nodes that were in the way.  Never later: after an error on an open pipeline the file may
+already be another's, and ``abandonBlock`` would take acknowledged bytes from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    CreateOptions,
+    Lease,
+    LeaseLost,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.appender import HdfsAppender
+from bmq.storage.hdfs.block import replica_chunk_bytes
+from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.errors import is_no_nodes
+from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.setup import Member, Setup, members_of, open_pipeline
+from bmq.storage.hdfs.takeover import fence_path
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Exclusions:
+    """Who a new block is to avoid.
+
+    ``advised`` came with the request and is dropped as soon as it costs a replica.  ``suspected`` failed lately, and
+    is dropped if it answers a probe.  ``refused`` failed in this very attempt.
+    """
+
+    advised: set[str]
+    suspected: set[str]
+    refused: set[str] = field(default_factory=set)
+
+    def names(self) -> set[str]:
+        return self.advised | self.suspected | self.refused
+
+    def drop_advice(self) -> bool:
+        """Whether there was something to drop."""
+        had_any = bool(self.advised)
+        self.advised.clear()
+        return had_any
+
+    def drop_all(self) -> bool:
+        had_any = bool(self.names())
+        self.advised.clear()
+        self.suspected.clear()
+        self.refused.clear()
+        return had_any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFile:
+    """A file in the namespace that is ours to write."""
+
+    path: str  # HDFS's name
+    lease: Lease
+    block_bytes: int
+    replication: int
+    chunk_bytes: int
+
+
+async def create_file(client: HdfsClient, path: str, lease_path: str, options: CreateOptions) -> HdfsAppender:
+    """CREATE alone, never OVERWRITE: the writer of an overwritten file would go on being acknowledged."""
+    if options.block_bytes % options.chunk_bytes:
+        raise Unsupported(f"create {path}: block_bytes must be a multiple of chunk_bytes {options.chunk_bytes}")
+    try:
+        info = await client.namenode.create(
+            path, client.holder, block_bytes=options.block_bytes, replication=options.replication
+        )
+    except LeaseLost as error:  # somebody is writing a file of this name
+        raise AlreadyExists(str(error)) from error
+    file = OpenFile(
+        path=path,
+        lease=Lease(paths=(lease_path,), holder=client.holder, file_id=info.file_id),
+        block_bytes=options.block_bytes,
+        replication=options.replication,
+        chunk_bytes=options.chunk_bytes,
+    )
+    client.leases.add(info.file_id)
+    try:
+        _refuse_unflushable(path, info)
+        return await open_new_block(client, file, base=0, advised=set(options.exclude))
+    except StorageError:
+        client.leases.remove(info.file_id)
+        await _delete_stillborn(client, path)
+        raise
+    except BaseException:
+        client.leases.remove(info.file_id)
+        client.tasks.start(_delete_stillborn(client, path), f"delete unfinished {path}")
+        raise
+
+
+async def append_file(client: HdfsClient, path: str, lease_path: str, options: CreateOptions) -> HdfsAppender:
+    """Reopen a closed file.  On failure it is closed again, as far as possible."""
+    response = await client.namenode.append(path, client.holder)
+    info = response.file
+    file = OpenFile(
+        path=path,
+        lease=Lease(paths=(lease_path,), holder=client.holder, file_id=info.file_id),
+        block_bytes=info.block_size,
+        replication=info.replication,
+        chunk_bytes=options.chunk_bytes,
+    )
+    client.leases.add(info.file_id)
+    try:
+        _refuse_unflushable(path, info)
+        if response.HasField("block") and response.block.block.length:
+            return await _open_last_block(client, file, response.block)
+        return await open_new_block(client, file, base=info.length, advised=set(options.exclude))
+    except StorageError:
+        client.leases.remove(info.file_id)
+        with contextlib.suppress(StorageError):  # the first failure is the one to tell
+            await fence_path(client, path, client.holder, info.file_id)
+        raise
+    except BaseException:
+        client.leases.remove(info.file_id)
+        client.tasks.start(_close_again(client, path, info.file_id), f"close unfinished {path}")
+        raise
+
+
+async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advised: set[str]) -> HdfsAppender:
+    """A new block for a file, and its pipeline; StorageUnavailable after ``block_attempts``."""
+    exclusions = Exclusions(advised=advised, suspected=client.suspected())
+    failure: StorageError | None = None
+    for _ in range(client.settings.block_attempts):
+        located = await _add_block(client, file, exclusions)
+        try:
+            pipeline = await open_pipeline(
+                client,
+                _create_setup(client, file, located),
+                members_of(located),
+                base=base,
+                length=0,
+                chunk_bytes=file.chunk_bytes,
+            )
+        except PipelineFailed as error:
+            log.info("%s: %s; asking for another block", file.path, error)
+            failure = error
+            exclusions.refused.update(error.suspects)
+            client.suspect(error.suspects)
+            await _abandon(client, file, located)
+            continue
+        return HdfsAppender(
+            client,
+            pipeline,
+            path=file.path,
+            lease=file.lease,
+            block=located.block,
+            end_max=base + file.block_bytes,
+            is_new_block=True,
+        )
+    raise StorageUnavailable(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks: {failure}")
+
+
+async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions) -> pb.LocatedBlock:
+    """A block whose nodes respect the exclusions, as long as that costs no replica.
+
+    Ends: each turn either returns, or makes an unknown name known, or drops exclusions.
+    """
+    while True:
+        excluded = exclusions.names()
+        try:
+            located = await client.namenode.add_block(
+                file.path, file.lease.holder, file.lease.file_id, client.suspects.resolve(excluded)
+            )
+        except StorageError as error:
+            if is_no_nodes(error) and (exclusions.drop_advice() or exclusions.drop_all()):
+                continue
+            raise
+        unknown = {node_name(node.id) for node in located.nodes} & excluded - client.suspects.known()
+        client.suspects.learn(located.nodes)
+        is_short = len(located.nodes) < file.replication
+        if unknown or (is_short and (exclusions.drop_advice() or await _clear_suspects(client, exclusions, located))):
+            await _abandon(client, file, located)
+            continue
+        return located
+
+
+async def _clear_suspects(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
+    """Too few nodes because of old suspicions: those that answer are suspected no longer."""
+    nodes = client.suspects.resolve(exclusions.suspected)
+    silent = await client.datanodes.silent([node.id for node in nodes], located.block)
+    alive = exclusions.suspected - set(silent)
+    client.suspects.clear(alive)
+    exclusions.suspected -= alive
+    return bool(alive)
+
+
+async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> HdfsAppender:
+    """Extend the last block on the nodes that have it: a new generation, set-up, and the NameNode told of both."""
+    client.suspects.learn(located.nodes)
+    chunk_bytes = await replica_chunk_bytes(client, located)
+    members = members_of(located)
+    length = located.block.length
+    failure: StorageError | None = None
+    for attempt in range(client.settings.block_attempts):
+        if not members:
+            break
+        fresh = await client.namenode.update_block_for_pipeline(located.block, file.lease.holder)
+        stage = pb.WriteBlock.SETUP_APPEND_RECOVERY if attempt else pb.WriteBlock.SETUP_APPEND
+        setup = Setup(
+            stage=stage,
+            block=_with_length(located.block, file.block_bytes),
+            token=fresh.token,
+            client_name=file.lease.holder,
+            generation=fresh.block.generation,
+            received=(length, length),
+        )
+        try:
+            pipeline = await open_pipeline(
+                client, setup, members, base=located.offset, length=length, chunk_bytes=chunk_bytes
+            )
+        except PipelineFailed as error:
+            log.info("%s: %s; going on without", file.path, error)
+            failure = error
+            client.suspect(error.suspects)
+            members = [member for member in members if member.name not in error.suspects]
+            continue
+        new_block = _with_length(located.block, length)
+        new_block.generation = fresh.block.generation
+        await _tell_pipeline(client, file, located.block, new_block, members, pipeline)
+        return HdfsAppender(
+            client,
+            pipeline,
+            path=file.path,
+            lease=file.lease,
+            block=new_block,
+            end_max=located.offset + file.block_bytes,
+            is_new_block=False,
+        )
+    raise StorageUnavailable(f"append {file.path}: no pipeline to its last block: {failure}")
+
+
+async def _tell_pipeline(
+    client: HdfsClient, file: OpenFile, old: pb.Block, new: pb.Block, members: list[Member], pipeline: Pipeline
+) -> None:
+    try:
+        await client.namenode.update_pipeline(
+            file.lease.holder,
+            old,
+            new,
+            [member.node.id for member in members],
+            [member.storage_id for member in members],
+        )
+    except BaseException:
+        pipeline.abort()
+        raise
+
+
+def _create_setup(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> Setup:
+    """Datanodes reserve the block's length on disk."""
+    return Setup(
+        stage=pb.WriteBlock.SETUP_CREATE,
+        block=_with_length(located.block, file.block_bytes),
+        token=located.token,
+        client_name=client.holder,
+    )
+
+
+def _with_length(block: pb.Block, length: int) -> pb.Block:
+    copy = pb.Block()
+    copy.CopyFrom(block)
+    copy.length = length
+    return copy
+
+
+def _refuse_unflushable(path: str, info: pb.FileInfo) -> None:
+    if info.HasField("encryption"):
+        raise Unsupported(f"{path} is in an encryption zone; choose a root outside of it")
+    if info.HasField("erasure_coding"):
+        raise Unsupported(f"{path} is erasure-coded and cannot be flushed; choose a replicated folder")
+
+
+async def _abandon(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> None:
+    await client.namenode.abandon_block(file.path, file.lease.holder, file.lease.file_id, located.block)
+
+
+async def _delete_stillborn(client: HdfsClient, path: str) -> None:
+    """A file that was created but never opened: nobody knows of it, and its name is wanted again."""
+    try:
+        await client.namenode.delete(path, recursive=False)
+    except StorageError as error:
+        log.warning("%s was created, could not be opened and stays behind empty: %s", path, error)
+
+
+async def _close_again(client: HdfsClient, path: str, file_id: int) -> None:
+    try:
+        await fence_path(client, path, client.holder, file_id)
+    except StorageError as error:
+        log.warning("%s was reopened and could not be closed again: %s", path, error)

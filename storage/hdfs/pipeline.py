@@ -1,0 +1,390 @@
+"""The write pipeline of one block (DataStreamer, BlockReceiver): packets out, acknowledgements in, no task of its own.
+
+Theory.  The client speaks with the first datanode only; each passes packets on to the next and acknowledgements back.
+An acknowledgement means that every node of the pipeline has the bytes (in memory; on disk for a ``sync`` packet), so
+``acked`` is what may be promised.  Anything wrong, once, ends the pipeline: all flushes fail and nothing more is sent.
+Positions here are within the block; futures carry positions in the file (``base`` is added).
+
+Invariants: ``acked <= sent <= written``; ``_in_flight`` is in order of seqno, ``_flushes`` in order of position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from google.protobuf.message import DecodeError
+
+from bmq.storage.filesystem import Buffer, PipelineFailed, StorageError
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
+from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.wire import (
+    HEARTBEAT_SEQNO,
+    STATUS_SUCCESS,
+    WireError,
+    decode_ack,
+    decode_varint,
+    packet_head,
+)
+
+# Below this a packet is joined and written with one call: copying costs less than a second system call.
+_JOIN_BYTES_MAX = 32 << 10
+_RESPONSE_BYTES_MAX = 1 << 20
+
+
+class PipelineWatch(Protocol):
+    """Who keeps time for pipelines, see ``clock.PipelineClock``."""
+
+    def add(self, pipeline: Pipeline) -> None: ...
+    def remove(self, pipeline: Pipeline) -> None: ...
+    def busy(self, pipeline: Pipeline) -> None: ...
+    def quiet(self, pipeline: Pipeline) -> None: ...
+
+
+class Packet:
+    """A packet that was sent and not acknowledged.  A plain class: one is made for every flush."""
+
+    __slots__ = ("end", "is_last", "is_sync", "seqno", "size")
+
+    def __init__(self, seqno: int, end: int, size: int, is_sync: bool, is_last: bool) -> None:
+        self.seqno = seqno
+        self.end = end
+        self.size = size
+        self.is_sync = is_sync
+        self.is_last = is_last
+
+
+class Pipeline(asyncio.Protocol):
+    """``open`` answers the set-up; then ``write``, ``flush``, ``finish`` or ``abort``.
+
+    ``length`` is what the block holds already.  ``hold`` postpones every completion: the callback is called once with
+    the number of acknowledged bytes, and ``release`` ends it (rule 1: the NameNode learns the length first).
+    ``on_failure`` is called once, when the open pipeline breaks.
+    """
+
+    def __init__(
+        self,
+        *,
+        members: list[pb.NodeId],
+        block: pb.Block,
+        base: int,
+        length: int,
+        chunk_bytes: int,
+        settings: HdfsSettings,
+        watch: PipelineWatch,
+    ) -> None:
+        self.members = members
+        self.nodes = tuple(node_name(member) for member in members)
+        self.block = block
+        self.chunk_bytes = chunk_bytes
+        self.failure: StorageError | None = None
+        self.suspects: tuple[str, ...] = ()
+        self._base = base
+        self._packet_bytes = settings.packet_bytes
+        self._window_bytes = settings.window_bytes
+        self._window_packets = settings.window_packets
+        self._watch = watch
+        self.on_failure: Callable[[StorageError], None] | None = None
+        self._on_first_ack: Callable[[int], None] | None = None
+        self._is_held = False
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._response: asyncio.Future[pb.BlockOpResponse] | None = None
+        self._is_streaming = False
+        self._is_finished = False
+        self._finished: asyncio.Future[None] | None = None
+        self._received = b""
+        self._flushes: deque[tuple[int, bool, asyncio.Future[int]]] = deque()
+        self._in_flight: deque[Packet] = deque()
+        self._in_flight_bytes = 0
+        self._is_paused = False
+        self._seqno = 0
+        self.has_sent_since_look = False
+        self.start_at(length)
+
+    def __repr__(self) -> str:
+        return (
+            f"Pipeline({'>'.join(self.nodes)} written={self.written} sent={self._cutter.sent} acked={self.acked}"
+            f" in_flight={len(self._in_flight)} flushes={len(self._flushes)} failure={self.failure})"
+        )
+
+    # ---- what its owner calls
+
+    async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
+        """Connect, send the op-80 ``request``, wait for the answer.  The answer may say no; PipelineFailed when there
+        is none, with no suspects: the caller knows better whom to ask."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._response = self._loop.create_future()
+                await self._loop.create_connection(lambda: self, host, port)
+                assert self._transport is not None
+                self._transport.write(request)
+                response = await self._response
+        except (OSError, TimeoutError) as error:
+            self.abort()
+            raise PipelineFailed(f"set-up at {host}:{port}: {error or 'timed out'}") from error
+        except BaseException:
+            self.abort()
+            raise
+        if response.status != STATUS_SUCCESS:
+            self.abort()
+        elif self.failure is not None:
+            raise self.failure
+        else:
+            self._watch.add(self)
+        return response
+
+    def start_at(self, length: int) -> None:
+        """The block holds ``length`` bytes: known only after the set-up when it took over a replica."""
+        assert not self._seqno, "start_at after the first packet"
+        self._cutter = PacketCutter(self.chunk_bytes, self._packet_bytes, length)
+        self.acked = self.synced = length
+        self._flush_to = self._sync_to = self._sync_sent = length
+
+    def hold(self, on_first_ack: Callable[[int], None]) -> None:
+        self._is_held = True
+        self._on_first_ack = on_first_ack
+
+    @property
+    def written(self) -> int:
+        return self._cutter.written
+
+    @property
+    def position(self) -> int:
+        return self._base + self._cutter.written
+
+    @property
+    def flushed(self) -> int:
+        """Bytes that were acknowledged and may be promised."""
+        return self._base + (0 if self._is_held else self.acked)
+
+    @property
+    def pending(self) -> int:
+        return len(self._flushes)
+
+    @property
+    def oldest_seqno(self) -> int:
+        """The packet that is waited for, -1 if none."""
+        return self._in_flight[0].seqno if self._in_flight else -1
+
+    def write(self, data: Buffer) -> None:
+        """Takes a view, not a copy.  Raises what ended the pipeline."""
+        if self.failure is not None:
+            raise self.failure
+        view = memoryview(data).cast("B")
+        if not view:
+            return
+        self._cutter.write(view)
+        if self._cutter.queued >= self._cutter.packet_bytes:
+            self._pump()
+
+    def flush(self, *, sync: bool) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self.failure is not None:
+            _fail_quietly(future, self.failure)
+            return future
+        self._flushes.append((self.written, sync, future))
+        self._flush_to = self.written
+        if sync:
+            self._sync_to = self.written
+        self._pump()
+        if self.acked == self.written:
+            self._settle()
+        return future
+
+    async def finish(self) -> None:
+        """Send the last, empty packet and wait until every node has closed its replica.  Everything must have been
+        acknowledged."""
+        if self.failure is not None:
+            raise self.failure
+        assert self.acked == self.written, f"finish before the last flush: {self!r}"
+        self._finished = self._loop.create_future()
+        self._send(self.written, [], 0, last=True)
+        await self._finished
+        self._is_finished = True
+        self._stop(PipelineFailed("closed"))
+
+    def abort(self) -> None:
+        self.fail(PipelineFailed("the file was given up"))
+
+    def release(self) -> None:
+        """The NameNode knows the length: flushes may complete."""
+        self._is_held = False
+        self._settle()
+
+    def fail(self, failure: StorageError) -> None:
+        """The end, once: later failures are consequences of the first."""
+        if self.failure is None:
+            self._stop(failure)
+            if self.on_failure is not None:
+                self.on_failure(failure)
+
+    def heartbeat(self) -> None:
+        """Tell the datanodes that a silent client lives.  They answer with the same seqno."""
+        if self._is_streaming and self._transport is not None:
+            self._transport.write(packet_head(HEARTBEAT_SEQNO, 0, 0, 0, last=False, sync=False))
+
+    # ---- sending
+
+    def _pump(self) -> None:
+        """Send what should and may be sent: full packets at once, the rest when a flush asks for it."""
+        while (
+            not self._is_paused
+            and len(self._in_flight) < self._window_packets
+            and self._in_flight_bytes < self._window_bytes
+            and self.failure is None
+        ):
+            cutter = self._cutter
+            if cutter.queued >= cutter.packet_bytes or (cutter.queued and self._flush_to > cutter.sent):
+                self._send_data()
+            elif self._sync_sent < self._sync_to <= cutter.sent:
+                self._send(cutter.sent, [], 0)
+            else:
+                return
+
+    def _send_data(self) -> None:
+        before = self._cutter.sent
+        offset, parts = self._cutter.cut()
+        self._send(offset, parts, self._cutter.sent - before)
+
+    def _send(self, offset: int, parts: list[Data], size: int, *, last: bool = False) -> None:
+        """``size`` counts new bytes; the data may repeat some before them."""
+        assert self._transport is not None
+        end = self._cutter.sent
+        sync = not last and self._sync_sent < self._sync_to <= end
+        prefix = packet_prefix(self._seqno, offset, parts, self.chunk_bytes, last=last, sync=sync)
+        if size <= _JOIN_BYTES_MAX:
+            self._transport.write(b"".join((prefix, *parts)))
+        else:
+            self._transport.write(b"".join((prefix, *parts[:-1])))
+            self._transport.write(parts[-1])
+        if not self._in_flight:
+            self._watch.busy(self)
+        self._in_flight.append(Packet(self._seqno, end, size, sync, last))
+        self._in_flight_bytes += size
+        self._seqno += 1
+        self.has_sent_since_look = True
+        if sync:
+            self._sync_sent = end
+
+    # ---- receiving
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        if self.failure is not None:  # given up while connecting
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._is_streaming and self.failure is None:
+            self._pump()
+
+    def data_received(self, data: bytes) -> None:
+        if self.failure is not None:
+            return
+        if self._received:
+            data = self._received + data
+        try:
+            position = 0 if self._is_streaming else self._take_response(data)
+            if self._is_streaming:
+                position = self._take_acks(data, position)
+        except (WireError, DecodeError) as error:
+            self.fail(PipelineFailed(f"{self.nodes[0]} does not speak the data transfer protocol: {error}"))
+            return
+        self._received = data[position:]
+        if self.failure is None:
+            self._settle()
+            self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f"connection to {self.nodes[0]} lost" + (f": {exc}" if exc else "")
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionError(reason))
+        elif self._is_streaming and not self._is_finished:
+            self.fail(PipelineFailed(reason, suspects=self.suspects or self.nodes[:1]))
+
+    def _take_response(self, data: bytes) -> int:
+        """Position after the answer to the set-up, 0 if it is not whole yet."""
+        length, position = decode_varint(data, 0)
+        if length > _RESPONSE_BYTES_MAX:
+            raise WireError(f"an answer of {length} bytes")
+        if position < 0 or len(data) < position + length:
+            return 0
+        response = pb.BlockOpResponse.FromString(data[position : position + length])
+        self._is_streaming = response.status == STATUS_SUCCESS
+        if self._response is not None and not self._response.done():
+            self._response.set_result(response)
+        return position + length
+
+    def _take_acks(self, data: bytes, position: int) -> int:
+        while position < len(data) and self.failure is None:
+            length, start = decode_varint(data, position)
+            if length > _RESPONSE_BYTES_MAX:
+                raise WireError(f"an acknowledgement of {length} bytes")
+            if start < 0 or len(data) < start + length:
+                break
+            position = start + length
+            self._take_ack(*decode_ack(data[start:position]))
+        return position
+
+    def _take_ack(self, seqno: int, bad: int) -> None:
+        if bad >= 0:
+            suspects = self.nodes[bad : bad + 1]
+            self.fail(PipelineFailed(f"{', '.join(suspects)} failed in the pipeline", suspects=suspects))
+            return
+        if seqno == HEARTBEAT_SEQNO:
+            return
+        if not self._in_flight or seqno != self._in_flight[0].seqno:
+            raise WireError(f"packet {seqno} acknowledged, {self.oldest_seqno} expected")
+        packet = self._in_flight.popleft()
+        self._in_flight_bytes -= packet.size
+        self.acked = packet.end
+        if packet.is_sync:
+            self.synced = packet.end
+        if not self._in_flight:
+            self._watch.quiet(self)
+        if packet.is_last and self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
+    def _settle(self) -> None:
+        """Complete the flushes that are covered, in order."""
+        if self._on_first_ack is not None and self._flushes and self.acked > 0:
+            call, self._on_first_ack = self._on_first_ack, None
+            call(self.acked)
+        if self._is_held and self.acked > 0:
+            return
+        flushes = self._flushes
+        while flushes:
+            position, sync, future = flushes[0]
+            if position > (self.synced if sync else self.acked):
+                return
+            flushes.popleft()
+            if not future.done():
+                future.set_result(self._base + position)
+
+    def _stop(self, failure: StorageError) -> None:
+        self.failure = failure
+        self._watch.remove(self)
+        if self._transport is not None:
+            self._transport.abort()
+        flushes, self._flushes = self._flushes, deque()
+        for _, _, future in flushes:
+            _fail_quietly(future, failure)
+        if self._finished is not None:
+            _fail_quietly(self._finished, failure)
+        self._cutter.clear()
+        self._in_flight.clear()
+
+
+def _fail_quietly(future: asyncio.Future[int] | asyncio.Future[None], failure: StorageError) -> None:
+    """A flush that nobody awaits is not worth a warning of its own: the owner hears of the failure in any case."""
+    if not future.done():
+        future.set_exception(failure)
+        future.exception()

@@ -1,0 +1,40 @@
+"""Who we say that we are.  Simple authentication only; SASL (Kerberos, tokens) would be a second implementation."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+AUTH_SIMPLE = 0
+AUTH_SASL = 0xDF  # -33 as a signed byte (SaslRpcServer.AuthMethod)
+
+
+class Authenticator(Protocol):
+    """What an RPC connection needs to introduce itself.
+
+    A SASL implementation would answer ``AUTH_SASL`` here and add the negotiation, which comes between the preamble
+    and the connection context, and would wrap the stream if privacy is asked for.
+    """
+
+    @property
+    def auth_byte(self) -> int:
+        """The seventh byte of the connection (Hadoop's AuthProtocol)."""
+
+    @property
+    def user(self) -> str:
+        """The effective user of every call on the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleAuthenticator:
+    """The server believes the name."""
+
+    user: str
+    auth_byte: int = AUTH_SIMPLE
+
+    @classmethod
+    def for_user(cls, name: str = "") -> SimpleAuthenticator:
+        """``name``, else HADOOP_USER_NAME, else the operating system's user: Hadoop's order."""
+        return cls(name or os.environ.get("HADOOP_USER_NAME", "") or getpass.getuser())

@@ -1,0 +1,122 @@
+"""Every number the HDFS client depends on, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HdfsSettings:
+    """How this process speaks to one HDFS.  Seconds unless the name says otherwise."""
+
+    user: str = ""
+    """The user of simple authentication; empty: HADOOP_USER_NAME, else the operating system's."""
+
+    use_datanode_hostname: bool = False
+    """Reach datanodes by host name, not by address: for clusters behind address translation."""
+
+    # ---- NameNode and datanode calls
+
+    connect_timeout_s: float = 2.0
+    """A TCP connection inside one network takes microseconds; two lost SYNs take 3 s and are not worth waiting for."""
+
+    call_timeout_s: float = 5.0
+    """One NameNode call, one attempt.  A NameNode under a long garbage collection answers in seconds."""
+
+    call_deadline_s: float = 15.0
+    """All attempts of one call together.  A failover to a standby took 1.8 s; safe mode after a restart takes 41 s
+    and is answered with StorageUnavailable, the caller being better placed to wait."""
+
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 1.0
+    """Pause between attempts, doubled each time, half of it random so that a thousand clients do not come back at
+    once."""
+
+    lease_renewal_s: float = 20.0
+    """Soft limit 60 s: two renewals may be lost."""
+
+    # ---- write path
+
+    packet_bytes: int = 1 << 20
+    """Most data in a packet.  64 KB, 256 KB and 1 MB packets were measured, see docs/design/hdfs-client.md.  Datanodes
+    refuse more than 16 MB."""
+
+    window_bytes: int = 16 << 20
+    """Bytes sent and not acknowledged, per pipeline; what is more stays with the caller's buffers."""
+
+    window_packets: int = 80
+    """Packets sent and not acknowledged, per pipeline: Hadoop's dfs.client.write.max-packets-in-flight.  When it is
+    full, waiting flushes share the next packet."""
+
+    setup_timeout_s: float = 5.0
+    """Opening a pipeline takes 5 ms; a datanode that must first warm up takes a second."""
+
+    ack_timeout_s: float = 5.0
+    """An unacknowledged packet this long and the pipeline is given up.  Longer than a datanode's usual garbage
+    collection or a busy disk's queue, shorter than a producer's patience."""
+
+    probe_timeout_s: float = 0.5
+    """A datanode asked whether it lives: the question takes a millisecond.  Asked when an opening has taken this
+    long too, or an acknowledgement half of its time-out."""
+
+    heartbeat_s: float = 20.0
+    """Datanodes drop a pipeline that is silent for dfs.client.socket-timeout, 60 s.  A pipeline is looked at once in
+    this time and may be skipped once, so the longest silence is twice this."""
+
+    block_attempts: int = 4
+    """Blocks asked for and abandoned while a file is being created, before giving up."""
+
+    opens_max: int = 16
+    """Pipelines being opened at once: 200 at once took 5.5 s and starved the flushes beside them."""
+
+    suspect_s: float = 30.0
+    """A datanode that failed here is avoided this long by new files: the NameNode hands out a dead one for minutes
+    (10.5 by default).  Short, since a wrong suspicion wastes capacity."""
+
+    complete_timeout_s: float = 10.0
+    """``complete`` answers false until one datanode has reported the block, normally 3 ms."""
+
+    # ---- take-over
+
+    takeover_node_timeout_s: float = 0.5
+    """One datanode, asked to stop its writer and tell its length.  It takes 5 ms; a stopped datanode must not hold up
+    the take-over, since one stopped member is enough."""
+
+    takeover_rounds: int = 4
+    """Rounds tried before lease recovery: each failed one means that somebody else acted on the file meanwhile."""
+
+    recovery_interval_s: float = 1.0
+    """Between recoverLease calls.  One call alone may never finish, if the datanode it chose is dead."""
+
+    fence_timeout_s: float = 120.0
+    """All of a fence.  recoverLease with a dead datanode took up to 94 s."""
+
+    # ---- reads
+
+    read_timeout_s: float = 5.0
+    """One step of reading from one datanode, before the next replica is tried."""
+
+    readers_max: int = 512
+    """Closed files whose block locations are remembered."""
+
+    reader_ttl_s: float = 30.0
+    """How long they are trusted: blocks move, and a path may be replaced."""
+
+    reader_file_min_bytes: int = 1 << 20
+    """Smaller files are asked for anew each time: those are metadata that may be replaced."""
+
+    datanode_connections_max: int = 64
+    """Idle IPC connections to datanodes that are kept."""
+
+    def validate(self) -> None:
+        """Relations between the numbers; ValueError names the one that is wrong."""
+        if not 0 < self.packet_bytes <= 15 << 20:
+            raise ValueError("packet_bytes must be between 1 and 15 MB (datanodes refuse packets above 16 MB)")
+        if self.window_bytes < self.packet_bytes:
+            raise ValueError("window_bytes must hold at least one packet")
+        if self.call_deadline_s < self.call_timeout_s:
+            raise ValueError("call_deadline_s must allow one attempt of call_timeout_s")
+        if self.lease_renewal_s > 30:
+            raise ValueError("lease_renewal_s must be at most half of HDFS's soft limit of 60 s")
+        if self.heartbeat_s > 30:
+            raise ValueError("heartbeat_s must be at most half of the datanodes' time-out of 60 s")

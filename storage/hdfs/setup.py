@@ -1,0 +1,119 @@
+"""Opening a pipeline: the op-80 request, and who is to blame when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bmq.storage.filesystem import PipelineFailed
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.wire import CHECKSUM_CRC32C, OP_WRITE_BLOCK, STATUS_SUCCESS, operation, status_name
+
+_DISK = 1  # the storage type of those who do not say
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A datanode of a pipeline and the storage it is to write to."""
+
+    node: pb.Node
+    storage_type: int
+    storage_id: str
+
+    @property
+    def name(self) -> str:
+        return node_name(self.node.id)
+
+
+def members_of(located: pb.LocatedBlock) -> list[Member]:
+    """Storage types and ids come in lists beside the nodes, or not at all from old NameNodes."""
+    count = len(located.nodes)
+    types = list(located.storage_types) or [_DISK] * count
+    ids = list(located.storage_ids) or [""] * count
+    return [Member(*member) for member in zip(located.nodes, types, ids, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One op 80.  ``block`` carries the generation stamp that the replicas have, ``generation`` the one that they get
+    (0: the same); ``received`` are the bounds of what a replica may hold to be taken over."""
+
+    stage: pb.WriteBlock.Stage
+    block: pb.Block
+    token: pb.Token
+    client_name: str
+    generation: int = 0
+    received: tuple[int, int] = (0, 0)
+
+    def request(self, members: Sequence[Member], chunk_bytes: int) -> bytes:
+        first, rest = members[0], members[1:]
+        base = pb.OpHeader.Base(block=self.block, token=self.token)
+        message = pb.WriteBlock(
+            header=pb.OpHeader(base=base, client=self.client_name),
+            targets=[member.node for member in rest],
+            stage=self.stage,
+            pipeline_size=len(members),
+            min_bytes_received=self.received[0],
+            max_bytes_received=self.received[1],
+            latest_generation=self.generation,
+            checksum=pb.Checksum(type=CHECKSUM_CRC32C, chunk_bytes=chunk_bytes),
+            storage_type=first.storage_type,
+            target_storage_types=[member.storage_type for member in rest],
+            storage_id=first.storage_id,
+            target_storage_ids=[member.storage_id for member in rest],
+        )
+        return operation(OP_WRITE_BLOCK, message)
+
+
+async def open_pipeline(
+    client: HdfsClient,
+    setup: Setup,
+    members: Sequence[Member],
+    *,
+    base: int,
+    length: int,
+    chunk_bytes: int,
+) -> Pipeline:
+    """PipelineFailed names the members that are in the way, at least one."""
+    pipeline = Pipeline(
+        members=[member.node.id for member in members],
+        block=setup.block,
+        base=base,
+        length=length,
+        chunk_bytes=chunk_bytes,
+        settings=client.settings,
+        watch=client.clock,
+    )
+    host, port = client.datanodes.host(members[0].node.id), members[0].node.id.data_port
+    request = setup.request(members, chunk_bytes)
+    opening = asyncio.create_task(pipeline.open(host, port, request, client.settings.setup_timeout_s))
+    try:
+        done, _ = await asyncio.wait({opening}, timeout=client.settings.probe_timeout_s)
+        if not done:
+            await _blame_silent(client, pipeline)
+        response = await opening
+    except PipelineFailed as error:
+        if error.suspects:
+            raise
+        silent = await client.datanodes.silent(pipeline.members, setup.block)
+        raise PipelineFailed(str(error), suspects=silent or pipeline.nodes[:1]) from error
+    finally:
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait({opening})
+    if response.status != STATUS_SUCCESS:
+        bad = response.first_bad_link or pipeline.nodes[0]
+        reason = f"{status_name(response.status)} {response.message}".strip()
+        raise PipelineFailed(f"set-up refused at {bad}: {reason}", suspects=(bad,))
+    return pipeline
+
+
+async def _blame_silent(client: HdfsClient, pipeline: Pipeline) -> None:
+    """A set-up that takes long waits for a datanode that does not answer, or for a busy one: ask all of them."""
+    silent = await client.datanodes.silent(pipeline.members, pipeline.block)
+    if silent:
+        raise PipelineFailed(f"set-up: no answer from {', '.join(silent)}", suspects=silent)

@@ -1,0 +1,172 @@
+"""``WebHdfsFileSystem``: a read-only root over WebHDFS, for readers that reach a cluster by HTTP only.
+
+The ``hdfs`` package is synchronous and reads about 20 MB/s: its calls run in threads.  An open file shows what the
+NameNode knows of it, which may be less than was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import hdfs
+import requests
+from hdfs.client import _Request
+
+from bmq.storage.filesystem import (
+    Appender,
+    CreateOptions,
+    FileStatus,
+    Lease,
+    NoSuchFile,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
+from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.paths import split
+
+_DEFAULTS = CreateOptions()
+_TIMEOUT_S = 30.0
+# The package knows no listing by pages; its own way of making calls serves.
+_list_page = _Request("GET").to_method("LISTSTATUS_BATCH")
+
+Answer = TypeVar("Answer")
+
+
+class WebHdfsFileSystem:
+    """``webhdfs://host:port/folder``, reading only."""
+
+    def __init__(self, url: str, holder: str, client: hdfs.InsecureClient, root: str) -> None:
+        self._url = url
+        self._holder = holder
+        self._client = client
+        self._root = root
+
+    @classmethod
+    async def open(cls, url: str, *, holder: str, user: str = "") -> WebHdfsFileSystem:
+        """ValueError for a malformed URL.  Asks nobody yet."""
+        parts = urlsplit(url)
+        if parts.scheme != "webhdfs" or not parts.hostname or not parts.port:
+            raise ValueError(f"{url!r}: expected webhdfs://host:port/folder")
+        root = "".join("/" + part for part in parts.path.split("/") if part)
+        name = SimpleAuthenticator.for_user(user).user
+        client = hdfs.InsecureClient(f"http://{parts.netloc}", user=name, timeout=_TIMEOUT_S)
+        return cls(url.rstrip("/"), holder, client, root)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        def read() -> bytes:
+            with self._client.read(self._full(path), offset=position, length=length) as reader:
+                data: bytes = reader.read()
+                return data
+
+        if length <= 0:
+            return b""
+        size = (await self.status(path)).length
+        if position >= size:
+            return b""  # WebHDFS answers an error
+        return await self._ask(read)
+
+    async def status(self, path: str) -> FileStatus:
+        info = await self._ask(lambda: self._client.status(self._full(path)))
+        return _status(path, info)
+
+    async def visible_length(self, path: str) -> int:
+        return (await self.status(path)).length
+
+    async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        """One page of the NameNode at a time (LISTSTATUS_BATCH)."""
+        last = after
+        while True:
+            page, remaining = await self._page(path, last)
+            if page and last and page[0]["pathSuffix"] <= last:
+                raise Unsupported(f"{self._url}: this server does not list folders by pages; use its hdfs:// address")
+            for info in page:
+                last = info["pathSuffix"]
+                if last:
+                    yield _status(f"{path.rstrip('/')}/{last}", info)
+            if not remaining or not page:
+                return
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client._session.close)
+
+    # ---- what a read-only root refuses
+
+    async def create(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
+        self._refuse("create")
+
+    async def append(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
+        self._refuse("append")
+
+    async def fence(self, lease: Lease) -> int:
+        self._refuse("fence")
+
+    async def rename(self, source: str, target: str) -> None:
+        self._refuse("rename")
+
+    async def replace(self, source: str, target: str) -> None:
+        self._refuse("replace")
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        self._refuse("delete")
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        self._refuse("concat")
+
+    async def probe(self, node: str) -> bool:
+        """WebHDFS names no nodes."""
+        return True
+
+    # ---- within
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise Unsupported(f"{what}: {self._url} is read-only; use its hdfs:// address to write")
+
+    def _full(self, path: str) -> str:
+        split(path)
+        return (self._root + path).rstrip("/") or "/"
+
+    async def _page(self, path: str, after: str) -> tuple[Sequence[dict[str, Any]], int]:
+        def ask() -> tuple[Sequence[dict[str, Any]], int]:
+            # NameNodes differ in how they spell it: 3.5 lowers the names of all parameters before it looks for one.
+            answer = _list_page(self._client, self._full(path), startAfter=after, startafter=after)
+            listing = answer.json()["DirectoryListing"]
+            return listing["partialListing"]["FileStatuses"]["FileStatus"], listing["remainingEntries"]
+
+        try:
+            return await self._ask(ask)
+        except NoSuchFile:
+            return [], 0
+
+    async def _ask(self, call: Callable[[], Answer]) -> Answer:
+        try:
+            return await asyncio.to_thread(call)
+        except hdfs.HdfsError as error:
+            if error.exception == "FileNotFoundException" or "does not exist" in str(error):
+                raise NoSuchFile(str(error)) from error
+            if error.exception in ("StandbyException", "RetriableException", "SafeModeException"):
+                raise StorageUnavailable(str(error)) from error
+            raise StorageError(f"{self._url}: {error}") from error
+        except (requests.RequestException, OSError) as error:
+            raise StorageUnavailable(f"{self._url}: {error}") from error
+
+
+def _status(path: str, info: dict[str, Any]) -> FileStatus:
+    return FileStatus(
+        path=path,
+        length=info["length"],
+        is_dir=info["type"] == "DIRECTORY",
+        modified_ms=info["modificationTime"],
+        file_id=info.get("fileId", 0),
+    )

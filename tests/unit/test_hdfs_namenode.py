@@ -1,0 +1,267 @@
+"""NameNode calls against a small server that speaks Hadoop RPC: retries, failover, time-outs, what is refused."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from bmq.storage.filesystem import NoSuchFile, StorageUnavailable, Unsupported
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.lease import LeaseRenewer
+from bmq.storage.hdfs.namenode import NameNode
+from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.wire import decode_varint, delimited
+
+SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_min_s=0.01, backoff_max_s=0.05)
+STANDBY = "org.apache.hadoop.ipc.StandbyException"
+SAFE_MODE = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"
+
+Answer = Callable[["Call"], "bytes | str | None"]
+"""The response's bytes, an exception class, or None: no answer at all."""
+
+
+@dataclass
+class Call:
+    method: str
+    call_id: int
+    retry_count: int
+    client_id: bytes
+    request: bytes
+
+
+@dataclass
+class FakeNameNode:
+    """Answers every call with ``answer``; remembers all of them."""
+
+    answer: Answer
+    calls: list[Call] = field(default_factory=list)
+    heard: asyncio.Condition = field(default_factory=asyncio.Condition)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    user: str = ""
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            assert await reader.readexactly(7) == b"hrpc\x09\x00\x00"
+            frame = await read_frame(reader)
+            self.user = pb.ConnectionContext.FromString(frame[1]).user.effective_user
+            while True:
+                header, call, request = await read_frame(reader)
+                rpc = pb.RpcRequestHeader.FromString(header)
+                method = pb.CallHeader.FromString(call).method
+                self.calls.append(Call(method, rpc.call_id, rpc.retry_count, rpc.client_id, request))
+                self.respond(writer, rpc.call_id, self.answer(self.calls[-1]))
+                async with self.heard:
+                    self.heard.notify_all()
+
+    async def wait_calls(self, count: int) -> None:
+        async with self.heard:
+            await self.heard.wait_for(lambda: len(self.calls) >= count)
+
+    async def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def respond(self, writer: asyncio.StreamWriter, call_id: int, answer: bytes | str | None) -> None:
+        if answer is None:
+            return
+        response = pb.RpcResponseHeader(call_id=call_id, status=pb.RpcResponseHeader.SUCCESS)
+        if isinstance(answer, str):
+            status = pb.RpcResponseHeader.FATAL if "AccessControl" in answer else pb.RpcResponseHeader.ERROR
+            response = pb.RpcResponseHeader(
+                call_id=call_id, status=status, exception_class=answer, error_message="no\n\tat x.y"
+            )
+        body = delimited(response)
+        if isinstance(answer, bytes):
+            body += bytes([len(answer)]) + answer
+        frame = struct.pack(">I", len(body)) + body
+        writer.write(frame[:3])  # in two pieces: frames end where they like
+        writer.write(frame[3:])
+
+
+async def read_frame(reader: asyncio.StreamReader) -> list[bytes]:
+    (length,) = struct.unpack(">I", await reader.readexactly(4))
+    frame = await reader.readexactly(length)
+    parts = []
+    position = 0
+    while position < length:
+        size, position = decode_varint(frame, position)
+        parts.append(frame[position : position + size])
+        position += size
+    return parts
+
+
+@contextlib.asynccontextmanager
+async def namenode(*answers: Answer, dead: int = 0) -> AsyncIterator[tuple[NameNode, list[FakeNameNode]]]:
+    """A client of as many fakes as there are answers, after ``dead`` addresses where nobody listens."""
+    fakes = [FakeNameNode(answer) for answer in answers]
+    async with contextlib.AsyncExitStack() as stack:
+        for fake in fakes:
+            server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
+            fake.port = server.sockets[0].getsockname()[1]
+            stack.push_async_callback(fake.close)
+            stack.callback(server.close)
+        unused = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
+        dead_port = unused.sockets[0].getsockname()[1]
+        unused.close()
+        await unused.wait_closed()
+        addresses = [("127.0.0.1", dead_port)] * dead + [("127.0.0.1", fake.port) for fake in fakes]
+        client = NameNode(addresses, SETTINGS, SimpleAuthenticator("alice"))
+        try:
+            yield client, fakes
+        finally:
+            await client.close()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(bounded())
+
+
+TRUE = pb.BoolResponse(result=True).SerializeToString()
+
+
+def test_calls_are_pipelined_and_named() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: TRUE) as (client, (fake,)):
+            answers = await asyncio.gather(*(client.is_file_closed(f"/{n}") for n in range(50)))
+            assert all(answers)
+            assert fake.user == "alice"
+            assert len({call.call_id for call in fake.calls}) == 50
+            assert {call.method for call in fake.calls} == {"isFileClosed"}
+
+    run(test)
+
+
+def test_retry_keeps_the_call_id_and_raises_the_count() -> None:
+    """The NameNode's retry cache tells a repetition by client id and call id."""
+
+    async def test() -> None:
+        async with namenode(lambda call: TRUE if call.retry_count == 2 else SAFE_MODE) as (client, (fake,)):
+            assert await client.delete("/x", recursive=False)
+            assert [call.retry_count for call in fake.calls] == [0, 1, 2]
+            assert len({(call.client_id, call.call_id) for call in fake.calls}) == 1
+
+    run(test)
+
+
+def test_lost_answer_is_asked_for_again() -> None:
+    async def test() -> None:
+        async with namenode(lambda call: TRUE if call.retry_count else None) as (client, (fake,)):
+            assert await client.delete("/x", recursive=False)
+            assert len({(call.client_id, call.call_id) for call in fake.calls}) == 1
+
+    run(test)
+
+
+def test_failover_from_standby_and_from_the_dead() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: STANDBY, lambda _call: TRUE, dead=1) as (client, (standby, active)):
+            assert await client.is_file_closed("/x")
+            assert [len(standby.calls), len(active.calls)] == [1, 1]
+            assert await client.is_file_closed("/y")
+            assert [len(standby.calls), len(active.calls)] == [1, 2], "the one that answered is asked first"
+
+    run(test)
+
+
+def test_safe_mode_is_unavailable_after_a_while() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: SAFE_MODE) as (client, _):
+            started = asyncio.get_running_loop().time()
+            with pytest.raises(StorageUnavailable, match="SafeModeException"):
+                await client.delete("/x", recursive=False)
+            assert asyncio.get_running_loop().time() - started <= SETTINGS.call_deadline_s + 0.5
+
+    run(test)
+
+
+def test_errors_are_translated_and_not_repeated() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: "java.io.FileNotFoundException") as (client, (fake,)):
+            with pytest.raises(NoSuchFile, match=r"concat /x: FileNotFoundException: no$"):
+                await client.concat("/x", ["/y"])
+            assert len(fake.calls) == 1
+
+    run(test)
+
+
+def test_kerberos_is_refused_clearly() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: "org.apache.hadoop.security.AccessControlException") as (client, _):
+            with pytest.raises(Unsupported, match="Kerberos"):
+                await client.server_defaults()
+
+    run(test)
+
+
+def test_cancelled_call_leaves_the_connection_usable() -> None:
+    async def test() -> None:
+        async with namenode(lambda call: None if call.call_id == 1 else TRUE) as (client, (fake,)):
+            task = asyncio.create_task(client.is_file_closed("/x"))
+            await fake.wait_calls(1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await client.is_file_closed("/y")
+
+    run(test)
+
+
+def test_server_that_speaks_something_else() -> None:
+    async def test() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        client = NameNode([server.sockets[0].getsockname()[:2]], SETTINGS, SimpleAuthenticator("alice"))
+        with pytest.raises(StorageUnavailable):
+            await client.server_defaults()
+        await client.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
+def test_lease_is_renewed_only_while_files_are_open() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: b"") as (client, (fake,)):
+            renewer = LeaseRenewer(client, "holder", 0.01)
+            renewer.add(1)
+            renewer.add(2)
+            renewer.remove(1)
+            await fake.wait_calls(3)
+            renewer.remove(2)
+            await asyncio.sleep(0.03)  # one renewal may be under way
+            count = len(fake.calls)
+            await asyncio.sleep(0.05)
+            assert len(fake.calls) == count
+            assert pb.RenewLeaseRequest.FromString(fake.calls[0].request).holder == "holder"
+            await renewer.close()
+
+    run(test)
+
+
+def test_failed_renewals_go_on() -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: "java.io.FileNotFoundException") as (client, (fake,)):
+            renewer = LeaseRenewer(client, "holder", 0.01)
+            renewer.add(1)
+            await fake.wait_calls(3)
+            await renewer.close()
+
+    run(test)

@@ -1,0 +1,26 @@
+"""The committed message code is what protoc makes of ``storage/hdfs/messages.proto``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAME = "bmq/storage/hdfs/messages.proto"
+
+
+def descriptor(code: str) -> str:
+    """The line that holds the whole description; the lines around it differ between versions of protoc."""
+    lines = [line for line in code.splitlines() if "AddSerializedFile(" in line]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_generated_code_is_fresh(tmp_path: Path) -> None:
+    """``make proto`` mends it."""
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".links", f"--python_out={tmp_path}", NAME]
+    subprocess.run(command, cwd=ROOT, check=True)
+    fresh = (tmp_path / NAME.replace(".proto", "_pb2.py")).read_text()
+    committed = (ROOT / "storage/hdfs/messages_pb2.py").read_text()
+    assert descriptor(fresh) == descriptor(committed)
