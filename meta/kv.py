@@ -1,0 +1,188 @@
+"""The seam between the cluster's facts (who owns what, topics, configs) and whatever keeps them.
+
+Adapters: ``memory`` (seeded faults, for simulation), ``sqlite`` (one process, a file) and, in a cluster, etcd v3,
+whose shape this is.  What the callers rely on, and each adapter must give:
+
+* Keys are non-empty text, values bytes.  The store has one **revision**, 1 when it is new; a commit that changes
+  anything takes the next one, for all its writes together.  An entry carries the revision of its last write.
+* ``commit`` is the only write: atomic, and decided by comparing revisions.  A write that compares what its author
+  read can neither overwrite what he has not seen nor happen twice.
+* Every answer is linearizable: it shows all commits that were answered before the call began.
+* An entry written with a lease is deleted when the lease ends; the deletion has a revision and an event like any
+  other.  A lease ends no earlier than its ttl after the *start* of its last ``keep_alive`` that was answered, maybe a
+  little later.  Its holder counts from before the call, with a margin, by a clock that goes on in suspend.
+* ``watch`` misses nothing: it gives every change of its prefix in order, or raises ``Compacted``.
+
+All calls may raise the errors below and nothing else, but for ValueError, a caller's bug.  **Unknown outcomes** are
+real: after ``KvUnknown`` the commit may be done, not done, or (it may still sit in a queue) be done later.  Reading
+it back shows that it *was* done; that it was *not* is only settled by a further commit with the same compares: when
+that one succeeds the first can no longer, and when it fails ``current`` tells whose write is there.  A cancelled
+call is an unknown outcome too.
+
+To follow a prefix: take ``revision()``, then ``list``, then ``watch`` after that revision, and drop each event
+that is older than the entry held for its key.  After ``Compacted`` start over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+# etcd's limits, enforced by every adapter so that what works on SQLite works in a cluster.
+COMMIT_OPERATIONS_MAX = 128
+"""Compares, and writes, of one commit (etcd: --max-txn-ops)."""
+COMMIT_BYTES_MAX = 1 << 20
+"""Keys and values of one commit together (etcd: --max-request-bytes is 1.5 MiB with the framing)."""
+
+
+class KvError(Exception):
+    """Root of everything that a ``KeyValue`` raises."""
+
+
+class KvUnavailable(KvError):
+    """The store did not take the call, certainly nothing was done: try again.  Also after ``close``."""
+
+
+class KvUnknown(KvError):
+    """It was sent, no answer came, it may be done or still be done later: see the module's head (rule 3)."""
+
+
+class LeaseNotFound(KvError):
+    """The lease has expired or was revoked, its entries are gone; nothing was written."""
+
+
+class Compacted(KvError):
+    """The changes asked for are no longer kept (those after ``revision`` are): list again."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(f"changes up to revision {revision} are compacted")
+        self.revision = revision
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key as it is now.  ``revision`` is that of its last write; ``lease`` 0 means until deleted."""
+
+    key: str
+    value: bytes
+    revision: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """True when the key's last write has this revision; 0 when the key does not exist."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set the key, and bind it to the lease (0 unbinds it).  LeaseNotFound fails the whole commit."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the key.  A key that does not exist is no error and no change."""
+
+    key: str
+
+
+Write = Put | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The answer to a ``commit``.
+
+    ``revision``: the commit's own when it changed anything, else the store's.  ``current``: what the compared keys
+    are now, when it failed; empty when it succeeded.
+    """
+
+    succeeded: bool
+    revision: int
+    current: Mapping[str, Entry | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One key's change: what it is since ``revision``, None when it was deleted."""
+
+    key: str
+    entry: Entry | None
+    revision: int
+
+
+Changes = list[Event]
+"""All the changes of one revision under a watched prefix, each key once, in no order."""
+
+
+class KeyValue(Protocol):
+    """One process's client.  Calls may overlap; those not awaited one after another have no order."""
+
+    async def get(self, key: str) -> Entry | None: ...
+
+    def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
+        """Entries whose key begins with ``prefix`` and is greater than ``after``, in byte order of keys.
+
+        They are read in pages of ``limit``, never whole.  A page is true when it is read, the pages are not one
+        snapshot.
+        """
+
+    async def revision(self) -> int:
+        """The store's revision now."""
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        """When all compares are true, do all writes under one new revision; else nothing.
+
+        Each key is written at most once a commit; ``COMMIT_OPERATIONS_MAX`` and ``COMMIT_BYTES_MAX`` hold
+        (ValueError).  KvUnavailable, KvUnknown, LeaseNotFound.
+        """
+
+    async def grant(self, ttl_s: float) -> int:
+        """A new lease, never 0.  Adapters may round ``ttl_s`` up.  After KvUnknown it expires by itself."""
+
+    async def keep_alive(self, lease: int) -> float:
+        """Start the lease's ttl again; the seconds now left.  LeaseNotFound when it is too late."""
+
+    async def revoke(self, lease: int) -> None:
+        """End the lease and delete its entries, under one revision.  LeaseNotFound when it had ended."""
+
+    def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
+        """Every change under ``prefix`` with a greater revision: a list per revision, in order, without end.
+
+        Outages are waited out inside.  Compacted when ``after_revision`` is too old, or when the caller takes the
+        changes so slowly that they are no longer kept; KvUnavailable after ``close``.
+        """
+
+    async def close(self) -> None:
+        """Answer what was called, end the watches, let go of the store.  Leases are left to expire.  Idempotent."""
+
+
+def check_commit(compares: Sequence[Compare], writes: Sequence[Write]) -> None:
+    """ValueError when a commit breaks the seam's limits: for adapters, so that all refuse the same."""
+    keys = {write.key for write in writes}
+    if len(keys) != len(writes):
+        raise ValueError("a commit writes each key at most once")
+    if max(len(compares), len(writes)) > COMMIT_OPERATIONS_MAX:
+        raise ValueError(f"a commit has at most {COMMIT_OPERATIONS_MAX} compares and as many writes")
+    compared = {compare.key for compare in compares}
+    if "" in keys | compared:
+        raise ValueError("a key is not empty")
+    if any(compare.revision < 0 for compare in compares):
+        raise ValueError("a compared revision is 0 (the key does not exist) or more")
+    size = sum(len(key.encode()) for key in keys) + sum(len(key.encode()) for key in compared)
+    size += sum(len(write.value) for write in writes if isinstance(write, Put))
+    if size > COMMIT_BYTES_MAX:
+        raise ValueError(f"a commit has at most {COMMIT_BYTES_MAX} bytes of keys and values, not {size}")
+
+
+def holds(compare: Compare, entry: Entry | None) -> bool:
+    """Whether ``compare`` is true of what its key is now."""
+    return compare.revision == (entry.revision if entry else 0)

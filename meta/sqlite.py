@@ -1,0 +1,485 @@
+"""``KeyValue`` in one SQLite file, for one process: the embedded default.
+
+One thread does all SQLite work.  Whatever is queued when it wakes becomes **one** SQLite transaction (group commit),
+so that a thousand concurrent commits cost a few disk syncs; each is still decided on its own, in order, from what
+those before it wrote, and is answered after the sync.  Nothing of a call is written before it is decided, so no
+savepoints are needed: a call either writes all it has or nothing.
+
+Invariants:
+
+* Whoever holds the flock on ``<path>.lock`` is the only one to touch the file.  The kernel drops it with the process.
+* ``state.revision`` is written in the transaction of the changes that it numbers: a kill loses both or neither.
+* ``history`` has the changes of each revision in (``compacted``, ``revision``], at most ``history`` revisions.
+* Leases live in memory: a fresh process holds none, so entries with a lease are deleted when the store is opened.
+* A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first: unless the disk
+  was merely full, the store takes no more calls until it is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
+
+from bmq.core.clock import Clock, SystemClock
+from bmq.meta.kv import (
+    Changes,
+    Commit,
+    Compacted,
+    Compare,
+    Delete,
+    Entry,
+    Event,
+    KvError,
+    KvUnavailable,
+    KvUnknown,
+    Put,
+    Write,
+    check_commit,
+    holds,
+)
+from bmq.meta.memory import HISTORY_REVISIONS, WATCH_BATCH, Lease, Leases
+
+T = TypeVar("T")
+
+QUEUE_CALLS = 1024
+"""Calls handed to the thread and not yet answered; further callers wait.  Also bounds one SQLite transaction."""
+
+LEASE_POLL_S = (0.02, 1.0)
+"""Shortest and longest wait for a lease to end: the longest because waiting does not count suspended time."""
+
+_FORMAT = 1
+_SCHEMA = (
+    "CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL,"
+    " lease INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX entries_leased ON entries (lease) WHERE lease != 0",
+    # A NULL value is a deletion.
+    "CREATE TABLE history (revision INTEGER NOT NULL, key BLOB NOT NULL, value BLOB, lease INTEGER NOT NULL,"
+    " PRIMARY KEY (revision, key)) WITHOUT ROWID",
+    "CREATE TABLE state (revision INTEGER NOT NULL, compacted INTEGER NOT NULL)",
+    "INSERT INTO state VALUES (1, 1)",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+
+
+class StoreLocked(KvError):
+    """Another process, named in the message, has the file open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One call: ``act`` decides and writes, in the thread; ``is_write`` when a failed COMMIT leaves it unknown."""
+
+    act: Callable[[_Tables], Any]
+    is_write: bool
+    answer: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    job: _Job
+    result: Any = None
+    error: Exception | None = None
+
+
+class SqliteKeyValue:
+    """The store and its thread.  ``open`` makes it, ``close`` ends it; used from the loop that opened it."""
+
+    def __init__(self, path: str, *, clock: Clock, history: int, queue: int) -> None:
+        self.queued = 0
+        """Calls handed to the thread and not yet answered."""
+        self.groups = 0
+        """SQLite transactions answered: a thousand commits in ten groups cost ten syncs."""
+        self._path = os.path.realpath(path)  # one file, one lock, whatever the name
+        self._clock = clock
+        self._history = history
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(queue)
+        self._revision = 0  # the last that was answered; watches wait for it to move
+        self._news = asyncio.Event()  # set, and replaced by a fresh one, when they have reason to look
+        self._taken: Sequence[_Job] = ()  # the thread's: what it is at
+        self._wake = threading.Condition()  # guards the next two, shared with the thread
+        self._jobs: list[_Job] = []
+        self._closing = False
+        self._opened: asyncio.Future[int] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        # A daemon, so that a process that fails before close() can exit: the file is safe against death at any moment.
+        self._thread = threading.Thread(target=self._run, name=f"sqlite {self._path}", daemon=True)
+
+    @classmethod
+    async def open(
+        cls, path: str, *, clock: Clock | None = None, history: int = HISTORY_REVISIONS, queue: int = QUEUE_CALLS
+    ) -> SqliteKeyValue:
+        """Open or create the file, and its folder.  StoreLocked; KvError when it is not ours or cannot be opened.
+
+        ``clock`` is asked from another thread (so no ``LoopClock``); ``history`` and ``queue`` are bounds.
+        """
+        store = cls(path, clock=clock or SystemClock(), history=history, queue=queue)
+        store._thread.start()
+        try:
+            store._revision = await store._opened
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def get(self, key: str) -> Entry | None:
+        raw = key.encode()
+        return await self._call(lambda tables: tables.get(raw))
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
+        (low, high), last = _range(prefix), after.encode()
+        while True:
+            page = await self._page(low, high, last, limit)
+            for entry in page:
+                yield entry
+            if len(page) < limit:
+                return
+            last = page[-1].key.encode()
+
+    async def revision(self) -> int:
+        return await self._call(lambda tables: tables.revision)
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        check_commit(compares, writes)
+        return await self._call(lambda tables: tables.commit(compares, writes), is_write=True)
+
+    async def grant(self, ttl_s: float) -> int:
+        return await self._call(lambda tables: tables.leases.grant(ttl_s, self._clock.monotonic()))
+
+    async def keep_alive(self, lease: int) -> float:
+        return await self._call(lambda tables: tables.leases.keep_alive(lease, self._clock.monotonic()))
+
+    async def revoke(self, lease: int) -> None:
+        await self._call(lambda tables: tables.revoke(lease), is_write=True)
+
+    async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
+        (low, high), seen = _range(prefix), after_revision
+        while True:
+            found, seen = await self._changes(low, high, seen)
+            for changes in found:
+                yield changes
+            while seen >= self._revision and not self._closing:
+                await self._news.wait()
+
+    async def close(self) -> None:
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._tell()
+        await asyncio.shield(self._ended)  # when cancelled here, the thread still ends by itself
+        self._thread.join()  # nothing is left in it that could block
+
+    async def _page(self, low: bytes, high: bytes, after: bytes, limit: int) -> Sequence[Entry]:
+        return await self._call(lambda tables: tables.page(low, high, after, limit))
+
+    async def _changes(self, low: bytes, high: bytes, after_revision: int) -> tuple[Sequence[Changes], int]:
+        return await self._call(lambda tables: tables.changes(low, high, after_revision))
+
+    async def _call(self, act: Callable[[_Tables], T], *, is_write: bool = False) -> T:
+        await self._room.acquire()
+        job = _Job(act, is_write, self._loop.create_future())
+        if not self._submit(job):
+            self._room.release()
+            raise KvUnavailable(f"{self._path} is closed")
+        result: T = await job.answer
+        return result
+
+    def _submit(self, job: _Job) -> bool:
+        with self._wake:
+            if self._closing:
+                return False
+            self.queued += 1
+            self._jobs.append(job)
+            self._wake.notify()
+            return True
+
+    def _deliver(self, outcomes: Sequence[_Outcome], revision: int) -> None:
+        self.groups += 1
+        self.queued -= len(outcomes)
+        for outcome in outcomes:
+            self._room.release()
+            answer = outcome.job.answer
+            if answer.done():
+                continue  # its caller was cancelled: an unknown outcome, for him
+            if outcome.error is None:
+                answer.set_result(outcome.result)
+            else:
+                answer.set_exception(outcome.error)
+        if revision > self._revision:
+            self._revision = revision
+            self._tell()
+
+    def _accept(self, revision: int) -> None:
+        if not self._opened.done():  # else its caller was cancelled
+            self._opened.set_result(revision)
+
+    def _refuse(self, error: KvError) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(error)
+
+    def _end(self, orphans: Sequence[_Job]) -> None:
+        """The thread's last word.  ``orphans`` are calls that it died under."""
+        self._refuse(KvError(f"{self._path}: the thread failed"))
+        self._deliver([_Outcome(job, error=KvUnknown(f"{self._path}: the thread failed")) for job in orphans], 0)
+        self._tell()
+        self._ended.set_result(None)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    # From here on: the thread.
+
+    def _run(self) -> None:
+        try:
+            self._open_and_serve()
+        finally:  # a bug ends the thread with its traceback, and no caller waits for ever
+            with self._wake:
+                self._closing = True
+                orphans = [*self._taken, *self._jobs]
+            self._post(self._end, orphans)
+
+    def _open_and_serve(self) -> None:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(_flock(self._path))
+                tables = held.enter_context(contextlib.closing(_Tables(self._path, self._history)))
+            except (OSError, sqlite3.Error, KvError) as error:
+                known = error if isinstance(error, KvError) else KvError(f"cannot open {self._path}: {error}")
+                self._post(self._refuse, known)
+                return
+            self._post(self._accept, tables.revision)
+            self._serve(tables)
+
+    def _serve(self, tables: _Tables) -> None:
+        while (jobs := self._take(tables.leases.next_deadline())) is not None:
+            self._taken = jobs
+            outcomes = tables.group(jobs, self._clock.monotonic())
+            self._taken = ()
+            self._post(self._deliver, outcomes, tables.revision)
+
+    def _take(self, deadline: float | None) -> Sequence[_Job] | None:
+        """All that is queued; empty when a lease may have ended; None when closed and done."""
+        wait_s = None
+        if deadline is not None:
+            wait_s = min(max(deadline - self._clock.monotonic(), LEASE_POLL_S[0]), LEASE_POLL_S[1])
+        with self._wake:
+            self._wake.wait_for(lambda: self._jobs or self._closing, wait_s)
+            if self._closing and not self._jobs:
+                return None
+            jobs, self._jobs = self._jobs, []
+            return jobs
+
+    def _post(self, act: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(act, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # The loop ended without close(): nobody is left to hear it, and the thread ends too.
+            with self._wake:
+                self._closing = True
+
+
+class _Tables:
+    """The file's content.  Made, used and closed by one thread."""
+
+    def __init__(self, path: str, history: int) -> None:
+        self._path = path
+        self._history = history
+        self._failure = ""  # why no more calls are taken
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+        try:
+            self._prepare()
+            self.revision, self._compacted = self._saved = self._db.execute("SELECT * FROM state").fetchone()
+            # The first id is above all that an earlier process can have put into the history.
+            self.leases = Leases(first=(self.revision << 20) + 1)
+            self._drop_stale_leases()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def group(self, jobs: Sequence[_Job], now: float) -> list[_Outcome]:
+        """Do all jobs in order, in one SQLite transaction, after ending the leases whose time has come."""
+        if self._failure:
+            return [_Outcome(job, error=KvUnavailable(self._failure)) for job in jobs]
+        leases, committing = self.leases.snapshot(), False
+        try:
+            self._db.execute("BEGIN")
+            for lease in self.leases.due(now):
+                self._end(lease)
+            outcomes = [self._outcome(job) for job in jobs]
+            self._save()
+            committing = True
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo(leases)
+            if committing and error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                self._failure = f"{self._path} failed to commit ({error}) and must be opened again"
+            return [self._failed(job, error, committing) for job in jobs]
+        self._saved = (self.revision, self._compacted)
+        return outcomes
+
+    def get(self, key: bytes) -> Entry | None:
+        row = self._db.execute("SELECT key, value, revision, lease FROM entries WHERE key = ?", (key,)).fetchone()
+        return _entry(*row) if row else None
+
+    def page(self, low: bytes, high: bytes, after: bytes, limit: int) -> list[Entry]:
+        rows = self._db.execute(
+            "SELECT key, value, revision, lease FROM entries WHERE key >= ? AND key < ? AND key > ?"
+            " ORDER BY key LIMIT ?",
+            (low, high, after, limit),
+        )
+        return [_entry(*row) for row in rows]
+
+    def changes(self, low: bytes, high: bytes, after_revision: int) -> tuple[list[Changes], int]:
+        """The next changes of keys in [low, high), and the revision up to which they are complete.  Compacted."""
+        if after_revision < self._compacted:
+            raise Compacted(self._compacted)
+        if after_revision >= self.revision:
+            return [], after_revision
+        upto = min(self.revision, after_revision + WATCH_BATCH)
+        rows = self._db.execute(
+            "SELECT revision, key, value, lease FROM history"
+            " WHERE revision > ? AND revision <= ? AND key >= ? AND key < ? ORDER BY revision",
+            (after_revision, upto, low, high),
+        )
+        return [[_event(*row) for row in group] for _, group in groupby(rows, lambda row: row[0])], upto
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        current = {compare.key: self.get(compare.key.encode()) for compare in compares}
+        if not all(holds(compare, current[compare.key]) for compare in compares):
+            return Commit(False, self.revision, current)
+        for write in writes:
+            if isinstance(write, Put) and write.lease:
+                self.leases.check(write.lease)
+        self._apply(writes)
+        return Commit(True, self.revision, {})
+
+    def revoke(self, lease: int) -> None:
+        self.leases.check(lease)
+        self._end(lease)
+
+    def _outcome(self, job: _Job) -> _Outcome:
+        try:
+            return _Outcome(job, result=job.act(self))
+        except KvError as error:  # decided before anything was written: the others of the group go on
+            return _Outcome(job, error=error)
+
+    def _failed(self, job: _Job, error: sqlite3.Error, committing: bool) -> _Outcome:
+        kind = KvUnknown if committing and job.is_write else KvUnavailable
+        return _Outcome(job, error=kind(f"{self._path}: {error}"))
+
+    def _undo(self, leases: dict[int, Lease]) -> None:
+        if self._db.in_transaction:  # some errors have rolled back already
+            self._db.execute("ROLLBACK")
+        self.leases.restore(leases)
+        self.revision, self._compacted = self._saved
+
+    def _end(self, lease: int) -> None:
+        self.leases.drop(lease)
+        self._delete_leased(lease)
+
+    def _delete_leased(self, lease: int) -> None:
+        rows = self._db.execute("SELECT key FROM entries WHERE lease = ? AND lease != 0", (lease,)).fetchall()
+        self._apply([Delete(key.decode()) for (key,) in rows])
+
+    def _apply(self, writes: Sequence[Write]) -> None:
+        """Write under the next revision; a deletion of what is not there is nothing."""
+        revision = self.revision + 1
+        changed = [self._write(write, revision) for write in writes]
+        if any(changed):
+            self.revision = revision
+
+    def _write(self, write: Write, revision: int) -> bool:
+        key = write.key.encode()
+        if isinstance(write, Delete):
+            if not self._db.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount:
+                return False
+            self._db.execute("INSERT INTO history VALUES (?, ?, NULL, 0)", (revision, key))
+            return True
+        self._db.execute(
+            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", (key, write.value, revision, write.lease)
+        )
+        self._db.execute("INSERT INTO history VALUES (?, ?, ?, ?)", (revision, key, write.value, write.lease))
+        return True
+
+    def _save(self) -> None:
+        """Once a transaction: the revision, and the end of history that is too old."""
+        if self.revision == self._saved[0]:
+            return
+        self._compacted = max(self._compacted, self.revision - self._history)
+        self._db.execute("DELETE FROM history WHERE revision <= ?", (self._compacted,))
+        self._db.execute("UPDATE state SET revision = ?, compacted = ?", (self.revision, self._compacted))
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL: then there is no shared-memory file
+        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise KvError(f"{self._path}: SQLite cannot use its write-ahead log here (it chose {mode!r})")
+        self._db.execute("PRAGMA synchronous = FULL")
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found == 0 and not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            self._create()
+        elif found != _FORMAT:
+            raise KvError(f"{self._path} has format {found}, this version reads format {_FORMAT} only")
+
+    def _create(self) -> None:
+        self._db.execute("BEGIN")
+        for statement in _SCHEMA:
+            self._db.execute(statement)
+        self._db.execute("COMMIT")
+
+    def _drop_stale_leases(self) -> None:
+        self._db.execute("BEGIN")
+        for (lease,) in self._db.execute("SELECT DISTINCT lease FROM entries WHERE lease != 0").fetchall():
+            self._delete_leased(lease)
+        self._save()
+        self._db.execute("COMMIT")
+        self._saved = (self.revision, self._compacted)
+
+
+@contextlib.contextmanager
+def _flock(path: str) -> Iterator[None]:
+    """Hold ``<path>.lock``, which says who does.  The file stays: removing it would let two hold "the" lock."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(file, 400, 0).decode(errors="replace").strip() or "a process that is just starting"
+            raise StoreLocked(f"{path} is in use by {holder}; only one process at a time can open it") from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"pid {os.getpid()} on {socket.gethostname()} ({' '.join(sys.argv)[:200]})\n".encode(), 0)
+        yield
+    finally:
+        os.close(file)
+
+
+def _range(prefix: str) -> tuple[bytes, bytes]:
+    """The keys that begin with ``prefix``: from the first up to, not including, the second."""
+    low = prefix.encode()
+    # UTF-8 has no byte 0xFF: the last byte can be raised, and every key is below it.
+    return low, low[:-1] + bytes([low[-1] + 1]) if low else b"\xff"
+
+
+def _entry(key: bytes, value: bytes, revision: int, lease: int) -> Entry:
+    return Entry(key.decode(), value, revision, lease)
+
+
+def _event(revision: int, key: bytes, value: bytes | None, lease: int) -> Event:
+    return Event(key.decode(), None if value is None else _entry(key, value, revision, lease), revision)

@@ -1,0 +1,72 @@
+"""Which URLs open which store, what the others are told; and the clocks that leases are judged by."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from bmq.core.clock import Clock, LoopClock, SystemClock
+from bmq.meta.kv import Put
+from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.open import open_keyvalue
+
+
+def test_sqlite_urls_name_an_absolute_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        for revision in (2, 3):
+            kv = await open_keyvalue(f"sqlite://{tmp_path}/a%20folder/kv.db")
+            assert (await kv.commit([], [Put("a", b"")])).revision == revision
+            await kv.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "a folder" / "kv.db").exists()
+
+
+def test_memory_is_a_store_of_its_own_each_time() -> None:
+    async def main() -> None:
+        one, other = await open_keyvalue("memory:"), await open_keyvalue("memory:")
+        assert isinstance(one, MemoryKeyValue)
+        await one.commit([], [Put("a", b"")])
+        assert await other.revision() == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("etcd://host:2379", "etcd:// needs the cluster part, which this version does not contain; use sqlite:///file"),
+        ("sqlite://kv.db", "three slashes"),
+        ("sqlite:///folder/", "three slashes"),
+        ("sqlite:///", "three slashes"),
+        ("sqlite:///kv.db?mode=ro", "nothing after it"),
+        ("memory://x", "names no key-value store"),
+        ("redis://x", "names no key-value store"),
+        ("", "names no key-value store"),
+    ],
+)
+def test_other_urls_are_told_what_to_use(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(open_keyvalue(url))
+
+
+def test_the_system_clock_is_the_machines() -> None:
+    clock: Clock = SystemClock()
+    before = time.time()
+    assert before * 1000 - 1 <= clock.now_ms() <= time.time() * 1000 + 1
+    first = clock.monotonic()
+    assert clock.monotonic() >= first
+
+
+def test_the_loop_clock_has_no_time_but_the_loops() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        clock: Clock = LoopClock(epoch_ms=5000)
+        before = loop.time()
+        assert before <= clock.monotonic() <= loop.time()
+        assert 5000 + int(before * 1000) <= clock.now_ms() <= 5000 + loop.time() * 1000
+
+    asyncio.run(main())
