@@ -1,0 +1,143 @@
+"""Who owns a partition, and which segments are not yet known closed: one key a partition.
+
+The record is the truth that fences owners: it is only ever written by a commit that compares the revision its writer
+read (rules 3, 4 and 7).  It changes with a segment or an owner, never with a produce.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.meta.kv import Compare, KeyValue, Put
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEntry:
+    """A registered segment: enough for anyone to find and fence it.
+
+    ``spare`` is the path it was created under, ``holder`` and ``file_id`` its lease.  ``length`` and ``end_offset``
+    are -1 until it is known closed; one closed entry, the newest, is kept to lead to its ``.idx``.
+    """
+
+    name: SegmentName
+    spare: str
+    holder: str
+    file_id: int
+    length: int = -1
+    end_offset: int = -1
+
+    @property
+    def is_closed(self) -> bool:
+        return self.length >= 0
+
+    def closed(self, length: int, end_offset: int) -> SegmentEntry:
+        return replace(self, length=length, end_offset=end_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecord:
+    """``owner`` is a broker incarnation, "" after a planned hand-over.
+
+    ``segments`` are in registration order.  ``journals`` are the incarnations whose journals may hold the last
+    checkpoint; an owner appends itself when it claims and drops the others when its own checkpoint is durable.
+    """
+
+    epoch: int = 0
+    owner: str = ""
+    segments: tuple[SegmentEntry, ...] = ()
+    journals: tuple[str, ...] = ()
+
+
+def partitions_prefix(cluster: str) -> str:
+    """Under which all partition records stand."""
+    return f"/{cluster}/partitions/"
+
+
+def partition_key(cluster: str, key: PartitionKey) -> str:
+    return f"{partitions_prefix(cluster)}{key.topic_id}/{key.partition:08d}"
+
+
+def encode(record: PartitionRecord) -> bytes:
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "epoch": record.epoch,
+            "owner": record.owner,
+            "journals": record.journals,
+            "segments": [
+                [*entry.name, entry.spare, entry.holder, entry.file_id, entry.length, entry.end_offset]
+                for entry in record.segments
+            ],
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode(data: bytes) -> PartitionRecord:
+    """FormatError when it is not a record, or one of a later format."""
+    try:
+        raw = json.loads(data)
+        if raw["format"] != FORMAT:
+            raise FormatError(f"partition record of format {raw['format']}: this version reads {FORMAT}")
+        return PartitionRecord(
+            epoch=raw["epoch"],
+            owner=raw["owner"],
+            journals=tuple(raw["journals"]),
+            segments=tuple(
+                SegmentEntry(
+                    name=SegmentName(base, epoch, n),
+                    spare=spare,
+                    holder=holder,
+                    file_id=file_id,
+                    length=length,
+                    end_offset=end_offset,
+                )
+                for base, epoch, n, spare, holder, file_id, length, end_offset in raw["segments"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"not a partition record: {data[:80]!r} ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The record is what was wanted."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Somebody else wrote first: this is what is there."""
+
+    record: PartitionRecord
+    revision: int
+
+
+async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
+    """The record and its revision; an empty record at revision 0 when nobody ever owned the partition."""
+    entry = await kv.get(key)
+    return (PartitionRecord(), 0) if entry is None else (decode(entry.value), entry.revision)
+
+
+async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) -> Stored | Refused:
+    """Write ``record`` if the key is still at ``revision``.
+
+    After KvUnknown call again with the same arguments: when the first commit did happen this one is refused by it,
+    the record found is the one wanted, and that is Stored.
+    """
+    wanted = encode(record)
+    done = await kv.commit([Compare(key, revision)], [Put(key, wanted)])
+    if done.succeeded:
+        return Stored(done.revision)
+    found = done.current[key]
+    if found is None:
+        return Refused(PartitionRecord(), 0)
+    if found.value == wanted:
+        return Stored(found.revision)
+    return Refused(decode(found.value), found.revision)
