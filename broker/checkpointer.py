@@ -1,0 +1,153 @@
+"""What a partition's checkpoints say, and which of them are deltas: pure.
+
+One checkpoint of a partition is on its way at a time, so that a slow journal makes them rarer, not longer in line.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+from bmq.broker.config import BrokerConfig
+from bmq.broker.producers import ProducerTable
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, Checkpoint
+from bmq.storage.index import SegmentIndex
+
+
+class OpenSegment:
+    """The segment being written."""
+
+    __slots__ = (
+        "delta_bytes",
+        "dirty_since_ms",
+        "entry",
+        "epochs",
+        "flushed",
+        "flushes",
+        "index",
+        "index_covered",
+        "is_covered",
+        "last_write_ms",
+        "opened_ms",
+        "position",
+        "uncovered_bytes",
+    )
+
+    def __init__(self, entry: SegmentEntry, interval_bytes: int, now_ms: int) -> None:
+        self.entry = entry
+        self.position = 0  # handed to the pipeline
+        self.flushed = 0  # acknowledged by it
+        self.flushes = 0  # sent to it
+        self.index = SegmentIndex(interval_bytes)
+        self.epochs: list[tuple[int, int]] = []
+        self.opened_ms = now_ms
+        self.last_write_ms = now_ms
+        self.is_covered = False  # a full checkpoint of this segment exists
+        self.index_covered = 0  # index numbers that a checkpoint holds
+        self.uncovered_bytes = 0
+        self.delta_bytes = 0
+        self.dirty_since_ms = -1
+
+
+class Checkpointer:
+    """Makes the checkpoints of one partition from what is flushed."""
+
+    __slots__ = ("_config", "_key", "is_under_way", "is_wanted", "last")
+
+    def __init__(self, key: PartitionKey, config: BrokerConfig) -> None:
+        self._key = key
+        self._config = config
+        self.is_under_way = False
+        self.is_wanted = False  # another one, when that one is durable
+        self.last: Checkpoint | None = None
+        """Of the newest closed segment, without its index and producers."""
+
+    def full(
+        self, segment: OpenSegment | None, end_offset: int, log_start: int, producers: ProducerTable
+    ) -> Checkpoint | None:
+        """All that is known and flushed; None before the first byte."""
+        if segment is not None and segment.flushed > 0:
+            return self._of(segment, end_offset, log_start, producers, is_full=True)
+        if self.last is None:
+            return None
+        return replace(self.last, log_start=log_start, producers=producers.snapshot())
+
+    def next(
+        self, segment: OpenSegment | None, end_offset: int, log_start: int, producers: ProducerTable
+    ) -> Checkpoint | None:
+        """The one to write now, a delta where that is enough; None while one is under way or nothing was written."""
+        if self.is_under_way:
+            self.is_wanted = True
+            return None
+        if segment is None or segment.flushed == 0:
+            checkpoint = self.full(segment, end_offset, log_start, producers)
+            if checkpoint is not None:
+                self.begin()
+            return checkpoint
+        is_full = not segment.is_covered or segment.delta_bytes > self._config.checkpoint_full_bytes
+        if is_full:
+            producers.take_changes()  # the full one holds them
+        checkpoint = self._of(segment, end_offset, log_start, producers, is_full=is_full)
+        segment.delta_bytes = 0 if is_full else segment.delta_bytes + len(checkpoint.index) // 3 * INDEX_ENTRY_BYTES
+        segment.is_covered = True
+        segment.index_covered = len(segment.index.entries)
+        segment.uncovered_bytes = 0
+        segment.dirty_since_ms = -1
+        self.begin()
+        return checkpoint
+
+    def begin(self) -> None:
+        """A checkpoint is on its way."""
+        self.is_under_way, self.is_wanted = True, False
+
+    def written(self) -> bool:
+        """It is durable; whether another one is wanted."""
+        self.is_under_way = False
+        return self.is_wanted
+
+    def close(
+        self,
+        name: SegmentName,
+        length: int,
+        end_offset: int,
+        log_start: int,
+        index: SegmentIndex,
+        epochs: list[tuple[int, int]],
+        producers: ProducerTable,
+    ) -> Checkpoint:
+        """The final one of a segment, for its ``.idx``; remembered for the time when no segment is open."""
+        final = Checkpoint(
+            key=self._key,
+            segment=name,
+            position=length,
+            end_offset=end_offset,
+            log_start=log_start,
+            is_closed=True,
+            max_timestamp=index.max_timestamp,
+            max_timestamp_offset=index.max_timestamp_offset,
+            index=index.entries,
+            epochs=tuple(epochs),
+            producers=producers.snapshot(),
+        )
+        self.last = replace(final, index=array("q"), producers=())
+        return final
+
+    def _of(
+        self, segment: OpenSegment, end_offset: int, log_start: int, producers: ProducerTable, *, is_full: bool
+    ) -> Checkpoint:
+        index = segment.index
+        return Checkpoint(
+            key=self._key,
+            segment=segment.entry.name,
+            position=segment.flushed,
+            end_offset=end_offset,
+            log_start=log_start,
+            is_full=is_full,
+            max_timestamp=index.max_timestamp,
+            max_timestamp_offset=index.max_timestamp_offset,
+            index=index.entries[:] if is_full else index.entries[segment.index_covered :],
+            epochs=tuple(segment.epochs),
+            producers=producers.snapshot() if is_full else producers.take_changes(),
+        )

@@ -1,0 +1,83 @@
+"""Settings of a partition's log and of the broker, with the reason for each number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bmq.core.records import BatchRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """One topic's settings.  Where Kafka has a topic config, the name and the default are Kafka's."""
+
+    segment_bytes: int = 1 << 30
+    """Kafka's segment.bytes.  Rolled earlier at ``BrokerConfig.block_bytes``; small neighbours are joined later."""
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    """-1: keep for ever."""
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    index_interval_bytes: int = 65_536
+    """Kafka's is 4,096; storage is read in blocks of at least this, so a finer index buys nothing (storage.index)."""
+    flush_sync: bool = False
+    """flush.mode=hsync: acknowledge only what is on the datanodes' disks, not merely in their memory."""
+    rules: BatchRules = field(default_factory=BatchRules)
+
+    def validate(self) -> None:
+        """ValueError naming the setting."""
+        if self.segment_bytes < 14:
+            raise ValueError(f"segment.bytes={self.segment_bytes} is under 14")
+        if self.segment_ms < 1:
+            raise ValueError(f"segment.ms={self.segment_ms} is under 1")
+        if self.index_interval_bytes < 0:
+            raise ValueError(f"index.interval.bytes={self.index_interval_bytes} is negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker process."""
+
+    block_bytes: int = 128 << 20
+    """HDFS reserves a block's size on disk for each open pipeline: 1 GB blocks would fill a cluster with air."""
+    checkpoint_bytes: int = 4 << 20
+    """Bytes flushed between checkpoints: what a takeover reads and checks, about 10 ms."""
+    checkpoint_ms: int = 1000
+    """A partition that is written slowly is checkpointed this long after its first uncovered flush."""
+    checkpoint_full_bytes: int = 1 << 20
+    """Deltas since the last full checkpoint of a partition, before the next full one."""
+    buffer_bytes: int = 32 << 20
+    """Not yet acknowledged bytes of one partition; past it producers wait."""
+    buffer_bytes_total: int = 512 << 20
+    """The same for the process."""
+    flushes_per_partition: int = 8
+    """Flushes in flight on one pipeline: 1 MB packets need about this many to keep three datanodes busy."""
+    flushes_total: int = 64
+    """Flushes in flight over all pipelines.  Past it partitions take turns and gather more per flush: this is the
+    widening tick that many active partitions need, without a timer."""
+    flush_bytes: int = 1 << 20
+    """Bytes of one flush at most."""
+    retry_ms: int = 100
+    """Before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``."""
+    retry_max_ms: int = 2_000
+    slow_flush_ms: int = 1_000
+    """A flush older than this makes the pipeline suspect (slowness rolls, see broker.health)."""
+    slow_roll_interval_ms: int = 30_000
+    """At most one such roll a partition in this time."""
+    open_parallel: int = 32
+    """Partitions fenced and recovered at once."""
+    open_pipelines_max: int = 1_000
+    """Past it the least recently used idle segments are closed: a datanode has 4,096 threads, two a replica."""
+    idle_close_ms: int = 300_000
+    """A segment not written for this long is closed (its pipeline costs two threads on each datanode)."""
+    producer_expiration_ms: int = 24 * 3600 * 1000
+    """Kafka's producer.id.expiration.ms."""
+
+    def validate(self) -> None:
+        """ValueError naming the setting."""
+        if self.flush_bytes > self.buffer_bytes:
+            raise ValueError("flush_bytes must not exceed buffer_bytes")
+        if self.flushes_per_partition < 1 or self.flushes_total < 1:
+            raise ValueError("at least one flush must be allowed in flight")
+        if self.block_bytes < 1 << 20:
+            raise ValueError(f"block_bytes={self.block_bytes} is under 1 MB, HDFS's usual smallest block")

@@ -1,0 +1,395 @@
+"""What a partition hears (events) and what it asks for (effects).
+
+Plain slotted classes on the produce path, frozen dataclasses everywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmq.core.errors import ErrorCode
+from bmq.core.model import SegmentName
+from bmq.core.records import Batch
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.checkpoint import Checkpoint, ProducerState
+from bmq.storage.recovery import FencedSegment, Recovered
+
+
+class Pending:
+    """An accepted batch on its way to storage.  ``token`` belongs to the shell: who waits for it."""
+
+    __slots__ = ("batch", "end_position", "producer", "sent_ms", "start_position", "token")
+
+    def __init__(self, batch: Batch, producer: ProducerState | None) -> None:
+        self.batch = batch
+        self.producer = producer
+        self.start_position = -1
+        self.end_position = -1
+        self.sent_ms = -1
+        self.token: object = None
+
+    def __repr__(self) -> str:
+        return f"<Pending {self.batch!r} at {self.start_position}..{self.end_position}>"
+
+
+# --------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Take the partition over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRead:
+    record: PartitionRecord
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStored:
+    """The record asked for is written (claimed, registered or released, whichever was asked)."""
+
+    record: PartitionRecord
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordUnknown:
+    """No answer, or "unavailable": the same is asked again until it is known (rule 3)."""
+
+    record: PartitionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRefused:
+    """Somebody else wrote: ``record`` is what is there."""
+
+    record: PartitionRecord
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsFenced:
+    segments: tuple[FencedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFailed:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecovered:
+    """The log's end is known.  ``checkpoint`` is the one recovery began from."""
+
+    recovered: Recovered
+    checkpoint: Checkpoint | None
+    producers: tuple[ProducerState, ...]
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryFailed:
+    """Storage did not answer; to be tried again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRefused:
+    """Acknowledged data is missing or damaged."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """The checkpoint with this end offset and log start is durable in the journal."""
+
+    end_offset: int
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    entry: SegmentEntry
+
+
+@dataclass(frozen=True, slots=True)
+class SpareFailed:
+    """It could not be created, or its pipeline broke before it was used."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNamed:
+    """A registered spare has its final name: it may be written."""
+
+    name: SegmentName
+
+
+@dataclass(frozen=True, slots=True)
+class NamingFailed:
+    name: SegmentName
+    reason: str
+
+
+class Flushed:
+    """Bytes up to ``position`` of the segment are acknowledged.  One for each flush, with all its batches."""
+
+    __slots__ = ("name", "position")
+
+    def __init__(self, name: SegmentName, position: int) -> None:
+        self.name = name
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFailed:
+    """The segment's write path is broken or given up as too slow."""
+
+    name: SegmentName
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentClosed:
+    """The segment's file is closed and its index written, as far as ``entry`` says."""
+
+    entry: SegmentEntry
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """A higher epoch was seen: somebody else owns the partition, or soon will."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequested:
+    """Hand the partition over: flush, checkpoint, close, release."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartRaised:
+    """Retention or DeleteRecords: nothing before ``offset`` is to be read again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdleClose:
+    """Close the open segment if nothing is on its way: pipelines are few."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSlow:
+    """A node of the open pipeline is slow against the others: go on elsewhere, when the last such roll is long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has come to one of the partition's deadlines.  ``wall_ms`` is what records are stamped with."""
+
+    wall_ms: int
+
+
+Event = (
+    Start
+    | RecordRead
+    | RecordStored
+    | RecordUnknown
+    | RecordRefused
+    | SegmentsFenced
+    | FenceFailed
+    | LogRecovered
+    | RecoveryFailed
+    | RecoveryRefused
+    | CheckpointWritten
+    | SpareReady
+    | SpareFailed
+    | SegmentNamed
+    | NamingFailed
+    | Flushed
+    | PipelineFailed
+    | SegmentClosed
+    | EpochRaised
+    | MoveRequested
+    | LogStartRaised
+    | IdleClose
+    | StorageSlow
+    | Tick
+)
+
+# -------------------------------------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """-> RecordRead (the shell retries until the store answers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """Compare ``revision`` and write.  -> RecordStored, RecordUnknown or RecordRefused."""
+
+    record: PartitionRecord
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSegments:
+    """-> SegmentsFenced or FenceFailed.  Closed entries need no fence."""
+
+    entries: tuple[SegmentEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverLog:
+    """Find the last checkpoint in ``journals`` (or the closed entry's index) and read on.
+
+    -> LogRecovered, RecoveryFailed or RecoveryRefused.
+    """
+
+    segments: tuple[FencedSegment, ...]
+    entries: tuple[SegmentEntry, ...]
+    journals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIndexes:
+    """Write the ``.idx`` of recovered segments, the last with ``producers``.  Best done, not needed: no answer."""
+
+    recovered: Recovered
+    log_start: int
+    producers: tuple[ProducerState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """-> CheckpointWritten."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSpare:
+    """-> SpareReady or SpareFailed."""
+
+    epoch: int
+    serial: int
+    block_bytes: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameSegment:
+    """Rename the spare to its registered name.  -> SegmentNamed or NamingFailed."""
+
+    entry: SegmentEntry
+
+
+@dataclass(frozen=True, slots=True)
+class DropSpare:
+    """Abandon and delete an unused spare."""
+
+    entry: SegmentEntry
+
+
+class Wake:
+    """There are batches to send on the current segment: ask for a turn."""
+
+    __slots__ = ()
+
+
+class Acknowledge:
+    """These batches are flushed, in order; the high watermark has moved."""
+
+    __slots__ = ("batches",)
+
+    def __init__(self, batches: list[Pending]) -> None:
+        self.batches = batches
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The oldest flush has hung for ``age_ms``: give the pipeline up if that is an outlier.  -> PipelineFailed."""
+
+    name: SegmentName
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer everything that waits with ``code``."""
+
+    batches: tuple[Pending, ...]
+    code: ErrorCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSegment:
+    """All its bytes are acknowledged: close the file, write its index.  -> SegmentClosed (retried until then)."""
+
+    entry: SegmentEntry
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment:
+    """Its pipeline failed: prove the ownership, take the file over, write its index.  -> SegmentClosed, EpochRaised."""
+
+    entry: SegmentEntry
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """Perform ``effect`` after ``delay_ms``."""
+
+    delay_ms: int
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Drop every open file of this partition, telling storage nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The shell tells whoever waits for it."""
+
+    state: str
+
+
+Effect = (
+    ReadRecord
+    | StoreRecord
+    | FenceSegments
+    | RecoverLog
+    | WriteIndexes
+    | WriteCheckpoint
+    | CreateSpare
+    | NameSegment
+    | DropSpare
+    | Wake
+    | Suspect
+    | Acknowledge
+    | Reject
+    | CloseSegment
+    | SealSegment
+    | RunAgain
+    | Abort
+    | Alarm
+    | StateChanged
+)

@@ -1,0 +1,484 @@
+"""The partition's table: every (state, event) pair, and the machine without any I/O around it."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from bmq.broker import events as ev
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.events import Effect, Event, Pending
+from bmq.broker.partition import Duplicate, Partition, chunk_for
+from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records import Batch, Record, build_batch
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.recovery import FencedSegment, Found, Recovered
+
+KEY = PartitionKey(uuid.UUID(int=1), 0)
+SPARE = SegmentEntry(name=SegmentName(-1, 1, -1), spare="/s1", holder="me", file_id=1)
+OTHER = PartitionRecord(epoch=9, owner="other")
+
+# What may happen in which state, written down a second time, from the design: the table must agree.
+LIVING = [state for state in State if state not in TERMINAL]
+EXPECTED: dict[type[Event], set[State]] = {
+    ev.Start: {State.START},
+    ev.RecordRead: {State.START},
+    ev.RecordStored: {State.START, State.WRITE, State.MOVE},
+    ev.RecordUnknown: {State.START, State.WRITE, State.MOVE},
+    ev.RecordRefused: {State.START, State.WRITE, State.MOVE},
+    ev.SegmentsFenced: {State.FENCE},
+    ev.FenceFailed: {State.FENCE},
+    ev.LogRecovered: {State.RECOVER},
+    ev.RecoveryFailed: {State.RECOVER},
+    ev.RecoveryRefused: {State.RECOVER},
+    ev.CheckpointWritten: {State.RECOVER, State.WRITE, State.MOVE},
+    ev.SpareReady: {State.WRITE, State.MOVE},
+    ev.SpareFailed: {State.WRITE, State.MOVE},
+    ev.SegmentNamed: {State.WRITE, State.MOVE},
+    ev.NamingFailed: {State.WRITE, State.MOVE},
+    ev.Flushed: {State.WRITE, State.MOVE},
+    ev.PipelineFailed: {State.WRITE, State.MOVE},
+    ev.SegmentClosed: {State.WRITE, State.MOVE},
+    ev.EpochRaised: {State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
+    ev.MoveRequested: {State.START, State.FENCE, State.RECOVER, State.WRITE},
+    ev.LogStartRaised: {State.WRITE},
+    ev.IdleClose: {State.WRITE},
+    ev.StorageSlow: {State.WRITE},
+    ev.Tick: {State.WRITE, State.MOVE},
+}
+EXTERNAL = {ev.EpochRaised, ev.MoveRequested, ev.LogStartRaised, ev.IdleClose, ev.StorageSlow, ev.Tick}
+"""Events that come from outside at any time: they are never a bug."""
+
+
+def partition(**config: Any) -> Partition:
+    return Partition(KEY, "me", LogConfig(), replace(BrokerConfig(), **config))
+
+
+def batch(*, pid: int = -1, sequence: int = -1, size: int = 10) -> Batch:
+    epoch = 0 if pid >= 0 else -1
+    data = build_batch(
+        [Record(value=b"x" * size)], producer_id=pid, producer_epoch=epoch, base_sequence=sequence, base_timestamp=1
+    )
+    return Batch(memoryview(data))
+
+
+def append(machine: Partition, **options: int) -> Pending:
+    accepted = machine.append(batch(**options), 1)
+    assert isinstance(accepted, Pending)
+    return accepted
+
+
+def only(effects: list[Effect], kind: type[Effect]) -> Effect:
+    found = [effect for effect in effects if isinstance(effect, kind)]
+    assert len(found) == 1, effects
+    return found[0]
+
+
+def state_of(machine: Partition) -> State:
+    """Unlike the attribute, not narrowed by an earlier look."""
+    return machine.state
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    return [type(effect).__name__ for effect in effects]
+
+
+def claimed(record: PartitionRecord | None = None, **config: Any) -> tuple[Partition, list[Effect]]:
+    """A machine whose claim was stored, and what it then asks for."""
+    machine = partition(**config)
+    machine.handle(ev.Start(), 0)
+    effects = machine.handle(ev.RecordRead(record or PartitionRecord(), 0), 0)
+    store = only(effects, ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    return machine, machine.handle(ev.RecordStored(store.record, 1), 0)
+
+
+def writing(**config: Any) -> Partition:
+    machine, _ = claimed(**config)
+    assert machine.state is State.WRITE
+    return machine
+
+
+def opened(**config: Any) -> Partition:
+    """In WRITE with an open segment and one batch in flight."""
+    machine = writing(**config)
+    append(machine)
+    machine.after_append(0)
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    machine.handle(ev.RecordStored(store.record, 2), 0)
+    machine.handle(ev.SegmentNamed(store.record.segments[-1].name), 0)
+    machine.take(1 << 20, 0)
+    return machine
+
+
+def flush(machine: Partition) -> list[Effect]:
+    assert machine.current is not None
+    return machine.handle(ev.Flushed(machine.current.entry.name, machine.current.position), 0)
+
+
+# ------------------------------------------------------------------------------------------------------ the table
+
+
+def test_every_pair_of_state_and_event_has_a_cell() -> None:
+    """No pair is missing, none is there twice, every event class of the union is in the table."""
+    assert set(TABLE) == set(itertools.product(State, get_args(Event)))
+    assert set(EVENTS) == set(get_args(Event))
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, get_args(Event))))
+def test_a_cell_is_what_the_design_says(state: State, event: type[Event]) -> None:
+    """Handled where the design says so, ignored in terminal states, else a bug, unless it comes from outside."""
+    cell = TABLE[state, event]
+    if state in TERMINAL:
+        assert cell is Cell.LATE
+    elif state in EXPECTED[event]:
+        assert isinstance(cell, str)
+        assert callable(getattr(Partition, cell))
+    elif event in EXTERNAL:
+        assert cell is Cell.LATE
+    else:
+        assert cell is Cell.NEVER
+
+
+def sample(event: Any) -> Event:
+    """Any instance; its fields matter only to handlers."""
+    fields: dict[Any, tuple[Any, ...]] = {
+        ev.RecordRead: (OTHER, 1),
+        ev.RecordStored: (OTHER, 1),
+        ev.RecordUnknown: (OTHER,),
+        ev.RecordRefused: (OTHER, 1),
+        ev.SegmentsFenced: ((),),
+        ev.FenceFailed: ("x",),
+        ev.LogRecovered: (Recovered(end_offset=0, segments=[], bytes_read=0, labels=[]), None, (), 0),
+        ev.RecoveryFailed: ("x",),
+        ev.RecoveryRefused: ("x",),
+        ev.CheckpointWritten: (0, 0),
+        ev.SpareReady: (SPARE,),
+        ev.SpareFailed: ("x",),
+        ev.SegmentNamed: (SPARE.name,),
+        ev.NamingFailed: (SPARE.name, "x"),
+        ev.Flushed: (SPARE.name, 1),
+        ev.PipelineFailed: (SPARE.name, "x"),
+        ev.SegmentClosed: (SPARE,),
+        ev.EpochRaised: (9,),
+        ev.LogStartRaised: (1,),
+        ev.Tick: (1,),
+    }
+    instance: Event = event(*fields.get(event, ()))
+    return instance
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, get_args(Event))))
+def test_late_does_nothing_and_never_is_a_bug(state: State, event: type[Event]) -> None:
+    """LATE: no effect, no change.  NEVER: an assertion.  The rest is in the stories below."""
+    machine = partition()
+    machine.state = state
+    cell = TABLE[state, event]
+    if cell is Cell.LATE:
+        before = repr(machine)
+        assert machine.handle(sample(event), 0) == []
+        assert repr(machine) == before
+    elif cell is Cell.NEVER:
+        with pytest.raises(AssertionError):
+            machine.handle(sample(event), 0)
+
+
+# ------------------------------------------------------------------------------------------- START, FENCE, RECOVER
+
+
+def test_a_new_partition_goes_from_claim_to_write() -> None:
+    machine, effects = claimed()
+    assert machine.state is State.WRITE
+    assert machine.epoch == 1
+    assert kinds(effects) == ["StateChanged"]
+
+
+def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() -> None:
+    entry = replace(SPARE, name=SegmentName(0, 1, 0))
+    machine, effects = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,), journals=("old",)))
+    assert state_of(machine) is State.FENCE
+    assert only(effects, ev.FenceSegments) == ev.FenceSegments((entry,))
+    fenced = FencedSegment(name=entry.name, found=Found.FINAL, length=5)
+    effects = machine.handle(ev.SegmentsFenced((fenced,)), 0)
+    recover = only(effects, ev.RecoverLog)
+    assert recover == ev.RecoverLog((fenced,), (entry,), ("old",))
+    base = Checkpoint(key=KEY, segment=entry.name, position=5, end_offset=3, log_start=1)
+    recovered = Recovered(end_offset=3, segments=[], bytes_read=0, labels=[])
+    effects = machine.handle(ev.LogRecovered(recovered, base, (), 1), 0)
+    assert kinds(effects) == ["WriteIndexes", "WriteCheckpoint"]
+    assert state_of(machine) is State.RECOVER
+    with pytest.raises(RequestError) as refused:
+        machine.append(batch(), 1)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    machine.handle(ev.CheckpointWritten(3, 1), 0)
+    assert (machine.state, machine.log_start, machine.high_watermark, machine.next_offset) == (State.WRITE, 1, 3, 3)
+
+
+def test_a_claim_that_meets_a_registration_of_the_old_owner_is_claimed_again() -> None:
+    machine = partition()
+    machine.handle(ev.Start(), 0)
+    machine.handle(ev.RecordRead(PartitionRecord(epoch=3, owner="old"), 5), 0)
+    newer = PartitionRecord(epoch=3, owner="old", segments=(SPARE,))
+    store = only(machine.handle(ev.RecordRefused(newer, 6), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert (store.record.epoch, store.record.segments, store.revision) == (4, (SPARE,), 6)
+
+
+def test_a_claim_that_meets_a_higher_epoch_gives_up() -> None:
+    machine = partition()
+    machine.handle(ev.Start(), 0)
+    machine.handle(ev.RecordRead(PartitionRecord(epoch=3), 5), 0)
+    machine.handle(ev.RecordRefused(PartitionRecord(epoch=4, owner="other"), 6), 0)
+    assert machine.state is State.FENCED
+
+
+def test_an_unknown_store_is_asked_again_with_the_same_compare() -> None:
+    machine = partition()
+    machine.handle(ev.Start(), 0)
+    store = only(machine.handle(ev.RecordRead(PartitionRecord(), 0), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    delays = []
+    for _ in range(8):
+        again = only(machine.handle(ev.RecordUnknown(store.record), 0), ev.RunAgain)
+        assert isinstance(again, ev.RunAgain)
+        assert again.effect == store
+        delays.append(again.delay_ms)
+    assert delays[:3] == [100, 200, 400]
+    assert max(delays) == BrokerConfig().retry_max_ms
+
+
+def test_a_failed_recovery_begins_with_the_fence_again() -> None:
+    entry = replace(SPARE, name=SegmentName(0, 1, 0))
+    machine, _ = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,)))
+    machine.handle(ev.SegmentsFenced(()), 0)
+    again = only(machine.handle(ev.RecoveryFailed("away"), 0), ev.RunAgain)
+    assert isinstance(again, ev.RunAgain)
+    assert isinstance(again.effect, ev.FenceSegments)
+    assert machine.state is State.FENCE
+
+
+def test_refused_recovery_is_offline_with_an_alarm() -> None:
+    entry = replace(SPARE, name=SegmentName(0, 1, 0))
+    machine, _ = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,)))
+    machine.handle(ev.SegmentsFenced(()), 0)
+    effects = machine.handle(ev.RecoveryRefused("file x is short"), 0)
+    assert kinds(effects) == ["Alarm", "StateChanged"]
+    with pytest.raises(RequestError, match="file x is short"):
+        machine.append(batch(), 1)
+
+
+# ------------------------------------------------------------------------------------------------------ WRITE
+
+
+def test_the_first_batch_opens_a_segment_and_is_acknowledged_by_its_flush() -> None:
+    """create -> register (base = watermark) -> name -> write -> flush -> ack."""
+    machine = writing()
+    pending = append(machine)
+    assert kinds(machine.after_append(0)) == ["CreateSpare"]
+    assert machine.after_append(0) == []
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert store.record.segments[-1].name == SegmentName(0, 1, 0)
+    assert kinds(machine.handle(ev.RecordStored(store.record, 2), 0)) == ["NameSegment"]
+    assert kinds(machine.handle(ev.SegmentNamed(SegmentName(0, 1, 0)), 0)) == ["Wake"]
+    taken, _ = machine.take(1 << 20, 0)
+    assert taken == [pending]
+    acknowledge = only(flush(machine), ev.Acknowledge)
+    assert isinstance(acknowledge, ev.Acknowledge)
+    assert acknowledge.batches == [pending]
+    assert machine.high_watermark == machine.next_offset == 1
+
+
+def test_offsets_and_the_leader_epoch_are_assigned_in_order() -> None:
+    machine = writing()
+    assert [append(machine).batch.base_offset for _ in range(3)] == [0, 1, 2]
+    assert machine.unsent[0].batch.leader_epoch == 1
+    assert machine.unsent[0].batch.has_valid_crc
+
+
+def test_a_flush_of_another_segment_means_nothing() -> None:
+    machine = opened()
+    assert machine.handle(ev.Flushed(SegmentName(0, 1, 77), 1 << 30), 0) == []
+    assert machine.high_watermark == 0
+
+
+def test_pipeline_failure_puts_what_was_in_flight_back_in_order() -> None:
+    machine = opened()
+    append(machine)
+    append(machine)
+    assert machine.current is not None
+    failed = machine.current.entry.name
+    machine.take(1 << 20, 0)
+    append(machine)
+    effects = machine.handle(ev.PipelineFailed(failed, "x"), 0)
+    assert kinds(effects) == ["SealSegment", "CreateSpare"]
+    assert [pending.batch.base_offset for pending in machine.unsent] == [0, 1, 2, 3]
+    store = only(machine.handle(ev.SpareReady(replace(SPARE, spare="/s2")), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert [entry.name for entry in store.record.segments] == [failed, SegmentName(0, 1, 1)]
+    assert machine.handle(ev.Flushed(failed, 1 << 30), 0) == []
+
+
+def test_a_refused_registration_fences_and_rejects_everything() -> None:
+    machine = writing()
+    append(machine)
+    machine.after_append(0)
+    machine.handle(ev.SpareReady(SPARE), 0)
+    effects = machine.handle(ev.RecordRefused(PartitionRecord(epoch=2, owner="other"), 9), 0)
+    reject = only(effects, ev.Reject)
+    assert isinstance(reject, ev.Reject)
+    assert reject.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(reject.batches) == 1
+    assert kinds(effects) == ["Reject", "Abort", "StateChanged"]
+
+
+def test_roll_by_size_waits_for_the_last_flush_and_prepares_ahead() -> None:
+    machine = opened(block_bytes=1 << 20)
+    machine.config = replace(machine.config, segment_bytes=200)
+    for _ in range(3):
+        append(machine)
+    _, effects = machine.take(1 << 20, 0)
+    assert machine.current is not None
+    assert kinds(effects) == ["CreateSpare"]
+    effects = flush(machine)
+    assert kinds(effects) == ["Acknowledge", "CloseSegment"]
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert store.record.segments[-1].name.base == machine.high_watermark
+
+
+def test_a_batch_larger_than_a_block_gets_a_larger_block() -> None:
+    machine = writing(block_bytes=1 << 20)
+    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    append(machine, size=3 << 20)
+    create = only(machine.after_append(0), ev.CreateSpare)
+    assert isinstance(create, ev.CreateSpare)
+    assert create.block_bytes == 4 << 20
+
+
+def test_duplicates_wait_for_their_original() -> None:
+    machine = opened()
+    original = append(machine, pid=5, sequence=0)
+    repeated = machine.append(batch(pid=5, sequence=0), 1)
+    assert isinstance(repeated, Duplicate)
+    assert (repeated.base_offset, repeated.pending) == (1, original)
+    flush(machine)
+    machine.take(1 << 20, 0)
+    flush(machine)
+    flushed = machine.append(batch(pid=5, sequence=0), 1)
+    assert isinstance(flushed, Duplicate)
+    assert flushed.pending is None
+
+
+def test_checkpoints_by_bytes_and_by_time_one_at_a_time() -> None:
+    machine = opened(checkpoint_bytes=1 << 20, checkpoint_ms=500)
+    flush(machine)
+    assert machine.deadline_ms() == 500
+    checkpoint = only(machine.handle(ev.Tick(1), 500), ev.WriteCheckpoint)
+    assert isinstance(checkpoint, ev.WriteCheckpoint)
+    assert checkpoint.checkpoint.is_full
+    assert checkpoint.checkpoint.end_offset == 1
+    append(machine)
+    machine.take(1 << 20, 600)
+    flush(machine)
+    assert machine.handle(ev.Tick(1), 5000) == [], "one is on its way"
+    machine.handle(ev.CheckpointWritten(1, 0), 5000)
+    delta = only(machine.handle(ev.Tick(1), 5000), ev.WriteCheckpoint)
+    assert isinstance(delta, ev.WriteCheckpoint)
+    assert not delta.checkpoint.is_full
+
+
+def test_an_old_or_idle_segment_is_closed() -> None:
+    machine = opened(idle_close_ms=1000)
+    flush(machine)
+    assert "CloseSegment" in kinds(machine.handle(ev.Tick(1), 1000))
+    assert machine.current is None
+    assert machine.deadline_ms() is None
+
+
+def test_a_hung_flush_is_suspected_once_in_a_while() -> None:
+    machine = opened(slow_flush_ms=100, slow_roll_interval_ms=1000)
+    assert machine.handle(ev.Tick(1), 50) == []
+    assert kinds(machine.handle(ev.Tick(1), 100)) == ["Suspect"]
+    assert machine.handle(ev.Tick(1), 200) == []
+    assert kinds(machine.handle(ev.Tick(1), 1100)) == ["Suspect"]
+
+
+def test_a_move_flushes_closes_and_releases() -> None:
+    machine = opened()
+    assert machine.handle(ev.MoveRequested(), 0)[-1] == ev.StateChanged("MOVE")
+    with pytest.raises(RequestError):
+        machine.append(batch(), 1)
+    effects = flush(machine)
+    close = only(effects, ev.CloseSegment)
+    assert isinstance(close, ev.CloseSegment)
+    closed = close.entry.closed(machine.high_watermark, 1)
+    store = only(machine.handle(ev.SegmentClosed(closed), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert (store.record.owner, store.record.segments) == ("", (closed,))
+    machine.handle(ev.RecordStored(store.record, 3), 0)
+    assert machine.state is State.CLOSED
+
+
+def test_a_move_before_anything_was_accepted_just_ends() -> None:
+    machine = partition()
+    assert kinds(machine.handle(ev.MoveRequested(), 0)) == ["Abort", "StateChanged"]
+
+
+def test_a_raised_epoch_fences_an_equal_one_does_not() -> None:
+    machine = opened()
+    assert machine.handle(ev.EpochRaised(1), 0) == []
+    machine.handle(ev.EpochRaised(2), 0)
+    assert machine.state is State.FENCED
+
+
+def test_the_log_start_only_rises_and_is_checkpointed() -> None:
+    machine = opened()
+    flush(machine)
+    checkpoint = only(machine.handle(ev.LogStartRaised(1), 0), ev.WriteCheckpoint)
+    assert isinstance(checkpoint, ev.WriteCheckpoint)
+    assert checkpoint.checkpoint.log_start == 1
+    assert machine.handle(ev.LogStartRaised(0), 0) == []
+
+
+def test_the_next_segments_chunk_follows_the_usual_flush() -> None:
+    """At most a quarter of it, a power of two, 512 bytes when nothing is known."""
+    assert [chunk_for(size) for size in (0, 1024, 4096, 65_536, 1 << 20, 1 << 30)] == [
+        512,
+        512,
+        1024,
+        16_384,
+        65_536,
+        65_536,
+    ]
+    machine = opened()
+    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    flush(machine)
+    append(machine, size=1 << 20)
+    machine.take(1 << 20, 0)
+    flush(machine)
+    assert machine.current is not None
+    machine.handle(ev.PipelineFailed(machine.current.entry.name, "x"), 0)
+    append(machine)
+    create = only(machine.after_append(0), ev.CreateSpare)
+    assert isinstance(create, ev.CreateSpare)
+    assert create.chunk_bytes == 65_536
+
+
+def test_slow_storage_rolls_gently_and_not_too_often() -> None:
+    """The segment drains and is closed; the next roll for this reason waits its time."""
+    machine = opened(slow_roll_interval_ms=1000)
+    assert machine.handle(ev.StorageSlow(), 0) == []
+    assert "CloseSegment" in kinds(flush(machine))
+    machine = opened(slow_roll_interval_ms=1000)
+    machine.handle(ev.StorageSlow(), 0)
+    flush(machine)
+    assert not machine.may_leave_slow(999)
