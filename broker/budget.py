@@ -1,0 +1,39 @@
+"""One bound over the unacknowledged bytes of all partitions (rule 8): past it producers wait, nothing is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Budget:
+    """Counts bytes taken and given back; who wants more waits until the count is under ``limit``."""
+
+    __slots__ = ("_waiting", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def has_room(self) -> bool:
+        return self.used < self.limit
+
+    def take(self, size: int) -> None:
+        """Never refused: one batch may pass the bound, so that a large one is not shut out for ever."""
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        if self._waiting and self.has_room:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def room(self) -> None:
+        """Until there is room."""
+        while not self.has_room:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future

@@ -1,0 +1,241 @@
+"""The broker: opens and closes partitions, and owns what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator
+
+from bmq.broker import events as ev
+from bmq.broker.budget import Budget
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.health import NodeHealth
+from bmq.broker.janitor import Janitor, JanitorConfig
+from bmq.broker.journals import JournalCache
+from bmq.broker.scheduler import Alarms, FlushScheduler
+from bmq.broker.shared import Shared
+from bmq.broker.transitions import TERMINAL
+from bmq.broker.writer import PartitionWriter
+from bmq.core.clock import Clock, SystemClock
+from bmq.core.model import PartitionKey
+from bmq.meta.kv import KeyValue
+from bmq.meta.registration import Registration, broker_key
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.journal import JournalWriter
+from bmq.storage.layout import PartitionPath
+
+_log = logging.getLogger("bmq.broker")
+_UPKEEP_S = 1.0
+_SEAL_S = 5.0
+
+
+def new_incarnation(node_id: int = 0) -> str:
+    """Unique per process start: it names the journals, the owner in the store and the lease holder on storage."""
+    return f"{node_id}-{uuid.uuid4().hex[:16]}"
+
+
+class Broker:
+    """One process's partitions.  Use as ``async with``; the file system's holder must be ``incarnation``'s own."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        kv: KeyValue,
+        *,
+        incarnation: str,
+        cluster: str = "bmq",
+        clock: Clock | None = None,
+        config: BrokerConfig | None = None,
+        upkeep: JanitorConfig | None = None,
+    ) -> None:
+        self.config = config or BrokerConfig()
+        self.config.validate()
+        clock = clock or SystemClock()
+        self.journal = JournalWriter(fs, incarnation, self._snapshot)
+        self._partitions: dict[PartitionKey, PartitionWriter] = {}
+        self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
+        self._opening = asyncio.Semaphore(self.config.open_parallel)
+        self.alarms_raised: list[str] = []
+        self.shared = Shared(
+            fs=fs,
+            kv=kv,
+            cluster=cluster,
+            incarnation=incarnation,
+            clock=clock,
+            config=self.config,
+            journal=self.journal,
+            journals=JournalCache(fs),
+            scheduler=FlushScheduler(self.config.flushes_total, self.config.flushes_per_partition),
+            alarms=Alarms(lambda: int(clock.monotonic() * 1000)),
+            health=NodeHealth(),
+            budget=Budget(self.config.buffer_bytes_total),
+            report=self._report,
+        )
+        self.janitor = Janitor(self.shared, self.partitions, upkeep)
+        self._registration = Registration(kv, broker_key(cluster, incarnation), {"incarnation": incarnation})
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        await self._registration.start()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._journal_task(), name="journal"),
+            loop.create_task(self._membership(), name="membership"),
+            loop.create_task(self._upkeep(), name="upkeep"),
+            loop.create_task(self.janitor.run(), name="janitor"),
+            loop.create_task(self._seal_journals(), name="journal sealing"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """None of these may fail: without its journal or its membership a broker must not go on."""
+        if task.cancelled() or task.exception() is None:
+            return
+        self._report(f"bug: the {task.get_name()} task failed: {task.exception()!r}")
+        self._fence_all()
+
+    # --------------------------------------------------------------------------------------------------- partitions
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def partitions(self) -> list[PartitionWriter]:
+        """Those held now."""
+        return list(self._partitions.values())
+
+    def get(self, key: PartitionKey) -> PartitionWriter | None:
+        return self._partitions.get(key)
+
+    async def open(self, path: PartitionPath, key: PartitionKey, config: LogConfig | None = None) -> PartitionWriter:
+        """Take a partition over; returns when it accepts batches.  RequestError when it ends otherwise."""
+        held = self._partitions.get(key)
+        if held is not None and held.partition.state not in TERMINAL:
+            raise ValueError(f"{path} is open already")
+        async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
+            writer = PartitionWriter(self.shared, path, key, config or LogConfig())
+            self._partitions[key] = writer
+            self._departed.pop(key, None)
+            writer.start()
+            await writer.wait_open()
+        return writer
+
+    async def move(self, key: PartitionKey) -> None:
+        """Hand the partition over and forget it."""
+        writer = self._partitions[key]
+        await writer.move()
+        self._forget(key, writer)
+
+    def _forget(self, key: PartitionKey, writer: PartitionWriter) -> None:
+        if self._partitions.get(key) is writer:
+            del self._partitions[key]
+            final = writer.partition.full_checkpoint()
+            if final is not None:
+                self._departed[key] = final
+
+    async def close(self) -> None:
+        """Hand everything over, then leave."""
+        journal, *others = self._tasks or (None,)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*(self._close_one(key) for key in list(self._partitions)))
+        self.shared.alarms.close()
+        self.journal.close()
+        if journal is not None:
+            await asyncio.gather(journal, return_exceptions=True)
+        await self._registration.stop()
+
+    async def _close_one(self, key: PartitionKey) -> None:
+        async with self._opening:  # the same bound as for opening
+            await self.move(key)
+
+    # ---------------------------------------------------------------------------------------------------- the tasks
+
+    def _snapshot(self) -> Iterator[Checkpoint]:
+        """Of every partition held, and of those that were: a record may name this journal until a successor's own
+        checkpoint is durable, and a moved log start stands nowhere else."""
+        for writer in self._partitions.values():
+            checkpoint = writer.partition.full_checkpoint()
+            if checkpoint is not None:
+                yield checkpoint
+        for key, departed in self._departed.items():
+            if key not in self._partitions:
+                yield departed
+
+    async def _journal_task(self) -> None:
+        await self.journal.run()
+
+    async def _membership(self) -> None:
+        """The store says that we are gone: stop acting on what we owned before anything else."""
+        await self._registration.run()
+        self._report("the store says that this broker's lease is gone")
+        self._fence_all()
+
+    def _fence_all(self) -> None:
+        for writer in list(self._partitions.values()):
+            if writer.partition.state not in TERMINAL:
+                writer.post(ev.EpochRaised(writer.partition.epoch + 1))
+
+    async def _seal_journals(self) -> None:
+        while True:
+            await asyncio.sleep(_SEAL_S)
+            await self.journal.seal_abandoned()
+
+    async def _upkeep(self) -> None:
+        """Once a second: probe excluded nodes, leave slow ones, close the idlest pipelines past the bound, forget
+        partitions that were lost.  Costs by the open pipelines, not by the partitions."""
+        while True:
+            await asyncio.sleep(_UPKEEP_S)
+            await self._probe()
+            busy = self.shared.busy
+            busy.difference_update([writer for writer in busy if not writer.has_files])
+            self._leave_slow_nodes()
+            self._bound_pipelines()
+            while self.shared.fenced:
+                writer = self.shared.fenced.pop()
+                await writer.abandon()
+                self._forget(writer.partition.key, writer)
+
+    def _leave_slow_nodes(self) -> None:
+        health, now_ms = self.shared.health, self.shared.now_ms()
+        slow = set(health.outliers())
+        if not slow:
+            return
+        for writer in sorted(self.shared.busy, key=lambda writer: str(writer.path)):
+            if writer.has_node(slow) and health.take_roll_token(now_ms):
+                health.slow(sorted(slow), now_ms)
+                writer.post(ev.StorageSlow())
+
+    async def _probe(self) -> None:
+        health, now_ms = self.shared.health, self.shared.now_ms()
+        for node in health.to_probe(now_ms):
+            try:
+                is_up = await self.shared.fs.probe(node)
+            except StorageError:
+                is_up = False
+            if is_up:
+                health.restored(node)
+
+    def _bound_pipelines(self) -> None:
+        opened = [writer for writer in self.shared.busy if writer.partition.current is not None]
+        excess = len(opened) - self.config.open_pipelines_max
+        if excess <= 0:
+            return
+        opened.sort(key=lambda w: w.partition.current.last_write_ms if w.partition.current else 0)
+        for writer in opened[:excess]:
+            writer.post(ev.IdleClose())
+
+    def _report(self, message: str) -> None:
+        _log.error("%s", message)
+        self.alarms_raised.append(message)
+        del self.alarms_raised[:-100]

@@ -1,0 +1,74 @@
+"""A segment's files on storage: the spare, its final name, its index."""
+
+from __future__ import annotations
+
+from bmq.broker import events as ev
+from bmq.broker.shared import Shared
+from bmq.core.model import SegmentName
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    Appender,
+    CreateOptions,
+    Lease,
+    NoSuchFile,
+    PipelineFailed,
+    write_once,
+)
+from bmq.storage.layout import PartitionPath
+from bmq.storage.segment import encode_idx
+
+
+class SegmentFiles:
+    """One partition's."""
+
+    __slots__ = ("_is_synced", "_shared", "path")
+
+    def __init__(self, shared: Shared, path: PartitionPath, *, is_synced: bool) -> None:
+        self._shared = shared
+        self._is_synced = is_synced
+        self.path = path
+
+    def lease(self, entry: SegmentEntry) -> Lease:
+        """Under its final name or still under its spare one."""
+        return Lease(paths=(self.path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
+
+    async def create(self, effect: ev.CreateSpare) -> Appender:
+        """An open file under a spare name, on nodes that are not known to be bad."""
+        shared = self._shared
+        path = self.path.spare(effect.epoch, effect.serial, shared.incarnation)
+        options = CreateOptions(
+            block_bytes=effect.block_bytes,
+            chunk_bytes=effect.chunk_bytes,
+            exclude=shared.health.excluded(shared.now_ms()),
+        )
+        try:
+            return await shared.fs.create(path, options)
+        except PipelineFailed as error:
+            shared.health.failed(error.suspects, shared.now_ms())
+            raise
+
+    async def rename(self, entry: SegmentEntry, final: str) -> None:
+        """Give the spare its final name; an earlier attempt of ours may have done so unheard."""
+        try:
+            await self._shared.fs.rename(entry.spare, final)
+        except (NoSuchFile, AlreadyExists):
+            status = await self._shared.fs.status(final)
+            if status.file_id != entry.file_id:
+                raise
+
+    async def write_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
+        """Once; one that is there already says the same of the bytes it covers.
+
+        It gets its name when it is whole: a torn index would stand in the way of a right one.  It is as durable as
+        its segment's records: one that a loss of power damages is no index, and the segment is scanned.
+        """
+        final = self.path.idx(name)
+        draft = f"{self.path.folder}/.idx-{name}-{self._shared.incarnation}"
+        try:
+            await self._shared.fs.delete(draft)
+            await write_once(self._shared.fs, draft, encode_idx(checkpoint), sync=self._is_synced)
+            await self._shared.fs.rename(draft, final)
+        except AlreadyExists:
+            await self._shared.fs.delete(draft)

@@ -1,0 +1,120 @@
+"""Taking a predecessor's log over: fence its segments, find the last checkpoint, read on from there (rule 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from bmq.broker import events as ev
+from bmq.broker.events import Event
+from bmq.broker.producers import ProducerTable
+from bmq.broker.segment_files import SegmentFiles
+from bmq.broker.shared import Shared
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.recovery import FencedSegment, Found, Offline, recover
+from bmq.storage.segment import decode_idx
+
+IDX_ATTEMPTS = 3
+
+
+class Takeover:
+    """One partition's; all of it may be repeated."""
+
+    __slots__ = ("_index_interval_bytes", "_key", "_segments", "_shared")
+
+    def __init__(self, shared: Shared, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int) -> None:
+        self._shared = shared
+        self._segments = segments
+        self._key = key
+        self._index_interval_bytes = index_interval_bytes
+
+    async def fence(self, entry: SegmentEntry) -> FencedSegment:
+        """Stop whoever writes the segment.  StorageError: to be tried again."""
+        if entry.is_closed:
+            return FencedSegment(name=entry.name, found=Found.FINAL, length=entry.length)
+        try:
+            length = await self._shared.fs.fence(self._segments.lease(entry))
+        except NoSuchFile:
+            return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
+        try:
+            status = await self._shared.fs.status(self._segments.path.log(entry.name))
+        except NoSuchFile:
+            return FencedSegment(name=entry.name, found=Found.SPARE, length=0)
+        # The namespace's length, not the fence's: concat may have made a closed one longer.
+        return FencedSegment(name=entry.name, found=Found.FINAL, length=max(length, status.length))
+
+    async def recover(self, effect: ev.RecoverLog) -> Event:
+        """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
+        key = self._key
+        found = await asyncio.gather(
+            *(self._shared.journals.find(incarnation, key) for incarnation in effect.journals),
+            *(self._closed_checkpoint(entry) for entry in effect.entries if entry.is_closed),
+        )
+        base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
+        log_start = max((c.log_start for c in found if c is not None), default=0)
+        producers = ProducerTable(base.producers if base is not None else ())
+        wall_ms = self._shared.clock.now_ms()
+        recovered = await recover(
+            self._shared.fs,
+            self._segments.path,
+            effect.segments,
+            base,
+            lambda batch: producers.replay(batch, wall_ms),
+            index_interval_bytes=self._index_interval_bytes,
+        )
+        if isinstance(recovered, Offline):
+            return ev.RecoveryRefused(recovered.reason)
+        return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
+
+    async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:
+        """From the closed segment's index.
+
+        When retention took it: what the record itself says of its end.  When it is damaged: nothing, and the segment
+        is scanned like an open one.
+        """
+        try:
+            status = await self._shared.fs.status(self._segments.path.idx(entry.name))
+            data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
+        except NoSuchFile:
+            return Checkpoint(
+                key=self._key,
+                segment=entry.name,
+                position=entry.length,
+                end_offset=entry.end_offset,
+                log_start=0,
+                is_closed=True,
+            )
+        try:
+            return replace(decode_idx(data), is_full=True)
+        except FormatError as error:
+            self._shared.report(f"{self._segments.path.idx(entry.name)}: {error}: scanning the segment")
+            return None
+
+    async def write_indexes(self, effect: ev.WriteIndexes) -> None:
+        """The ``.idx`` of what was scanned.  Readers manage without, so this gives up after a few attempts."""
+        segments = effect.recovered.segments
+        for segment in segments:
+            checkpoint = Checkpoint(
+                key=self._key,
+                segment=segment.name,
+                position=segment.length,
+                end_offset=segment.end_offset,
+                log_start=effect.log_start,
+                is_closed=True,
+                max_timestamp=segment.index.max_timestamp,
+                max_timestamp_offset=segment.index.max_timestamp_offset,
+                index=segment.index.entries,
+                epochs=tuple(segment.epochs),
+                producers=effect.producers if segment is segments[-1] else (),
+            )
+            for attempt in range(IDX_ATTEMPTS):
+                try:
+                    await self._segments.write_idx(segment.name, checkpoint)
+                    break
+                except StorageError as error:
+                    if attempt + 1 == IDX_ATTEMPTS:
+                        self._shared.report(f"{self._segments.path.idx(segment.name)}: not written: {error!r}")

@@ -1,0 +1,359 @@
+"""Turns (broker/scheduler.py): flushes in fair order and within their bounds, and alarms on time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bmq.broker.scheduler import Alarms, FlushScheduler
+from tests.simulation.loop import run
+
+
+class Sender:
+    """A partition with ``unsent`` flushes' worth of data; each sent flush is noted in ``sent``."""
+
+    def __init__(self, name: int, sent: list[Sender], unsent: int = 0) -> None:
+        self.name = name
+        self.in_line = False
+        self.flights = 0
+        self.unsent = unsent
+        self._sent = sent
+
+    def __repr__(self) -> str:
+        return f"<Sender {self.name} unsent={self.unsent} flights={self.flights}>"
+
+    def send(self) -> bool:
+        if self.unsent == 0:
+            return False
+        self.unsent -= 1
+        self._sent.append(self)
+        return True
+
+    @property
+    def has_unsent(self) -> bool:
+        return self.unsent > 0
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# ----------------------------------------------------------------------------------------------------------- flushes
+
+
+def test_a_lone_writer_is_flushed_in_the_next_turn() -> None:
+    """No timer: group commit costs a lone writer nothing.  What it appends in the same turn goes out together."""
+
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler, sender = FlushScheduler(64, 8), Sender(0, sent, 1)
+        scheduler.want(sender)
+        scheduler.want(sender)
+        assert sent == []
+        await asyncio.sleep(0)
+        assert (sent, scheduler.outstanding, sender.flights) == ([sender], 1, 1)
+        assert asyncio.get_running_loop().time() == 0.0
+
+    run(main())
+
+
+def test_first_come_first_served() -> None:
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler = FlushScheduler(2, 1)
+        senders = [Sender(n, sent, 1) for n in range(5)]
+        for sender in senders:
+            scheduler.want(sender)
+        await turns()
+        assert sent == senders[:2]
+        for n in range(5):
+            scheduler.landed(senders[n])
+            await turns()
+        assert sent == senders
+        assert scheduler.outstanding == 0
+
+    run(main())
+
+
+def test_partitions_take_turns() -> None:
+    """One with much to send does not starve the others: with all of them busy their flushes stay within one."""
+
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler = FlushScheduler(3, 8)
+        senders = [Sender(n, sent, 1000) for n in range(10)]
+        for sender in senders:
+            scheduler.want(sender)
+        landed = 0
+        for _ in range(500):
+            await turns()
+            while landed < len(sent):
+                scheduler.landed(sent[landed])
+                landed += 1
+                await turns()
+        counts = Counter(sender.name for sender in sent)
+        assert len(counts) == 10
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+    run(main())
+
+
+def test_a_late_comer_waits_for_one_round_only() -> None:
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler = FlushScheduler(1, 8)
+        busy = [Sender(n, sent, 1000) for n in range(4)]
+        for sender in busy:
+            scheduler.want(sender)
+        await turns()
+        late = Sender(99, sent, 1)
+        scheduler.want(late)
+        for _ in range(len(busy) + 1):  # the first has had its turn, and stands in line again before it
+            scheduler.landed(sent[-1])
+            await turns()
+        assert sent[-1] is late
+
+    run(main())
+
+
+def test_no_more_than_its_share_of_one_partition() -> None:
+    """``per_partition`` flushes in flight, the next when one has landed, though the window has room."""
+
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler, sender = FlushScheduler(64, 3), Sender(0, sent, 10)
+        scheduler.want(sender)
+        await turns(20)
+        assert (len(sent), sender.flights, sender.in_line) == (3, 3, False)
+        scheduler.want(sender)  # at its bound: not put in line, its landing will see to it
+        await turns(20)
+        assert (len(sent), sender.in_line) == (3, False)
+        scheduler.landed(sender)
+        await turns(20)
+        assert (len(sent), sender.flights) == (4, 3)
+
+    run(main())
+
+
+def test_nothing_to_send_takes_no_place() -> None:
+    """A partition that wanted, but has lost its pipeline meanwhile, leaves the line and may come again."""
+
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler = FlushScheduler(1, 1)
+        empty, other = Sender(0, sent), Sender(1, sent, 1)
+        scheduler.want(empty)
+        scheduler.want(other)
+        await turns()
+        assert (sent, scheduler.outstanding, empty.flights, empty.in_line) == ([other], 1, 0, False)
+        scheduler.landed(other)
+        empty.unsent = 1
+        scheduler.want(empty)
+        await turns()
+        assert sent == [other, empty]
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bounds_hold_and_everything_is_sent(seed: int) -> None:
+    """Random appends and landings, in any order across partitions: never past the window or a partition's share,
+    never idle while somebody could send, and in the end nothing is left and all is accounted for."""
+    rng = random.Random(seed)
+    window, share = rng.randint(1, 6), rng.randint(1, 3)
+
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler = FlushScheduler(window, share)
+        senders = [Sender(n, sent) for n in range(rng.randint(1, 8))]
+        flying: list[Sender] = []
+        seen = appended = 0
+        while appended < 200 or flying or any(sender.unsent for sender in senders):
+            if appended < 200 and rng.random() < 0.5:
+                sender = rng.choice(senders)
+                sender.unsent += 1
+                appended += 1
+                scheduler.want(sender)
+            if flying and rng.random() < 0.5:
+                scheduler.landed(flying.pop(rng.randrange(len(flying))))
+            if rng.random() < 0.7:
+                await turns()
+                flying += sent[seen:]
+                seen = len(sent)
+                assert scheduler.outstanding == len(flying) <= window
+                assert {s.name: s.flights for s in senders if s.flights} == Counter(s.name for s in flying)
+                assert max(sender.flights for sender in senders) <= share
+                can_send = any(sender.unsent and sender.flights < share for sender in senders)
+                assert not can_send or scheduler.outstanding == window
+        assert len(sent) == 200
+        assert scheduler.outstanding == 0
+        assert not any(sender.in_line or sender.flights for sender in senders)
+
+    run(main())
+
+
+def test_a_bug_in_one_partition_does_not_hold_up_the_line() -> None:
+    """The exception goes to the loop's handler, the others are served."""
+    sent: list[Sender] = []
+
+    class Broken(Sender):
+        def send(self) -> bool:
+            raise ZeroDivisionError("a bug")
+
+    async def main() -> None:
+        scheduler = FlushScheduler(4, 1)
+        for sender in (Broken(0, sent, 1), Sender(1, sent, 1), Broken(2, sent, 1), Sender(3, sent, 1)):
+            scheduler.want(sender)
+        await turns(10)
+
+    with pytest.raises(ZeroDivisionError):
+        run(main())
+    assert [sender.name for sender in sent] == [1, 3]
+
+
+# ------------------------------------------------------------------------------------------------------------ alarms
+
+
+def now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+class Bell:
+    """Alarms by the loop's time, and when each rang."""
+
+    def __init__(self) -> None:
+        self.alarms = Alarms(now_ms)
+        self.rung: list[tuple[int, str]] = []
+
+    def set(self, time_ms: int, name: str, then: Callable[[], None] | None = None) -> None:
+        def ring() -> None:
+            self.rung.append((now_ms(), name))
+            if then is not None:
+                then()
+
+        self.alarms.at(time_ms, ring)
+
+
+def on_loop(main: Callable[[Bell], Coroutine[Any, Any, None]]) -> Bell:
+    async def start() -> Bell:
+        bell = Bell()
+        await main(bell)
+        return bell
+
+    return run(start())
+
+
+def test_alarms_ring_once_in_order_of_time() -> None:
+    """In whatever order they are set; equal times in the order of setting."""
+
+    async def main(bell: Bell) -> None:
+        for time_ms, name in ((300, "c"), (100, "a"), (300, "d"), (200, "b"), (300, "e"), (50, "first")):
+            bell.set(time_ms, name)
+        await asyncio.sleep(10)
+
+    rung = on_loop(main).rung
+    assert [name for _, name in rung] == ["first", "a", "b", "c", "d", "e"]
+    for (at, _), due in zip(rung, (50, 100, 200, 300, 300, 300), strict=True):
+        assert due <= at <= due + 1
+
+
+def test_a_time_that_has_passed_rings_at_once_but_not_within_the_call() -> None:
+    async def main(bell: Bell) -> None:
+        await asyncio.sleep(1)
+        bell.set(10, "late")
+        bell.set(1000, "now")
+        assert bell.rung == []
+        await turns()
+        assert bell.rung == [(1000, "late"), (1000, "now")]
+
+    on_loop(main)
+
+
+def test_an_alarm_may_set_others() -> None:
+    """Also for now, and earlier than all that wait."""
+
+    async def main(bell: Bell) -> None:
+        def more() -> None:
+            bell.set(100, "again")
+            bell.set(200, "later")
+
+        bell.set(500, "last")
+        bell.set(100, "first", then=more)
+        await asyncio.sleep(1)
+
+    assert [name for _, name in on_loop(main).rung] == ["first", "again", "later", "last"]
+
+
+def test_closing_rings_nothing_more() -> None:
+    """Not what waits, not what is set later; from within an alarm too."""
+
+    async def main(bell: Bell) -> None:
+        bell.set(100, "first", then=bell.alarms.close)
+        bell.set(100, "same time")
+        bell.set(200, "later")
+        await asyncio.sleep(1)
+        bell.set(1500, "after")
+        await asyncio.sleep(1)
+        bell.alarms.close()  # once more does no harm
+
+    assert [name for _, name in on_loop(main).rung] == ["first"]
+
+
+def test_all_alarms_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 8: a thousand deadlines are one timer of the loop, moved only when an earlier one is set."""
+
+    async def main(bell: Bell) -> None:
+        loop = asyncio.get_running_loop()
+        calls: list[float] = []
+        call_later = loop.call_later
+
+        def counted(delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+            calls.append(delay)
+            return call_later(delay, callback, *args)
+
+        monkeypatch.setattr(loop, "call_later", counted)
+        for n in range(1000):
+            bell.set(1000 + n, str(n))
+        assert len(calls) == 1
+        bell.set(10, "earlier")
+        assert len(calls) == 2
+
+    on_loop(main)
+
+
+def test_a_clock_that_lags_behind_the_loop_rings_late_not_early() -> None:
+    """The deadline is the clock's: a timer that comes too soon is set again."""
+    rung: list[int] = []
+
+    async def main() -> None:
+        def slow_ms() -> int:
+            return now_ms() // 2
+
+        alarms = Alarms(slow_ms)
+        alarms.at(100, lambda: rung.append(slow_ms()))
+        await asyncio.sleep(10)
+
+    run(main())
+    assert len(rung) == 1
+    assert 100 <= rung[0] <= 101
+
+
+def test_a_bug_in_one_alarm_does_not_silence_the_others() -> None:
+    rung: list[str] = []
+
+    async def main() -> None:
+        alarms = Alarms(now_ms)
+        alarms.at(100, lambda: [][0])
+        alarms.at(100, lambda: rung.append("same time"))
+        alarms.at(200, lambda: rung.append("later"))
+        await asyncio.sleep(1)
+
+    with pytest.raises(IndexError):
+        run(main())
+    assert rung == ["same time", "later"]
