@@ -1,0 +1,668 @@
+"""DESIGN's rules, each by its number, and the histories that its review found, each by its name.
+
+Small stories on the memory file system and virtual time; the judge of ``world`` closes each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bmq.broker import events as ev
+from bmq.broker.transitions import State
+from bmq.broker.writer import ALARM_MS_MAX, PartitionWriter
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta import ownership
+from bmq.meta.kv import Delete, Put
+from bmq.meta.memory import KvFaults
+from bmq.storage.filesystem import LeaseLost, StorageError
+from bmq.storage.memory import Faults, MemoryFileSystem
+from tests.simulation.loop import run
+from tests.simulation.world import KEY, PATH, SMALL, Process, Sent, World, make, read_log, until
+
+HUNG = Faults(ack_s=(1e6, 1e6))
+RECORD = ownership.partition_key("bmq", KEY)
+
+
+def story(body: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Run ``body`` in a new world, then let the judge look at the log."""
+
+    async def main() -> None:
+        world = World(7, **options)
+        await body(world)
+        await world.verdict()
+
+    run(main(), 7)
+
+
+async def owner(world: World, name: str | None = None) -> Process:
+    process = world.process(name)
+    await until(lambda: process.is_serving)
+    return process
+
+
+def writer_of(process: Process) -> PartitionWriter:
+    assert process.writer is not None
+    return process.writer
+
+
+async def write(process: Process, numbers: range, *, producer: int = 1, size: int = 100) -> None:
+    """Append and wait; the judge is told."""
+    for number in numbers:
+        sent = Sent(producer, number)
+        offset = await writer_of(process).append(make(producer, number, pid=producer, size=size))
+        process.world.judge.acknowledge(sent, offset)
+
+
+async def names(world: World) -> list[str]:
+    fs = MemoryFileSystem(world.storage, "lister")
+    return [status.path.rsplit("/", 1)[-1] async for status in fs.list(PATH.folder)]
+
+
+def logs(found: list[str]) -> list[str]:
+    return [name for name in found if name.endswith(".log")]
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 1
+
+
+def test_rule_1_acked_means_flushed() -> None:
+    """While datanodes have not answered, neither does the broker, and the watermark stands still."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(1))
+        world.storage.faults = replace(Faults(), ack_s=(0.3, 0.3))
+        future = writer_of(process).append(make(1, 1, pid=1, size=10))
+        await asyncio.sleep(0.2)
+        assert not future.done()
+        assert writer_of(process).partition.high_watermark == 1
+        assert await future == 1
+        assert writer_of(process).partition.high_watermark == 2
+
+    story(body)
+
+
+def test_rule_1_namenode_restarted_before_the_first_length_was_told() -> None:
+    """A block whose length nobody told may be dropped in lease recovery: the first ack comes after the telling."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(1))
+        world.storage.restart_namenode(0.0)
+        world.storage.faults = replace(Faults(), lease_recovery=1.0)
+        process.crash()
+        await owner(world)
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 2
+
+
+def test_rule_2_visible_means_flushed() -> None:
+    """Datanodes show bytes that were never acknowledged; the watermark does not reach them."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        world.storage.faults = replace(HUNG, early_bytes=1.0)
+        writer_of(process).append(make(1, 2, pid=1, size=900))
+        await asyncio.sleep(0.5)
+        fs = MemoryFileSystem(world.storage, "reader")
+        log = next(name for name in await names(world) if name.endswith(".log"))
+        shown = len(await fs.read(f"{PATH.folder}/{log}", 0, 1 << 20))
+        segment = writer_of(process).partition.current
+        assert segment is not None
+        assert shown > segment.flushed, "the story needs bytes that are visible and not acknowledged"
+        assert writer_of(process).partition.high_watermark == 2
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 3
+
+
+def test_rule_3_registered_before_written() -> None:
+    """When a final name appears, the record already lists it with its lease."""
+
+    async def body(world: World) -> None:
+        seen: list[str] = []
+        rename = MemoryFileSystem.rename
+
+        async def watched(self: MemoryFileSystem, source: str, target: str) -> None:
+            if target.endswith(".log"):
+                entry = world.store.get(RECORD)
+                assert entry is not None
+                listed = [PATH.log(segment.name) for segment in ownership.decode(entry.value).segments]
+                assert target in listed
+                seen.append(target)
+            await rename(self, source, target)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryFileSystem, "rename", watched)
+            await write(await owner(world), range(12), size=900)
+        assert len(seen) >= 3
+
+    story(body)
+
+
+@pytest.mark.parametrize("fault", ["unknown_applied", "unknown_lost", "unknown_late"])
+def test_rule_3_an_unknown_registration_is_resolved_before_any_ack(fault: str) -> None:
+    """etcd's answer is lost, applied or not or later: one segment comes of it, written once."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        process.kv.faults = KvFaults(**{fault: 1.0})
+        future = writer_of(process).append(make(1, 0, pid=1, size=10))
+        await asyncio.sleep(1.0)
+        if fault != "unknown_applied":  # an applied one is recognised when it is refused the second time
+            assert not future.done()
+        process.kv.faults = KvFaults()
+        world.judge.acknowledge(Sent(1, 0), await future)
+        assert len(logs(await names(world))) == 1
+
+    story(body)
+
+
+CRASH_POINTS = ("before create", "after create", "before register", "after register", "before rename", "after rename")
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_rule_3_owner_dies_around_create_register_rename(point: str) -> None:
+    """Wherever the owner dies in opening a segment, the next one finds the whole log and goes on."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(3))
+        when, operation = point.split()
+        _die(process, when, {"create": "create", "register": "commit", "rename": "rename"}[operation])
+        world.storage.kill_datanode(_current_nodes(process)[0])  # forces the next segment
+        writer_of(process).append(make(1, 3, pid=1, size=10))
+        await until(lambda: not process.is_alive)
+        successor = await owner(world)
+        await write(successor, range(3, 6))
+
+    story(body)
+
+
+def _current_nodes(process: Process) -> tuple[str, ...]:
+    writer = writer_of(process)
+    assert writer.partition.current is not None
+    return writer._files[writer.partition.current.entry.spare].nodes
+
+
+def _die(process: Process, when: str, operation: str) -> None:
+    """Let the process die right before or right after its next call of ``operation`` takes effect."""
+    target: Any = process.kv if operation == "commit" else process.fs
+    original = getattr(target, operation)
+
+    async def dying(*args: Any, **kwargs: Any) -> Any:
+        if when == "before":
+            process.crash()
+        answer = await original(*args, **kwargs)
+        process.crash()
+        await asyncio.Event().wait()
+        return answer
+
+    setattr(target, operation, dying)
+
+
+def test_rule_3_idle_file_reopened_by_a_zombie() -> None:
+    """An idle segment is closed for good.  A zombie may take its lease again; to write, it must register: refused."""
+
+    async def body(world: World) -> None:
+        zombie = await owner(world)
+        await write(zombie, range(2))
+        await asyncio.sleep(SMALL.idle_close_ms / 1000 * 2)
+        assert writer_of(zombie).partition.current is None, "the story needs an idle, closed segment"
+        closed = logs(await names(world))
+        heir = await owner(world)
+        await write(heir, range(2, 4))
+        with pytest.raises(RequestError) as refused:
+            await writer_of(zombie).append(make(1, 2, pid=1, size=10))
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert writer_of(zombie).partition.state is State.FENCED
+        # Bytes that the zombie's file system would still add to the closed file lie past the next one's base (rule 5).
+        appender = await zombie.fs.append(f"{PATH.folder}/{closed[0]}")
+        appender.write(make(1, 2, pid=1, size=10))
+        await appender.flush()
+        await appender.close()
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 4
+
+
+def test_rule_4_fence_before_read_and_no_write_before_the_checkpoint() -> None:
+    """The successor's calls come in this order: claim, fence, read, checkpoint; only then are batches accepted."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(4))
+        calls: list[str] = []
+        successor = world.process()
+        for name in ("fence", "read"):
+            _record(successor.fs, name, calls)
+        _record(successor.kv, "commit", calls)
+        world.storage.faults = replace(Faults(), ack_s=(0.2, 0.2))
+        while not successor.is_serving:
+            writer = successor.broker.get(KEY)
+            if writer is not None and writer.partition.state is not State.WRITE:
+                with pytest.raises(RequestError):
+                    writer.append(make(1, 4, pid=1, size=10))
+            await asyncio.sleep(0.01)
+        segment_reads = [n for n, call in enumerate(calls) if call.startswith("read") and ".log" in call]
+        claim = next(n for n, call in enumerate(calls) if call.startswith("commit") and "partitions" in call)
+        fence = next(n for n, call in enumerate(calls) if call.startswith("fence"))
+        assert claim < fence < min(segment_reads)
+        assert successor.broker.journal.records_written > 0, "accepted before its checkpoint was durable"
+
+    story(body)
+
+
+def _record(target: Any, name: str, calls: list[str]) -> None:
+    original = getattr(target, name)
+
+    async def recorded(*args: Any, **kwargs: Any) -> Any:
+        calls.append(f"{name} {args}")
+        return await original(*args, **kwargs)
+
+    setattr(target, name, recorded)
+
+
+def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
+    """Storage lost flushed bytes: the partition goes OFFLINE with an alarm; nothing is cut, nothing accepted."""
+
+    async def main() -> None:
+        world = World(7)
+        process = await owner(world)
+        await write(process, range(4))
+        await asyncio.sleep(1.0)  # a checkpoint covers them
+        process.crash()
+        name = logs(await names(world))[0]
+        file = next(
+            f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name)
+        )
+        del file.data[len(file.data) // 2 :]
+        for replica in file.replicas:
+            replica.length = min(replica.length, len(file.data))
+        heir = world.process()
+        await until(lambda: heir.writer is not None)
+        assert writer_of(heir).partition.state is State.OFFLINE
+        assert "shorter than its checkpoint" in heir.broker.alarms_raised[0]
+        with pytest.raises(RequestError) as refused:
+            writer_of(heir).append(make(1, 4, pid=1, size=10))
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(main(), 7)
+
+
+def test_rule_4_a_bad_batch_before_a_good_one_is_offline() -> None:
+    """A flipped bit in the middle is damage, not a torn end."""
+
+    async def main() -> None:
+        world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 20, checkpoint_ms=1 << 20))
+        process = await owner(world)
+        await write(process, range(4))
+        process.crash()
+        name = logs(await names(world))[0]
+        file = next(
+            f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name)
+        )
+        file.data[70] ^= 1
+        heir = world.process()
+        await until(lambda: heir.writer is not None)
+        assert writer_of(heir).partition.state is State.OFFLINE
+        assert "damaged in the middle" in heir.broker.alarms_raised[0]
+
+    run(main(), 7)
+
+
+def test_rule_4_a_torn_last_batch_ends_the_log_logically() -> None:
+    """Half of an unacknowledged batch is on storage: the log ends before it, the file keeps its bytes."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(3))
+        segment = writer_of(process).partition.current
+        assert segment is not None
+        appender = writer_of(process)._files[segment.entry.spare]
+        appender.write(make(1, 3, pid=1, size=500)[:300])
+        await appender.flush()
+        process.crash()
+        heir = await owner(world)
+        assert writer_of(heir).partition.high_watermark == 3
+        await write(heir, range(3, 5))
+        fs = MemoryFileSystem(world.storage, "reader")
+        assert (await fs.status(PATH.log(segment.entry.name))).length == segment.flushed + 300
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 5
+
+
+def test_rule_5_two_segments_open_at_once_and_leftovers_ignored() -> None:
+    """After a fail-over the old file holds bytes past the next one's base; both are open when the owner dies."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(3))
+        world.storage.faults = replace(HUNG, early_bytes=1.0)
+        future = writer_of(process).append(make(1, 3, pid=1, size=800))
+        await asyncio.sleep(0.1)
+        world.storage.faults = Faults()
+        _stop_sealing(process)
+        world.storage.kill_datanode(_current_nodes(process)[0])
+        world.judge.acknowledge(Sent(1, 3), await future)
+        await write(process, range(4, 6))
+        assert len(world.storage.open_files()) >= 3, "two segments and the journal should be open"
+        process.crash()
+        heir = await owner(world)
+        await write(heir, range(6, 8))
+
+    story(body)
+
+
+def _stop_sealing(process: Process) -> None:
+    async def never(lease: object) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    process.fs.fence = never  # type: ignore[method-assign]
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 6
+
+
+def test_rule_6_failover_is_a_new_file_and_late_acks_mean_nothing() -> None:
+    """A dead datanode: the same bytes at the same offsets in a new file without it; the producer sees only latency."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        nodes = _current_nodes(process)
+        world.storage.faults = replace(Faults(), ack_s=(0.5, 0.5))
+        futures = [writer_of(process).append(make(1, n, pid=1, size=50)) for n in range(2, 6)]
+        await asyncio.sleep(0.1)
+        world.storage.kill_datanode(nodes[1])
+        assert await asyncio.gather(*futures) == [2, 3, 4, 5]
+        for n, future in zip(range(2, 6), futures, strict=True):
+            world.judge.acknowledge(Sent(1, n), future.result())
+        assert len(logs(await names(world))) == 2
+        assert nodes[1] not in _current_nodes(process)
+
+    story(body)
+
+
+def test_rule_6_late_ack_after_a_same_epoch_failover() -> None:
+    """The old pipeline answers after the next segment was registered: nothing is acknowledged by it."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        partition = writer_of(process).partition
+        assert partition.current is not None
+        old = partition.current.entry.name
+        world.storage.faults = replace(Faults(), ack_s=(3.0, 3.0))
+        future = writer_of(process).append(make(1, 2, pid=1, size=50))
+        await asyncio.sleep(0.05)
+        writer_of(process).post(ev.PipelineFailed(old, "given up as too slow"))
+        writer_of(process).post(ev.Flushed(old, 1 << 30))
+        assert not future.done()
+        assert partition.high_watermark == 2
+        world.judge.acknowledge(Sent(1, 2), await future)
+        assert partition.current is not None
+        assert partition.current.entry.name != old
+
+    story(body)
+
+
+def test_rule_6_a_hung_pipeline_rolls() -> None:
+    """A stopped datanode answers nothing: after a while the segment goes on elsewhere, without it."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        stopped = _current_nodes(process)[2]
+        world.storage.stop_datanode(stopped)
+        await write(process, range(2, 4))
+        assert stopped not in _current_nodes(process)
+
+    story(body)
+
+
+def test_rule_6_a_slow_node_is_left() -> None:
+    """It answers, 400 ms late: found by the pipelines without it, left with a gentle roll, and not taken again."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        world.storage.slow_datanode("dn2", 0.4)
+        health = process.broker.shared.health
+        number = 0
+        while "dn2" not in health.excluded(process.broker.shared.now_ms()):
+            await write(process, range(number, number + 1), size=900)
+            number += 1
+            assert number < 200, "the slow node was never found out"
+        await asyncio.sleep(3)
+        assert health.excluded(process.broker.shared.now_ms()) == ("dn2",), "a probe says nothing of slowness"
+        await write(process, range(number, number + 4), size=900)
+        assert "dn2" not in _current_nodes(process)
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 7
+
+
+def test_rule_7_the_store_is_not_a_data_path() -> None:
+    """A hundred batches in a segment cost no write to the store; with the store away, produce goes on, rolls wait."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(1), size=5)
+        before = world.store.get(RECORD)
+        await write(process, range(1, 20), size=5)
+        assert world.store.get(RECORD) == before
+        world.store.stop()
+        partition = writer_of(process).partition
+        assert partition.current is not None
+        room = SMALL_ROOM - partition.current.position
+        await write(process, range(20, 22), size=5)  # still fits
+        assert room > 0
+        stuck = writer_of(process).append(make(1, 22, pid=1, size=2900))
+        await asyncio.sleep(5)
+        assert not stuck.done()
+        assert partition.state is State.WRITE
+        world.store.start(asyncio.get_running_loop().time())
+        world.judge.acknowledge(Sent(1, 22), await stuck)
+
+    story(body)
+
+
+SMALL_ROOM = 3000 + 1
+
+
+def test_rule_7_a_higher_epoch_stops_the_old_owner_at_its_next_segment() -> None:
+    """A zombie that nobody told is refused when it registers, before anything it wrote could be acknowledged."""
+
+    async def body(world: World) -> None:
+        zombie = await owner(world)
+        await write(zombie, range(2))
+        zombie.pause()
+        future = writer_of(zombie).append(make(2, 0, pid=2, size=50))
+        heir = await owner(world)
+        await write(heir, range(2, 4))
+        zombie.resume()
+        with pytest.raises(RequestError):
+            await future
+        assert writer_of(zombie).partition.state is State.FENCED
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 8
+
+
+def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
+    """After its idle close a partition waits for nothing."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        await asyncio.sleep(SMALL.idle_close_ms / 1000 + ALARM_MS_MAX / 1000)
+        writer = writer_of(process)
+        assert not writer._tasks
+        assert writer.partition.deadline_ms() is None
+        assert not writer._files
+        assert process.broker.shared.alarms._heap == []
+
+    story(body)
+
+
+# ---------------------------------------------------------------------------------------------------------- rule 9
+
+
+def test_rule_9_duplicate_while_its_original_hangs() -> None:
+    """The repeated batch is answered with its first offset, and not before the original is flushed."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(1))
+        world.storage.faults = replace(Faults(), ack_s=(0.4, 0.4))
+        original = writer_of(process).append(make(1, 1, pid=1, size=10))
+        await asyncio.sleep(0.1)
+        repeated = writer_of(process).append(make(1, 1, pid=1, size=10))
+        await asyncio.sleep(0.1)
+        assert not repeated.done()
+        assert await original == await repeated == 1
+        world.judge.acknowledge(Sent(1, 1), 1)
+        assert await writer_of(process).append(make(1, 1, pid=1, size=10)) == 1
+        world.idempotent.add(1)
+
+    story(body)
+
+
+def test_rule_9_a_backfill_of_old_records_stays_idempotent() -> None:
+    """Producer state expires by when it was last heard of, not by the records' own (here: 1970's) timestamps."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        await asyncio.sleep(5)  # several checkpoints, each of which expires producers
+        assert await writer_of(process).append(make(1, 1, pid=1, size=100)) == 1
+        world.idempotent.add(1)
+
+    story(body)
+
+
+def test_rule_9_checkpoints_hold_only_flushed_producer_state() -> None:
+    """A checkpoint written while a batch hangs does not speak of it."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        world.storage.faults = HUNG
+        writer_of(process).append(make(1, 2, pid=1, size=10))
+        checkpoint = writer_of(process).partition.full_checkpoint()
+        assert checkpoint is not None
+        assert [batch.base_sequence for batch in checkpoint.producers[0].batches] == [0, 1]
+
+    story(body)
+
+
+# --------------------------------------------------------------------------------------------------------- rule 10
+
+
+def test_rule_10_the_log_start_moves_in_the_journal_first() -> None:
+    """DeleteRecords returns when the new start is durable; the next owner knows it."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(6))
+        world.judge.start_asked = 4
+        await writer_of(process).delete_before(4)
+        process.crash()
+        heir = await owner(world)
+        assert writer_of(heir).partition.log_start == 4
+
+    story(body)
+
+
+def test_rule_10_a_zombie_may_not_move_the_log_start() -> None:
+    """It is durable in the zombie's journal, but the ownership is asked for before the caller is told."""
+
+    async def body(world: World) -> None:
+        zombie = await owner(world)
+        await write(zombie, range(6))
+        heir = await owner(world)
+        world.judge.start_asked = 4
+        with pytest.raises(RequestError):
+            await writer_of(zombie).delete_before(4)
+        assert writer_of(heir).partition.log_start == 0
+
+    story(body)
+
+
+# --------------------------------------------------------------------------------------------------------- the ends
+
+
+def test_a_planned_move_hands_over_everything() -> None:
+    """Flushed, closed, released; the successor has nothing to fence or scan, and knows the producers."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(5))
+        futures = [writer_of(process).append(make(1, n, pid=1, size=50)) for n in range(5, 8)]
+        await process.broker.move(KEY)
+        for n, future in zip(range(5, 8), futures, strict=True):
+            world.judge.acknowledge(Sent(1, n), future.result())
+        assert writer_of(process).partition.state is State.CLOSED
+        record = world.store.get(RECORD)
+        assert record is not None
+        assert ownership.decode(record.value).owner == ""
+        assert PATH.folder not in " ".join(world.storage.open_files())
+        heir = await owner(world)
+        assert await writer_of(heir).append(make(1, 7, pid=1, size=50)) == 7
+
+    story(body)
+
+
+def test_a_deleted_record_fences_its_owner() -> None:
+    """The key is gone (the topic was deleted): the owner's next registration is refused."""
+
+    async def main() -> None:
+        world = World(7)
+        process = await owner(world)
+        world.store.commit([], [Delete(RECORD)], asyncio.get_running_loop().time())
+        with pytest.raises(RequestError):
+            await writer_of(process).append(make(1, 0, pid=1, size=10))
+        assert writer_of(process).partition.state is State.FENCED
+        world.store.commit([], [Put("/other", b"")], asyncio.get_running_loop().time())
+
+    run(main(), 7)
+
+
+def test_the_model_itself_a_deleted_open_file_is_still_acknowledged() -> None:
+    """Why nothing open is ever deleted: its writer hears nothing of it."""
+
+    async def main() -> None:
+        world = World(7)
+        fs = MemoryFileSystem(world.storage, "writer")
+        appender = await fs.create("/x/file")
+        appender.write(b"one")
+        await appender.flush()
+        await fs.delete("/x/file")
+        appender.write(b"two")
+        assert await appender.flush() == 6
+        with pytest.raises((LeaseLost, StorageError)):
+            await appender.close()
+        assert await read_log(fs, 0) == []
+
+    run(main(), 7)
