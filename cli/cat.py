@@ -1,0 +1,140 @@
+"""``bmq segment cat``: the records themselves."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from bmq.cli.blocks import Damage, walk_batches
+from bmq.cli.output import format_time, json_bytes, print_json, text_bytes
+from bmq.cli.targets import PartitionFiles, Segment, Targets
+from bmq.cli.verify import read_index_file
+from bmq.core.errors import FormatError
+from bmq.core.record_reader import StoredRecord, read_records
+from bmq.core.records import Batch
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.index import SegmentIndex
+from bmq.storage.segment import decode_idx
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What is still to be printed."""
+
+    offset: int
+    end_offset: int | None
+    left: int | None
+    bytes_max: int
+    as_json: bool
+    is_damaged: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.left == 0
+
+    def is_past(self, offset: int) -> bool:
+        return self.end_offset is not None and offset >= self.end_offset
+
+
+async def cat(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
+    """0, or 1 when something on the way could not be read; the rest is printed all the same."""
+    wanted = _Wanted(
+        offset=arguments.offset,
+        end_offset=arguments.end_offset,
+        left=arguments.max_records,
+        bytes_max=arguments.batch_bytes_max,
+        as_json=arguments.json,
+    )
+    for files, segments in targets.partitions:
+        for segment in segments:
+            if wanted.is_done:
+                break
+            if not _misses(segment, wanted):
+                await _cat_segment(fs, files, segment, wanted)
+    return int(wanted.is_damaged)
+
+
+def _misses(segment: Segment, wanted: _Wanted) -> bool:
+    """Whether no offset that is wanted can be in the segment; its name and its successors' tell."""
+    ends_before = segment.limit is not None and segment.limit <= wanted.offset
+    return segment.is_superseded or ends_before or wanted.is_past(segment.name.base)
+
+
+async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, wanted: _Wanted) -> None:
+    length = await fs.visible_length(segment.log)
+    start = await _start(fs, segment, wanted.offset)
+    due = segment.name.base
+    async with aclosing(walk_batches(fs, segment.log, start, length, due)) as items:
+        async for item in items:
+            if wanted.is_done or (segment.limit is not None and due >= segment.limit):
+                return
+            if isinstance(item, Damage):
+                _complain(segment, item, wanted)
+                continue
+            due = item.batch.next_offset
+            if wanted.is_past(item.batch.base_offset):
+                return
+            if due > wanted.offset:
+                _print_batch(files, segment, item.position, item.batch, wanted)
+
+
+async def _start(fs: FileSystem, segment: Segment, offset: int) -> int:
+    """Where to begin reading; the index spares reading all before, and is not needed."""
+    if offset <= segment.name.base or not segment.has_idx:
+        return 0
+    try:
+        checkpoint = decode_idx(await read_index_file(fs, segment.idx))
+    except FormatError:
+        return 0
+    return SegmentIndex(entries=checkpoint.index).position_of(offset)
+
+
+def _complain(segment: Segment, damage: Damage, wanted: _Wanted) -> None:
+    """A torn end is how a log may end; anything else is a hole."""
+    if damage.is_tail:
+        text = f"note: the last {damage.size} bytes at {damage.position} are no whole batch ({damage.fault})"
+    else:
+        wanted.is_damaged = True
+        text = f"{damage.size} bytes at {damage.position} are left out ({damage.fault})"
+    print(f"bmq: {segment.log}: {text}", file=sys.stderr)
+
+
+def _print_batch(files: PartitionFiles, segment: Segment, position: int, batch: Batch, wanted: _Wanted) -> None:
+    try:
+        for record in read_records(batch, bytes_max=wanted.bytes_max):
+            if wanted.is_done or wanted.is_past(record.offset):
+                return
+            if record.offset < wanted.offset:
+                continue
+            _print_record(files, record, wanted, is_control=batch.is_control)
+            if wanted.left is not None:
+                wanted.left -= 1
+    except FormatError as error:
+        wanted.is_damaged = True
+        print(f"bmq: {segment.log}: batch at {position}, offset {batch.base_offset}: {error}", file=sys.stderr)
+
+
+def _print_record(files: PartitionFiles, record: StoredRecord, wanted: _Wanted, *, is_control: bool) -> None:
+    topic, partition = files.label
+    if wanted.as_json:
+        fields: dict[str, object] = {
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": json_bytes(record.key),
+            "value": json_bytes(record.value),
+            "headers": [{"key": name, "value": json_bytes(value)} for name, value in record.headers],
+        }
+        if is_control:
+            fields["isControl"] = True
+        print_json(fields)
+        return
+    headers = ",".join(f"{text_bytes(name.encode())}={text_bytes(value)}" for name, value in record.headers)
+    cells = [str(partition), str(record.offset), format_time(record.timestamp)]
+    cells += [text_bytes(record.key), text_bytes(record.value), headers]
+    if is_control:
+        cells.append("[control]")
+    print("\t".join(cells))

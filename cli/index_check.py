@@ -1,0 +1,131 @@
+"""An ``.idx`` against the batches of its ``.log``: pure, fed in order of position."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from bmq.cli.blocks import Damage, FoundBatch
+from bmq.cli.findings import Finding
+from bmq.cli.targets import Segment
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.index import ENTRY
+
+_READERS = "Readers that seek by offset or time begin in the wrong place."
+_REBUILD = "The index does not describe this file. The log itself is not touched by this: readers can scan it instead."
+
+
+class IndexCheck:
+    """Follows the entries while the batches go by."""
+
+    def __init__(self, segment: Segment, index: Checkpoint, length: int, add: Callable[[Finding], None]) -> None:
+        self._segment = segment
+        self._index = index
+        self._length = length
+        self._add = add
+        self._next = 0  # entry to be met
+        self._is_whole = True  # every batch so far was seen
+        self._max_timestamp = -1
+        self._max_timestamp_offset = -1
+        self._epochs: list[tuple[int, int]] = []
+        self._end: tuple[int, int] | None = (0, segment.name.base) if index.position == 0 else None
+        self._check_head()
+
+    def on_batch(self, found: FoundBatch) -> None:
+        batch = found.batch
+        if found.position >= self._index.position:
+            return  # joined to the segment later, or leftovers: not what this index describes
+        self._meet(found)
+        if batch.max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._max_timestamp_offset = batch.max_timestamp, batch.base_offset
+        if not self._epochs or self._epochs[-1][0] != batch.leader_epoch:
+            self._epochs.append((batch.leader_epoch, batch.base_offset))
+        if found.end >= self._index.position:
+            self._end = (found.end, batch.next_offset)
+
+    def on_damage(self, damage: Damage) -> None:
+        """What the index says of these bytes cannot be judged, nor what it says of the whole."""
+        self._is_whole = False
+        entries, end = self._index.index, damage.position + damage.size
+        while self._next < len(entries) and entries[self._next + 1] < end:
+            self._next += ENTRY
+        if damage.position < self._index.position <= end:
+            self._end = (self._index.position, self._index.end_offset)
+
+    def finish(self, segment_end: int | None) -> None:
+        """``segment_end``: where the segment ends because the next one's base is reached, else None."""
+        index = self._index
+        if self._end is None:
+            if segment_end is not None:
+                self._fault(
+                    f"describes {index.position} bytes, but the segment ends at {segment_end}: the next begins there",
+                    "It counts leftovers of a failed write: readers would see records that were never accepted.",
+                    segment_end,
+                    None,
+                )
+            return  # else the log ends or is damaged before it: the segment's check has told
+        if self._end != (index.position, index.end_offset):
+            self._fault(
+                f"says that offset {index.end_offset} is at position {index.position}; in the log a batch ends at"
+                f" {self._end[0]} with offset {self._end[1]}",
+                _REBUILD,
+                index.position,
+                index.end_offset,
+            )
+        if self._next < len(index.index):
+            offset, position = index.index[self._next], index.index[self._next + 1]
+            self._fault(f"an entry for offset {offset} points at position {position}, where no batch begins",
+                        _READERS, position, offset)  # fmt: skip
+        if self._is_whole:
+            self._check_sums()
+
+    def _check_sums(self) -> None:
+        """What is known of the segment when all its batches were seen."""
+        index = self._index
+        said = (index.max_timestamp, index.max_timestamp_offset)
+        if said != (self._max_timestamp, self._max_timestamp_offset):
+            self._fault(
+                f"largest timestamp {said[0]} at offset {said[1]}; in the log it is {self._max_timestamp} at"
+                f" {self._max_timestamp_offset}",
+                "A look-up of the largest timestamp, and retention by time, are answered wrongly.",
+                None,
+                said[1],
+            )
+        if tuple(self._epochs) != index.epochs:
+            self._fault(
+                f"leader epochs {list(index.epochs)}; in the log they are {self._epochs}",
+                "OffsetForLeaderEpoch is answered wrongly: a consumer that checks for lost data is misled.",
+                None,
+                None,
+            )
+
+    def _check_head(self) -> None:
+        index = self._index
+        if index.segment != self._segment.name:
+            self._fault(f"belongs to segment {index.segment}", _REBUILD, None, None)
+        if not (index.is_closed and index.is_full):
+            self._fault("holds a checkpoint of an open segment", _REBUILD, None, None)
+        positions = index.index[1::ENTRY]
+        offsets = index.index[0::ENTRY]
+        for name, values in (("positions", positions), ("offsets", offsets)):
+            if any(a >= b for a, b in itertools.pairwise(values)):
+                self._fault(f"its {name} do not ascend", _READERS, None, None)
+
+    def _meet(self, found: FoundBatch) -> None:
+        """Entries up to this batch's place: each must be it."""
+        entries = self._index.index
+        while self._next < len(entries) and entries[self._next + 1] <= found.position:
+            offset, position, timestamp = entries[self._next : self._next + ENTRY]
+            self._next += ENTRY
+            if position != found.position:
+                what = f"an entry for offset {offset} points at position {position}, where no batch begins"
+            elif offset != found.batch.base_offset:
+                what = f"an entry says offset {offset} where the log has {found.batch.base_offset}"
+            elif self._is_whole and timestamp != self._max_timestamp:
+                what = f"an entry says that timestamps reach {timestamp} before it; in the log {self._max_timestamp}"
+            else:
+                continue
+            self._fault(what, _READERS, position, offset)
+
+    def _fault(self, what: str, meaning: str, position: int | None, offset: int | None) -> None:
+        self._add(Finding(file=self._segment.idx, what=what, meaning=meaning, position=position, offset=offset))

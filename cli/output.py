@@ -1,0 +1,67 @@
+"""Lines for people and lines for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the year 9999, where datetime ends
+
+
+def print_json(fields: Mapping[str, object]) -> None:
+    print(json.dumps(fields, separators=(",", ":")))
+
+
+class Table:
+    """A table printed row by row: columns are as wide as said, wider cells push the rest of their row."""
+
+    def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
+        """``columns``: title and width; a negative width aligns to the left."""
+        self._columns = columns
+        self._has_titles = False
+
+    def row(self, *cells: object) -> None:
+        if not self._has_titles:
+            self._has_titles = True
+            print(self._line([title for title, _ in self._columns]))
+        print(self._line([str(cell) for cell in cells]))
+
+    def _line(self, cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(-width) if width < 0 else cell.rjust(width)
+            for cell, (_, width) in zip(cells, self._columns, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+
+def format_time(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC; the bare number when it is no time of ours."""
+    if not 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
+        return "-" if timestamp_ms == -1 else str(timestamp_ms)
+    return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_bytes(data: bytes | None) -> object:
+    """UTF-8 as a string, other bytes as ``{"base64": ...}``, null as null."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def text_bytes(data: bytes | None) -> str:
+    """One line without tabs: UTF-8 with control characters escaped, other bytes as ``base64:...``."""
+    if data is None:
+        return "null"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(data).decode()}"
+    if text.isprintable():
+        return text.replace("\\", "\\\\")
+    return "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,152 @@
+"""``bmq segment``: look into a root's files without any server.
+
+It only reads, and needs no running broker: it may be used on a live cluster, on a stopped one, or on a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Awaitable, Callable
+from urllib.parse import unquote, urlsplit
+
+from bmq.cli.cat import cat
+from bmq.cli.dump import dump
+from bmq.cli.targets import Targets, UsageError, find_targets
+from bmq.cli.verify import verify
+from bmq.core.errors import FormatError
+from bmq.core.record_reader import RECORDS_BYTES_MAX
+from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.open import open_filesystem
+
+EXIT_USAGE = 2
+
+Command = Callable[[FileSystem, Targets, argparse.Namespace], Awaitable[int]]
+
+_DESCRIPTION = """\
+Look into the files of a root: segments (.log), their indexes (.idx) and brokers' journals (.jnl).
+Nothing is written and no broker is asked, so this works on a live cluster, on a stopped one and on a copy.
+
+  dump    what the files say: batch headers, index entries, checkpoints
+  verify  whether everything is there and right; what is wrong, where, and what it means
+  cat     the records, decompressed
+"""
+
+_EPILOG = """\
+files to look at:
+  Either paths within the root, as in /topics/orders/<id>/0/00000000000000000000-00000001-0000.log, or a topic by
+  --topic, with all its partitions or one: its segments are taken in the order in which they were registered.
+
+exit status:
+  0  all is well      1  faults or damage were found      2  wrong usage, or the storage cannot be read
+
+A log that is being written may end in bytes that its owner has not acknowledged yet.
+"""
+
+_EXAMPLES = {
+    "dump": "bmq segment dump --root file:///var/lib/bmq --topic orders --partition 0",
+    "verify": "bmq segment verify --root hdfs://namenode:8020/bmq --topic orders --records",
+    "cat": "bmq segment cat --root file:///var/lib/bmq --topic orders --offset 1000 --max-records 10 --json",
+}  # fmt: skip
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "segment",
+        help="dump, verify or print a log's files, without a server",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="dump|verify|cat", required=True)
+    dumping = _add_action(actions, "dump", dump, "what the files say: batch headers, index entries, checkpoints")
+    dumping.add_argument(
+        "--entries", action="store_true", help="of a journal, also the index entries and producers of each checkpoint"
+    )
+    verifying = _add_action(actions, "verify", verify, "whether everything is there and right, and what is not")
+    verifying.add_argument("--records", action="store_true", help="also decompress every batch and parse its records")
+    _add_cat(_add_action(actions, "cat", cat, "the records: key, value, headers, timestamp, offset"))
+
+
+def _add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(
+        name,
+        help=text,
+        description=f"Print {text}." if name != "verify" else f"Check {text}.",
+        epilog=f"example:\n  {_EXAMPLES[name]}\n\n{_EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="a .log, .idx or .jnl file within the root")
+    parser.add_argument(
+        "--root",
+        default=os.environ.get("BMQ_ROOT"),
+        metavar="URL",
+        help="file:///folder, hdfs://host:port/folder or webhdfs://host:port/folder; default: $BMQ_ROOT",
+    )
+    parser.add_argument("--topic", help="look at this topic instead of paths")
+    parser.add_argument("--partition", type=_number, metavar="P", help="only this partition of the topic")
+    parser.add_argument("--topic-id", metavar="ID", help="which one, when a name was deleted and used again")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run, command=command)
+    return parser
+
+
+def _add_cat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--offset", type=_number, default=0, metavar="N", help="the first offset to print (default: 0)")
+    parser.add_argument("--end-offset", type=_number, metavar="N", help="stop before this offset")
+    parser.add_argument("--max-records", type=_number, metavar="N", help="stop after so many records")
+    parser.add_argument(
+        "--batch-bytes-max",
+        type=_number,
+        default=RECORDS_BYTES_MAX,
+        metavar="N",
+        help="refuse a batch that decompresses to more than this (default: %(default)s)",
+    )
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status; errors go to standard error in one line."""
+    try:
+        return asyncio.run(_run(arguments))
+    except (UsageError, StorageError, FormatError) as error:
+        sys.stdout.flush()
+        print(f"bmq: {_describe(error)}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    if not arguments.root:
+        raise UsageError("which root? Give --root URL, or set BMQ_ROOT")
+    _check_folder(arguments.root)
+    fs = await open_filesystem(arguments.root, holder=f"bmq-segment-{uuid.uuid4().hex}")
+    try:
+        targets = await find_targets(fs, arguments)
+        command: Command = arguments.command
+        if command is cat and (targets.indexes or targets.journals):
+            raise UsageError("cat prints the records of .log files; use dump for an .idx or a .jnl")
+        return await command(fs, targets, arguments)
+    finally:
+        await fs.close()
+
+
+def _check_folder(root: str) -> None:
+    """A mistyped local root must not become a new, empty one."""
+    parts = urlsplit(root)
+    if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
+        raise UsageError(f"{root}: there is no such folder")
+
+
+def _describe(error: Exception) -> str:
+    """Its text; with its kind when the text is no sentence."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,212 @@
+"""The rules that one segment's files must keep, checked batch by batch: pure, the caller reads.
+
+``on_batch`` and ``on_damage`` are called in order of position, then ``finish``.  Each finding says what is wrong,
+where, and what it means for the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bmq.cli.blocks import Damage, FoundBatch
+from bmq.cli.findings import Finding
+from bmq.cli.index_check import IndexCheck
+from bmq.cli.targets import Segment
+from bmq.core.errors import FormatError
+from bmq.core.record_reader import read_records
+from bmq.storage.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a journal's checkpoint says was flushed in a segment."""
+
+    position: int
+    end_offset: int
+
+
+class SegmentCheck:
+    """One ``.log`` against its name, its neighbours, its ``.idx`` and its last checkpoint."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        length: int,
+        index: Checkpoint | None,
+        covered: Covered | None,
+        add: Callable[[Finding], None],
+        *,
+        with_records: bool = False,
+        shows_open_files: bool = True,
+    ) -> None:
+        """``shows_open_files``: False when an open file may hold more than ``length``."""
+        self.segment = segment
+        self.length = length
+        self.batches = 0
+        self.position = 0  # where the good batches end
+        self.offset: int | None = segment.name.base  # due next; None behind damage, where any will do
+        self.end_offset = segment.name.base
+        self._covered = covered
+        self._add = add
+        self._with_records = with_records
+        self._may_be_longer = index is None and not shows_open_files
+        self._epoch = segment.name.epoch
+        self._tail: Damage | None = None
+        self._index = IndexCheck(segment, index, length, add) if index is not None else None
+        self._index_position = index.position if index is not None else 0
+        self._seen_covered = covered is None or covered.position == 0
+
+    @property
+    def is_complete(self) -> bool:
+        """The next segment's base is reached: what follows are leftovers."""
+        return self.segment.limit is not None and self.end_offset >= self.segment.limit
+
+    def on_batch(self, found: FoundBatch) -> None:
+        batch = found.batch
+        self._check_offset(found)
+        if batch.count != batch.last_offset_delta + 1 or batch.count < 1:
+            self._fault(
+                f"the header counts {batch.count} records, its offsets {batch.last_offset_delta + 1}",
+                "No broker accepts such a batch: it was written by something else.",
+                found.position,
+                batch.base_offset,
+            )
+        if batch.leader_epoch < self._epoch:
+            self._fault(
+                f"leader epoch {batch.leader_epoch} follows {self._epoch}",
+                "An owner of an older epoch wrote behind a newer one: its file was not fenced.",
+                found.position,
+                batch.base_offset,
+            )
+        self._epoch = max(self._epoch, batch.leader_epoch)
+        if self._with_records:
+            self._check_records(found)
+        if self._index is not None:
+            self._index.on_batch(found)
+        self.batches += 1
+        self.position, self.end_offset = found.end, max(self.end_offset, batch.next_offset)
+        self.offset = batch.next_offset
+        self._check_covered()
+
+    def on_damage(self, damage: Damage) -> None:
+        if self._index is not None:
+            self._index.on_damage(damage)
+        if damage.is_tail:
+            self._tail = damage
+            return
+        self._fault(
+            f"{damage.size} bytes are no batch ({damage.fault}); good batches follow at"
+            f" {damage.position + damage.size}",
+            "BROKEN in the middle: bytes were damaged after they were written, or two writers met. Another replica may"
+            " have them right. A recovery that reads this takes the partition OFFLINE.",
+            damage.position,
+            self.offset,
+        )
+        self.offset = None
+
+    def finish(self) -> None:
+        """Called when the file, or what counts of it, has been read."""
+        is_short = self._check_promises()
+        if self._index is not None:
+            self._index.finish(self.position if self.is_complete else None)
+        if is_short:
+            return
+        if self._tail is not None and not self.is_complete:
+            self._note(
+                f"the last {self._tail.size} bytes are a torn write ({self._tail.fault})",
+                "Harmless: its writer is in this batch, or died in it; it was never acknowledged. The log ends here.",
+                self._tail.position,
+                self.end_offset,
+            )
+        elif self.position < self.length:
+            self._note(
+                f"{self.length - self.position} bytes behind the segment's end are ignored",
+                f"Leftovers of a failed write: the next segment begins at offset {self.segment.limit} and holds what"
+                " counts.",
+                self.position,
+                self.end_offset,
+            )
+
+    def _check_promises(self) -> bool:
+        """Whether something that was flushed is missing; told once, by the strongest witness."""
+        end_position = self.position
+        if self._covered is not None and self._covered.position > self.length:
+            what = f"the file has {self.length} bytes, a checkpoint says that {self._covered.position} were flushed"
+        elif self._index_position > self.length:
+            what = f"the file has {self.length} bytes, its .idx describes {self._index_position}"
+        elif self._tail is not None and self._covered is not None and self._covered.position > end_position:
+            what = f"damaged from here on ({self._tail.fault}); a checkpoint says {self._covered.position} were flushed"
+        elif self._tail is not None and self._index_position > end_position:
+            what = f"damaged from here on ({self._tail.fault}); the .idx describes {self._index_position} bytes"
+        elif self.segment.limit is not None and self.end_offset < self.segment.limit:
+            what = f"ends before offset {self.segment.limit}, where the next segment begins"
+            what += f" ({self._tail.fault})" if self._tail is not None else ""
+        else:
+            return False
+        if self._may_be_longer and self._tail is None:
+            meaning = "WebHDFS shows of an open file only what the NameNode knows. Verify it by the hdfs:// address."
+            self._note(what, meaning, end_position, self.end_offset)
+            return True
+        meaning = "Acknowledged data is missing: storage lost it, or the file was cut or copied in part."
+        self._fault(what, meaning, end_position, self.end_offset)
+        return True
+
+    def _check_offset(self, found: FoundBatch) -> None:
+        base, due, limit = found.batch.base_offset, self.offset, self.segment.limit
+        if due is not None and base > due:
+            self._fault(
+                f"base offset {base}, expected {due}: {base - due} offsets are missing",
+                "Offsets of a log are dense: a batch was lost, or the file was put together wrongly.",
+                found.position,
+                due,
+            )
+        elif due is not None and base < due:
+            self._fault(
+                f"base offset {base}, expected {due}: offsets stand twice",
+                "A batch was written twice, or two owners wrote to this file.",
+                found.position,
+                base,
+            )
+        if limit is not None and base < limit < found.batch.next_offset:
+            self._fault(
+                f"the batch reaches offset {found.batch.last_offset}, but the next segment begins at {limit}",
+                "The segments overlap inside a batch; a segment begins where a flushed batch ended.",
+                found.position,
+                base,
+            )
+
+    def _check_records(self, found: FoundBatch) -> None:
+        try:
+            for _ in read_records(found.batch):
+                pass
+        except FormatError as error:
+            self._fault(
+                f"its records cannot be read: {error}",
+                "The CRC is right, so the producer sent it so: consumers will fail at this batch.",
+                found.position,
+                found.batch.base_offset,
+            )
+
+    def _check_covered(self) -> None:
+        """The checkpoint's position must be a batch's end, with the checkpoint's offset."""
+        covered = self._covered
+        if covered is None or self._seen_covered or self.position < covered.position:
+            return
+        self._seen_covered = True
+        if (self.position, self.end_offset) != (covered.position, covered.end_offset):
+            self._fault(
+                f"a checkpoint says offset {covered.end_offset} is at position {covered.position},"
+                f" but a batch ends at {self.position} with offset {self.end_offset}",
+                "The journal and the file disagree: one of them is not what the owner wrote.",
+                covered.position,
+                covered.end_offset,
+            )
+
+    def _fault(self, what: str, meaning: str, position: int | None, offset: int | None) -> None:
+        self._add(Finding(file=self.segment.log, what=what, meaning=meaning, position=position, offset=offset))
+
+    def _note(self, what: str, meaning: str, position: int, offset: int) -> None:
+        self._add(
+            Finding(file=self.segment.log, what=what, meaning=meaning, is_fault=False, position=position, offset=offset)
+        )

@@ -1,0 +1,163 @@
+"""Which files a command line means: paths within the root, or a topic's partitions found by listing."""
+
+from __future__ import annotations
+
+import uuid
+from argparse import Namespace
+from dataclasses import dataclass, field
+
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.storage import layout
+from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.recovery import ends
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense; the text says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment in its folder.  ``limit`` is the offset where the ones after it take over (rule 5)."""
+
+    folder: str
+    name: SegmentName
+    limit: int | None
+    has_log: bool
+    has_idx: bool
+
+    @property
+    def log(self) -> str:
+        return f"{self.folder}/{self.name}.log"
+
+    @property
+    def idx(self) -> str:
+        return f"{self.folder}/{self.name}.idx"
+
+    @property
+    def is_superseded(self) -> bool:
+        """Later segments begin at or below its base: nothing of it counts."""
+        return self.limit is not None and self.limit <= self.name.base
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """One partition's segments in registration order."""
+
+    folder: str
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def key(self) -> PartitionKey | None:
+        """The partition, when the folder lies where a partition's folder belongs."""
+        parts = self.folder.split("/")
+        if len(parts) != 5 or f"/{parts[1]}" != layout.TOPICS or not parts[4].isdecimal():
+            return None
+        try:
+            return PartitionKey(uuid.UUID(parts[3]), int(parts[4]))
+        except ValueError:
+            return None
+
+    @property
+    def label(self) -> tuple[str, int]:
+        """Topic and partition number as far as the folder tells."""
+        parts = self.folder.split("/")
+        return (parts[2], int(parts[4])) if self.key is not None else (self.folder, -1)
+
+    def find(self, name: SegmentName) -> Segment:
+        for segment in self.segments:
+            if segment.name == name:
+                return segment
+        raise NoSuchFile(f"{self.folder}/{name}: no such segment")
+
+
+@dataclass(slots=True)
+class Targets:
+    """``partitions``: whose chosen segments are wanted; ``indexes`` and ``journals`` were named as paths."""
+
+    partitions: list[tuple[PartitionFiles, list[Segment]]] = field(default_factory=list)
+    indexes: list[tuple[PartitionFiles, Segment]] = field(default_factory=list)
+    journals: list[str] = field(default_factory=list)
+
+
+async def find_targets(fs: FileSystem, arguments: Namespace) -> Targets:
+    """UsageError or NoSuchFile with what to do about it."""
+    if bool(arguments.paths) == (arguments.topic is not None):
+        raise UsageError("name either files (paths within the root) or --topic, one of the two")
+    if arguments.topic is None:
+        if arguments.partition is not None or arguments.topic_id is not None:
+            raise UsageError("--partition and --topic-id belong to --topic")
+        return await _by_path(fs, arguments.paths)
+    targets = Targets()
+    folder = await _topic_folder(fs, arguments.topic, arguments.topic_id)
+    for number in await _partitions(fs, folder, arguments.partition):
+        files = await list_partition(fs, f"{folder}/{number}")
+        targets.partitions.append((files, [segment for segment in files.segments if segment.has_log]))
+    return targets
+
+
+async def _by_path(fs: FileSystem, paths: list[str]) -> Targets:
+    targets, listed = Targets(), dict[str, PartitionFiles]()
+    for given in paths:
+        path = given if given.startswith("/") else f"/{given}"
+        folder, file_name = path.rsplit("/", 1)
+        if path.endswith(".jnl"):
+            await fs.status(path)
+            targets.journals.append(path)
+            continue
+        parsed = layout.parse_segment(file_name)
+        if parsed is None:
+            raise UsageError(f"{given} is neither a segment (<base, 20>-<epoch, 8>-<n, 4>.log or .idx) nor a .jnl file")
+        await fs.status(path)
+        if folder not in listed:
+            listed[folder] = await list_partition(fs, folder)
+        segment = listed[folder].find(parsed[0])
+        if parsed[1] == "idx":
+            targets.indexes.append((listed[folder], segment))
+        else:
+            targets.partitions.append((listed[folder], [segment]))
+    return targets
+
+
+async def list_partition(fs: FileSystem, folder: str) -> PartitionFiles:
+    """Only a ``.log`` counts as registered; an ``.idx`` alone is kept to be told of."""
+    found: dict[SegmentName, set[str]] = {}
+    async for status in fs.list(folder):
+        parsed = layout.parse_segment(layout.base_name(status.path))
+        if parsed is not None:
+            found.setdefault(parsed[0], set()).add(parsed[1])
+    names = sorted((name for name, kinds in found.items() if "log" in kinds), key=lambda name: name.order)
+    limits = dict(zip(names, ends(names), strict=True))
+    every = sorted(found, key=lambda name: name.order)
+    return PartitionFiles(
+        folder,
+        tuple(Segment(folder, n, limits.get(n), "log" in found[n], "idx" in found[n]) for n in every),
+    )
+
+
+async def _topic_folder(fs: FileSystem, topic: str, topic_id: str | None) -> str:
+    if not layout.is_topic_name(topic):
+        raise UsageError(f"{topic!r} is not a topic name")
+    ids = await _folders(fs, f"{layout.TOPICS}/{topic}")
+    if not ids:
+        raise NoSuchFile(f"{layout.TOPICS}/{topic}: no such topic in {fs.url}")
+    if topic_id is None and len(ids) > 1:
+        raise UsageError(f"{topic} exists under {len(ids)} ids, choose one by --topic-id: {', '.join(ids)}")
+    chosen = ids[0] if topic_id is None else topic_id
+    if chosen not in ids:
+        raise NoSuchFile(f"{topic} has no id {chosen}; there is {', '.join(ids)}")
+    return f"{layout.TOPICS}/{topic}/{chosen}"
+
+
+async def _partitions(fs: FileSystem, folder: str, wanted: int | None) -> list[int]:
+    numbers = sorted(int(name) for name in await _folders(fs, folder) if name.isdecimal())
+    if wanted is None:
+        return numbers
+    if wanted not in numbers:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise NoSuchFile(f"{folder} has no partition {wanted}; there is {there}")
+    return [wanted]
+
+
+async def _folders(fs: FileSystem, path: str) -> list[str]:
+    return [layout.base_name(status.path) async for status in fs.list(path) if status.is_dir]

@@ -1,0 +1,232 @@
+"""``bmq segment verify``: is everything that should be in these files in them, and right?"""
+
+from __future__ import annotations
+
+import uuid
+from argparse import Namespace
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from bmq.cli.blocks import Damage, FoundBatch, walk_batches, walk_journal
+from bmq.cli.findings import Finding, Report
+from bmq.cli.segment_check import Covered, SegmentCheck
+from bmq.cli.targets import PartitionFiles, Segment, Targets
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.storage import layout
+from bmq.storage.checkpoint import Checkpoint, decode, decode_key
+from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from bmq.storage.segment import decode_idx
+
+Checkpoints = dict[tuple[PartitionKey, SegmentName], Covered]
+
+
+async def verify(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
+    """0 when all is well (notes are well), 1 when there are faults."""
+    report = Report(as_json=arguments.json)
+    chosen = [(files, segment) for files, segments in targets.partitions for segment in segments]
+    chosen += targets.indexes
+    checkpoints = await _checkpoints(fs, {files.key.topic_id for files, _ in chosen if files.key is not None})
+    for files, _ in targets.partitions:
+        _check_names(files, report)
+    for files, segment in chosen:
+        covered = checkpoints.get((files.key, segment.name)) if files.key is not None else None
+        await _verify_segment(fs, segment, covered, report, with_records=arguments.records)
+    for path in targets.journals:
+        await _verify_journal(fs, path, report)
+    report.finish()
+    return 1 if report.faults else 0
+
+
+async def _checkpoints(fs: FileSystem, topics: set[uuid.UUID]) -> Checkpoints:
+    """The furthest checkpoint of each segment of ``topics``, from every broker's journal.
+
+    Every readable record is true, so one that a newer file repeats does no harm.
+    """
+    found: Checkpoints = {}
+    if not topics:
+        return found
+    async for status in fs.list(layout.JOURNALS):
+        if layout.parse_journal(layout.base_name(status.path)) is None:
+            continue
+        try:
+            await _read_checkpoints(fs, status.path, topics, found)
+        except NoSuchFile:
+            continue  # rolled away meanwhile: a newer file holds its snapshot
+    return found
+
+
+async def _read_checkpoints(fs: FileSystem, path: str, topics: set[uuid.UUID], found: Checkpoints) -> None:
+    async with aclosing(walk_journal(fs, path, await fs.visible_length(path))) as records:
+        async for record in records:
+            if isinstance(record, Damage) or record.kind != CHECKPOINT:
+                continue
+            try:
+                key = decode_key(record.payload)
+                if key.topic_id not in topics:
+                    continue
+                checkpoint = decode(record.payload)
+            except FormatError:
+                continue  # told of when the journal itself is verified
+            known = found.get((key, checkpoint.segment))
+            if known is None or known.position < checkpoint.position:
+                found[key, checkpoint.segment] = Covered(checkpoint.position, checkpoint.end_offset)
+
+
+def _check_names(files: PartitionFiles, report: Report) -> None:
+    orders: dict[tuple[int, int], Segment] = {}
+    for segment in files.segments:
+        if not segment.has_log:
+            what = "there is an index and no log of this name"
+            meaning = "Harmless: retention removes the log first, and the index with its next turn."
+            report.add(Finding(file=segment.idx, what=what, meaning=meaning, is_fault=False))
+            continue
+        other = orders.setdefault(segment.name.order, segment)
+        if other is not segment:
+            what = f"{other.name} has the same epoch and number"
+            report.add(Finding(file=segment.log, what=what, meaning="Two segments cannot be the same registration."))
+
+
+# ------------------------------------------------------------------------------------------------- segments
+
+
+async def _verify_segment(
+    fs: FileSystem, segment: Segment, covered: Covered | None, report: Report, *, with_records: bool
+) -> None:
+    index = await _read_index(fs, segment, report) if segment.has_idx else None
+    if not segment.has_log:
+        return
+    length = await fs.visible_length(segment.log)
+    faults = report.faults
+    if segment.is_superseded:
+        _check_superseded(segment, length, index, covered, report)
+        return
+    check = SegmentCheck(
+        segment,
+        length,
+        index,
+        covered,
+        report.add,
+        with_records=with_records,
+        shows_open_files=not fs.url.startswith("webhdfs:"),
+    )
+    async with aclosing(walk_batches(fs, segment.log, 0, length, segment.name.base)) as items:
+        async for item in items:
+            if check.is_complete:
+                break
+            if isinstance(item, FoundBatch):
+                check.on_batch(item)
+            else:
+                check.on_damage(item)
+    check.finish()
+    fields: dict[str, object] = {
+        "kind": "segment",
+        "file": segment.log,
+        "bytes": length,
+        "batches": check.batches,
+        "base_offset": segment.name.base,
+        "end_offset": check.end_offset,
+        "has_idx": segment.has_idx,
+        "faults": report.faults - faults,
+    }
+    offsets = f"offsets {segment.name.base}..{check.end_offset - 1}" if check.batches else "empty"
+    verdict = "ok" if report.faults == faults else "FAULTY"
+    report.file_done(
+        fields, f"{verdict} {segment.log}: {check.batches} batches, {offsets}, {check.position} of {length} bytes"
+    )
+
+
+def _check_superseded(
+    segment: Segment, length: int, index: Checkpoint | None, covered: Covered | None, report: Report
+) -> None:
+    """A later segment begins at or below this one's base: right only if nothing here was ever acknowledged."""
+    flushed = max(covered.position if covered else 0, index.position if index else 0)
+    if flushed:
+        what = f"a later segment begins at {segment.limit}, below data that was flushed here ({flushed} bytes)"
+        meaning = "Two owners wrote at once. A recovery that sees this takes the partition OFFLINE."
+        report.add(Finding(file=segment.log, what=what, meaning=meaning, position=0, offset=segment.name.base))
+    else:
+        what = f"all its {length} bytes are ignored: a later segment begins at {segment.limit}"
+        meaning = "Harmless: its pipeline failed before anything in it was acknowledged."
+        report.add(
+            Finding(file=segment.log, what=what, meaning=meaning, is_fault=False, position=0, offset=segment.name.base)
+        )
+    fields: dict[str, object] = {"kind": "segment", "file": segment.log, "bytes": length, "superseded": True}
+    fields["faults"] = int(bool(flushed))
+    report.file_done(fields, f"{'FAULTY' if flushed else 'ok'} {segment.log}: superseded")
+
+
+async def _read_index(fs: FileSystem, segment: Segment, report: Report) -> Checkpoint | None:
+    try:
+        return decode_idx(await read_index_file(fs, segment.idx))
+    except FormatError as error:
+        meaning = "The index is useless; the log is not touched by this: readers can scan it, and a new one be made."
+        report.add(Finding(file=segment.idx, what=str(error), meaning=meaning))
+        return None
+
+
+async def read_index_file(fs: FileSystem, path: str) -> bytes:
+    """An index whole: it is as large as 24 bytes for each 64 KB of its log, and its producers."""
+    return await fs.read(path, 0, await fs.visible_length(path))
+
+
+# ------------------------------------------------------------------------------------------------- journals
+
+
+@dataclass(slots=True)
+class _JournalCounts:
+    records: int = 0
+    checkpoints: int = 0
+    has_begin: bool = False
+    has_end: bool = False
+
+
+async def _verify_journal(fs: FileSystem, path: str, report: Report) -> None:
+    length = await fs.visible_length(path)
+    faults = report.faults
+    counts = _JournalCounts()
+    async with aclosing(walk_journal(fs, path, length)) as records:
+        async for record in records:
+            if isinstance(record, Damage):
+                report.add(_journal_damage(path, record))
+                continue
+            counts.records += 1
+            counts.has_begin |= record.kind == SNAPSHOT_BEGIN
+            counts.has_end |= record.kind == SNAPSHOT_END
+            if record.kind == CHECKPOINT:
+                counts.checkpoints += 1
+                try:
+                    decode(record.payload)
+                except FormatError as error:
+                    meaning = "The record is whole but no checkpoint: it was written by another version, or wrongly."
+                    report.add(Finding(file=path, what=str(error), meaning=meaning, position=record.position))
+    if not (counts.has_begin and counts.has_end):
+        meaning = "Harmless if the file before it is there: a recovery reads that one too."
+        report.add(Finding(file=path, what="it holds no whole snapshot", meaning=meaning, is_fault=False))
+    fields: dict[str, object] = {
+        "kind": "journal",
+        "file": path,
+        "bytes": length,
+        "records": counts.records,
+        "checkpoints": counts.checkpoints,
+        "faults": report.faults - faults,
+    }
+    verdict = "ok" if report.faults == faults else "FAULTY"
+    report.file_done(
+        fields, f"{verdict} {path}: {counts.records} records, {counts.checkpoints} checkpoints, {length} bytes"
+    )
+
+
+def _journal_damage(path: str, damage: Damage) -> Finding:
+    if damage.is_tail and damage.fault.startswith("the file ends"):
+        what = f"the last {damage.size} bytes are a torn write ({damage.fault})"
+        meaning = "Harmless: the broker died in this record; what it would have said was not relied on."
+    elif damage.is_tail:
+        what = f"the last {damage.size} bytes are no record ({damage.fault})"
+        meaning = "Bytes were damaged, or the write was torn. Recovery steps over them and reads further back."
+    else:
+        what = f"{damage.size} bytes are no record ({damage.fault}); good records follow"
+        meaning = "Bytes were damaged after they were written. Recovery steps over them: it may read more log for it."
+    is_torn = damage.is_tail and damage.fault.startswith("the file ends")
+    return Finding(file=path, what=what, meaning=meaning, is_fault=not is_torn, position=damage.position)
