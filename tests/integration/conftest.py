@@ -1,0 +1,88 @@
+"""Real services for integration tests: one HDFS for the whole run, and others made to order.
+
+A test that asks for one of these fixtures carries the marker `hdfs`. Logs of a run with failures stay, and the failing
+test's report says where.
+"""
+
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import hdfs_native
+import pytest
+
+from tests.services.hdfs import HdfsCluster
+
+HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs"}
+HAS_FAILED = pytest.StashKey[bool]()
+CLUSTERS = pytest.StashKey[list[HdfsCluster]]()
+
+HdfsFactory = Callable[..., HdfsCluster]
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HDFS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("hdfs")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[HAS_FAILED] = True
+        clusters = [*item.stash.get(CLUSTERS, []), *item.session.stash.get(CLUSTERS, [])]
+        if clusters and HDFS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            text = "\n".join(f"{cluster!r}\nlogs in {cluster.log_folder}" for cluster in clusters)
+            report.sections.append(("HDFS", text))
+    return report
+
+
+@pytest.fixture(scope="session")
+def shared_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
+    """One NameNode and four datanodes, started once; tests take `hdfs`, which heals it after them."""
+    cluster = HdfsCluster()
+    request.session.stash.setdefault(CLUSTERS, []).append(cluster)
+    cluster.start()
+    yield cluster
+    cluster.stop(keep_logs=request.session.testsfailed > 0)
+
+
+@pytest.fixture
+def hdfs(shared_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
+    """The shared cluster, to be broken at will: afterwards every node runs again and is known to the others."""
+    yield shared_hdfs
+    shared_hdfs.heal()
+
+
+@pytest.fixture
+def hdfs_root(hdfs: HdfsCluster) -> Iterator[str]:
+    """The `hdfs://` address of a new folder on the shared cluster; afterwards it is removed, for the disk's sake."""
+    path = f"/test-{uuid.uuid4().hex[:12]}"
+    hdfs_native.Client(hdfs.root).mkdirs(path)
+    yield hdfs.root + path
+    hdfs.heal()  # a test may leave the NameNode dead
+    hdfs_native.Client(hdfs.root).delete(path, recursive=True)
+
+
+@pytest.fixture
+def hdfs_new(request: pytest.FixtureRequest) -> Iterator[HdfsFactory]:
+    """Starts clusters of the test's own: `hdfs_new(datanodes=2, properties={...})`, arguments of HdfsCluster."""
+    clusters = request.node.stash.setdefault(CLUSTERS, [])
+
+    def start(**options: Any) -> HdfsCluster:
+        cluster = HdfsCluster(**options)
+        clusters.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield start
+    for cluster in clusters:
+        cluster.stop(keep_logs=request.node.stash.get(HAS_FAILED, False))
+
+
+@pytest.fixture
+def hdfs_ha(hdfs_new: HdfsFactory) -> HdfsFactory:
+    """Starts clusters with two NameNodes, the first active: `hdfs_ha(datanodes=3)`."""
+    return lambda **options: hdfs_new(is_ha=True, **options)

@@ -1,0 +1,404 @@
+"""A real HDFS on this machine, for tests and development, whose nodes can be killed, paused, slowed and restarted.
+
+    python -m tests.services.hdfs up|down|status|jars
+
+One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on 127.0.0.1. Waiting is
+always for a condition that the nodes themselves report (JMX), never for a time. Datanodes are known by their index;
+`datanode_of` translates from what a client sees of them.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.services import ha_admin, jars
+from tests.services.hdfs_config import HOST, Topology, choose_topology, write_conf
+from tests.services.hdfs_nodes import Block, DataNode, blocks_of, jmx
+from tests.services.processes import NotReady, ServiceProcess, tail, wait_for
+
+START_TIMEOUT_S = 180.0  # 10 s on an idle machine; a loaded one must not fail tests for being slow
+NAMENODE_CLASS = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+DATANODE_CLASS = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+JOURNALNODE_CLASS = "org.apache.hadoop.hdfs.qjournal.server.JournalNode"
+JOURNALNODE_HEAP_MB = 128
+# Start-up is most of what these processes compute: the fast compiler only, and one thread to collect garbage.
+JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.lang=ALL-UNNAMED")
+# Silent for this many heartbeats, a datanode is not live to `wait_live`; HDFS gives it ten minutes.
+HEARTBEATS_MISSED_MAX = 3
+
+
+class HdfsCluster:
+    """One HDFS: start it, break it, heal it, stop it.
+
+    `properties` override the settings of every node. `folder` holds data, logs and configuration; without one it is a
+    new temporary folder. The cluster dies with this process unless it is detached.
+    """
+
+    def __init__(
+        self,
+        *,
+        datanodes: int = 4,
+        is_ha: bool = False,
+        properties: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        namenode_port: int | None = None,
+        namenode_heap_mb: int = 320,
+        datanode_heap_mb: int = 256,
+        java_options: Sequence[str] = JAVA_OPTIONS,
+        is_detached: bool = False,
+        topology: Topology | None = None,
+    ) -> None:
+        self.class_path = jars.class_path()
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
+        self.properties = dict(properties or {})
+        self.topology = topology or choose_topology(datanodes=datanodes, is_ha=is_ha, namenode_port=namenode_port)
+        self._java_options = list(java_options)
+        self._is_detached = is_detached
+        self._chosen = 0  # the NameNode that was made active last
+        self.journal = self._process("journalnode", JOURNALNODE_CLASS, JOURNALNODE_HEAP_MB) if self.is_ha else None
+        self.namenodes = [
+            self._process(f"namenode-{i}", NAMENODE_CLASS, namenode_heap_mb)
+            for i in range(len(self.topology.namenodes))
+        ]
+        self.datanodes = [
+            DataNode(
+                self._process(f"datanode-{i}", DATANODE_CLASS, datanode_heap_mb), ports, self._data_dir(f"datanode-{i}")
+            )
+            for i, ports in enumerate(self.topology.datanodes)
+        ]
+
+    def __repr__(self) -> str:
+        return f"HdfsCluster({self.root}, {self.processes})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.stop(keep_logs=kind is not None)
+
+    # --- what is where ---
+
+    @property
+    def is_ha(self) -> bool:
+        return self.topology.is_ha
+
+    @property
+    def root(self) -> str:
+        """`hdfs://` address of the root folder, without the last slash."""
+        return self.topology.root
+
+    @property
+    def webhdfs_root(self) -> str:
+        """The same for WebHDFS, at the NameNode that is active now."""
+        return f"webhdfs://{HOST}:{self.topology.namenodes[self.active_index()].http}"
+
+    @property
+    def namenode_addresses(self) -> list[tuple[str, int]]:
+        """Host and RPC port of each NameNode."""
+        return [(HOST, ports.rpc) for ports in self.topology.namenodes]
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """Hadoop properties for a client, such as hdfs_native's `config`; an HA root cannot be used without."""
+        return self.topology.client_settings()
+
+    @property
+    def conf_folder(self) -> Path:
+        """The same as files, for HADOOP_CONF_DIR."""
+        return self.folder / "conf" / "client"
+
+    @property
+    def log_folder(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        """All of them, in the order of starting."""
+        journal = [self.journal] if self.journal else []
+        return [*journal, *self.namenodes, *(datanode.process for datanode in self.datanodes)]
+
+    @property
+    def heartbeat_s(self) -> float:
+        return float(self.properties.get("dfs.heartbeat.interval", "3").removesuffix("s"))
+
+    def datanode_of(self, identity: str | int) -> int:
+        """The index of the datanode with this transfer port, `ip:port` of transfers, or UUID."""
+        for index, datanode in enumerate(self.datanodes):
+            if identity in (datanode.xfer_port, datanode.xfer_address) or identity == datanode.uuid:
+                return index
+        raise KeyError(f"no datanode {identity} in {self!r}")
+
+    def blocks(self, path: str) -> list[Block]:
+        """The blocks of this file as the active NameNode knows them, in order."""
+        return blocks_of(path, namenode_http_port=self.topology.namenodes[self.active_index()].http)
+
+    def wait_replicated(self, path: str, *, replicas: int = 3, timeout_s: float = 60.0) -> None:
+        """Wait until the NameNode names that many datanodes for every block.
+
+        A file may be closed when one of its replicas has been reported; a test that then kills just that datanode sees
+        a file without any location, for a moment.
+        """
+
+        def is_replicated() -> bool:
+            return all(len(block.xfer_addresses) >= replicas for block in self.blocks(path))
+
+        wait_for(is_replicated, f"{replicas} replicas of {path}", timeout_s=timeout_s, interval_s=0.02)
+
+    def replica_paths(self, block_id: int) -> list[Path]:
+        """The data files of this block on all datanodes, in the order of their indexes."""
+        return [path for datanode in self.datanodes for path in datanode.replica_paths(block_id)]
+
+    # --- all of it ---
+
+    def start(self) -> None:
+        """Format and start everything; return when every datanode can be written to."""
+        try:
+            self._write_settings()
+            if self.journal is not None:
+                self.journal.start()
+                self._wait_journal()
+            self._format()
+            for process in self.processes:
+                if not process.is_running:
+                    process.start()
+            self._ensure_active()
+            self.wait_live()
+        except BaseException:
+            self.stop(keep_logs=True)
+            raise
+
+    def stop(self, *, keep_logs: bool = False) -> None:
+        """Kill every process and remove everything, except for the logs of a failed test."""
+        for process in self.processes:
+            process.kill()
+        if not keep_logs:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for path in self.folder.iterdir() if self.folder.exists() else ():
+            if path != self.log_folder:
+                shutil.rmtree(path, ignore_errors=True)
+        print(f"logs of HDFS kept in {self.log_folder}", flush=True)
+
+    def adopt(self, states: Mapping[str, Any]) -> None:
+        """Take over the processes of a detached cluster that still live, by name."""
+        for process in self.processes:
+            if process.name in states:
+                process.adopt(states[process.name])
+        if self.is_ha:
+            self._chosen = self._find_active() or 0
+
+    def heal(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Undo every fault: all processes run, freely, and know of each other."""
+        for process in self.processes:
+            if not process.is_running:
+                process.start()
+            elif process.is_paused or process.is_slow:
+                process.resume()
+        self._ensure_active()
+        self.wait_live(timeout_s=timeout_s)
+
+    def wait_live(self, datanodes: Sequence[int] | None = None, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until a NameNode is active and out of safe mode, and these datanodes (all of them) serve it.
+
+        Of an HA pair they serve the standby too, if it runs: a failover right after this finds a working cluster.
+        """
+        indexes = range(len(self.datanodes)) if datanodes is None else datanodes
+        awaited = [self.datanodes[index] for index in indexes]
+
+        def is_live() -> bool:
+            for datanode in awaited:
+                datanode.process.require_running()
+            return not self.is_safe_mode() and all(
+                self._are_live(awaited, namenode)
+                for namenode, process in enumerate(self.namenodes)
+                if process.is_running and not process.is_paused
+            )
+
+        wait_for(is_live, f"datanodes {list(indexes)} live in {self!r}", timeout_s=timeout_s)
+
+    # --- datanodes ---
+
+    def kill_datanode(self, index: int) -> None:
+        """SIGKILL: connections to it are reset, and the NameNode goes on naming it for ten minutes."""
+        self.datanodes[index].process.kill()
+
+    def restart_datanode(self, index: int, *, wait: bool = True) -> None:
+        """Kill it if it runs, and start it on the same ports and data."""
+        self.datanodes[index].process.kill()
+        self.datanodes[index].process.start()
+        if wait:
+            self.wait_live([index])
+
+    def stop_datanode(self, index: int) -> None:
+        """SIGSTOP: connections to it stay open and silent."""
+        self.datanodes[index].process.pause()
+
+    def resume_datanode(self, index: int) -> None:
+        """End what `stop_datanode` or `slow_datanode` began."""
+        self.datanodes[index].process.resume()
+
+    def slow_datanode(self, index: int, *, stopped: float = 0.8, period_s: float = 0.5) -> None:
+        """Stop it for this share of every period."""
+        self.datanodes[index].process.slow(stopped=stopped, period_s=period_s)
+
+    # --- NameNodes ---
+
+    def kill_namenode(self, index: int | None = None) -> int:
+        """SIGKILL to this one, or the active one; return its index."""
+        index = self.active_index() if index is None else index
+        self.namenodes[index].kill()
+        return index
+
+    def restart_namenode(self, index: int = 0, *, wait_safemode_off: bool = True) -> None:
+        """Kill it if it runs, and start it; wait until it can place blocks on the datanodes that run.
+
+        One of an HA pair comes back as standby, and only that is waited for: whether to fail over is the test's choice.
+        """
+        self.namenodes[index].kill()
+        self.namenodes[index].start()
+        if not wait_safemode_off:
+            return
+        self._wait_answer(index)
+        if not self.is_ha:
+            processes = [datanode.process for datanode in self.datanodes]
+            self.wait_live([i for i, process in enumerate(processes) if process.is_running and not process.is_paused])
+
+    def failover(self) -> int:
+        """Make the other NameNode active, whether or not the active one lives; return its index."""
+        assert self.is_ha, "one NameNode cannot fail over"
+        active = self._find_active()
+        former = self._chosen if active is None else active
+        target = 1 - former
+        if active is not None:
+            ha_admin.transition_to_standby(*self.namenode_addresses[active])
+        ha_admin.transition_to_active(*self.namenode_addresses[target])
+        self._chosen = target
+        return target
+
+    def active_index(self) -> int:
+        """Which NameNode is active."""
+        active = self._find_active()
+        if active is None:
+            raise NotReady(f"no active NameNode in {self!r}")
+        return active
+
+    def namenode_state(self, index: int) -> str | None:
+        """`active`, `standby`, `initializing`, or None while it does not answer."""
+        status = self._namenode_jmx(index, "NameNodeStatus")
+        return None if status is None else str(status.get("State"))
+
+    def is_safe_mode(self) -> bool:
+        """Whether the active NameNode refuses changes; yes if there is none."""
+        active = self._find_active()
+        info = None if active is None else self._namenode_jmx(active, "NameNodeInfo")
+        return info is None or info.get("Safemode", "unknown") != ""
+
+    # --- within ---
+
+    def _data_dir(self, name: str) -> Path:
+        return self.folder / "data" / name
+
+    def _process(self, name: str, java_class: str, heap_mb: int) -> ServiceProcess:
+        command = [
+            "java", f"-Xmx{heap_mb}m", *self._java_options,
+            "-cp", f"{self.folder / 'conf' / name}:{self.class_path}", java_class,
+        ]  # fmt: skip
+        return ServiceProcess(name, command, log=self.log_folder / f"{name}.log", is_detached=self._is_detached)
+
+    def _write_settings(self) -> None:
+        shared = self.topology.server_settings(self.folder) | self.properties
+        conf = self.folder / "conf"
+        write_conf(self.conf_folder, self.client_settings)
+        for index, namenode in enumerate(self.namenodes):
+            own = self.topology.namenode_settings(index, self._data_dir(namenode.name))
+            write_conf(conf / namenode.name, shared | own)
+        for index, datanode in enumerate(self.datanodes):
+            own = self.topology.datanode_settings(index, datanode.data_dir)
+            write_conf(conf / datanode.process.name, shared | own)
+        if self.journal is not None:
+            own = self.topology.journal_settings(self._data_dir(self.journal.name))
+            write_conf(conf / self.journal.name, shared | own)
+
+    def _format(self) -> None:
+        """Make an empty namespace, the same one for both of a pair."""
+        first = self.namenodes[0]
+        log = self.log_folder / "format.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            result = subprocess.run(
+                [*first.command, "-format", "-nonInteractive"],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=START_TIMEOUT_S,
+            )  # fmt: skip
+        if result.returncode != 0:
+            raise NotReady(f"format failed; its log {log} ends in:\n{tail(log)}")
+        for other in self.namenodes[1:]:
+            shutil.copytree(self._data_dir(first.name), self._data_dir(other.name))
+
+    def _wait_journal(self) -> None:
+        journal, ports = self.journal, self.topology.journal
+        assert journal is not None
+        assert ports is not None
+
+        def answers() -> bool:
+            journal.require_running()
+            return jmx(ports.http, "Hadoop:service=JournalNode,name=JournalNodeInfo") is not None
+
+        wait_for(answers, "the JournalNode", timeout_s=START_TIMEOUT_S)
+
+    def _wait_answer(self, index: int) -> None:
+        def answers() -> bool:
+            self.namenodes[index].require_running()
+            return self.namenode_state(index) in ("active", "standby")
+
+        wait_for(answers, f"NameNode {index} active or standby", timeout_s=START_TIMEOUT_S)
+
+    def _ensure_active(self) -> None:
+        """A pair starts with two standbys, automatic failover being off: somebody has to choose."""
+        if not self.is_ha:
+            return
+        for index, namenode in enumerate(self.namenodes):
+            self._wait_answer(index)
+            if index != self._chosen and self.namenode_state(index) == "active":
+                namenode.kill()  # it was paused while the other took over, and would find out at its next write
+                namenode.start()
+                self._wait_answer(index)
+        if self._find_active() is None:
+            ha_admin.transition_to_active(*self.namenode_addresses[self._chosen])
+
+    def _find_active(self) -> int | None:
+        """The index of the active NameNode; of two that claim it the one chosen last, as the journal obeys that one."""
+        for index in sorted(range(len(self.namenodes)), key=lambda index: index != self._chosen):
+            namenode = self.namenodes[index]
+            if namenode.is_running and not namenode.is_paused and self.namenode_state(index) == "active":
+                return index
+        if not self.is_ha:
+            self.namenodes[0].require_running()  # else every wait for it would last until its timeout
+        return None
+
+    def _namenode_jmx(self, index: int, bean: str) -> dict[str, Any] | None:
+        return jmx(self.topology.namenodes[index].http, f"Hadoop:service=NameNode,name={bean}")
+
+    def _are_live(self, datanodes: Sequence[DataNode], namenode: int) -> bool:
+        """Ask both sides: the NameNode believes in a dead datanode for long, a datanode in a restarted NameNode."""
+        info = self._namenode_jmx(namenode, "NameNodeInfo") or {}
+        live = {node["xferaddr"]: node for node in json.loads(info.get("LiveNodes", "{}")).values()}
+        late_s = HEARTBEATS_MISSED_MAX * self.heartbeat_s
+        return all(
+            (node := live.get(datanode.xfer_address)) is not None
+            and node["lastContact"] <= late_s
+            and node["capacity"] > 0  # its first report of storage has come: before, no block is placed there
+            and datanode.is_serving(self.topology.namenodes[namenode].rpc, late_s)
+            for datanode in datanodes
+        )
+
+
+if __name__ == "__main__":
+    from tests.services.hdfs_dev import main
+
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""The settings of the development HDFS, and their files: what each of its processes is told."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+from xml.sax.saxutils import escape
+
+from tests.services.processes import free_ports, is_free
+
+HOST = "127.0.0.1"
+NAMESERVICE = "bmq"
+
+# Only what must differ from Hadoop's defaults: times such as the 3 s heartbeat stay real unless a test overrides them.
+SETTINGS: Mapping[str, str] = {
+    # Everybody is on one address, without names.
+    "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+    "dfs.datanode.hostname": HOST,
+    "dfs.permissions.enabled": "false",
+    # Small segments in tests: files of 1 MB blocks, or smaller.
+    "dfs.namenode.fs-limits.min-block-size": "0",
+    "dfs.replication": "3",
+    # A NameNode that has seen every block need not wait another 30 s for late datanodes.
+    "dfs.namenode.safemode.extension": "0",
+    # Of four datanodes one soon has "twice the average load", and whether a block finds three would be luck.
+    "dfs.namenode.redundancy.considerLoad": "false",
+    # A datanode looks for its NameNode five times a second: cluster start and NameNode restart wait for this.
+    "ipc.client.connect.retry.interval": "200",
+    "ipc.client.connect.max.retries": "100",
+    # No background scans of replica files: tests that damage one choose who notices first.
+    "dfs.datanode.scan.period.hours": "-1",
+    "dfs.datanode.directoryscan.interval": "-1",
+    "dfs.ha.automatic-failover.enabled": "false",
+}
+
+LOG4J = """\
+log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %-5p %c{1}: %m%n
+log4j.logger.org.apache.hadoop.hdfs.server.namenode.FSNamesystem.audit=WARN
+log4j.logger.http.requests=WARN
+log4j.logger.org.apache.hadoop.http=WARN
+log4j.logger.org.eclipse.jetty=WARN
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameNodePorts:
+    """Where one NameNode listens."""
+
+    rpc: int
+    http: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataNodePorts:
+    """Where one datanode listens: block data, calls, and WebHDFS."""
+
+    xfer: int
+    ipc: int
+    http: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalNodePorts:
+    """Where the JournalNode of an HA pair listens."""
+
+    rpc: int
+    http: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Who there is and where: chosen before anything starts, and kept over every restart."""
+
+    namenodes: list[NameNodePorts]
+    datanodes: list[DataNodePorts]
+    journal: JournalNodePorts | None
+
+    @property
+    def is_ha(self) -> bool:
+        return self.journal is not None
+
+    @property
+    def root(self) -> str:
+        return f"hdfs://{NAMESERVICE}" if self.is_ha else f"hdfs://{HOST}:{self.namenodes[0].rpc}"
+
+    def client_settings(self) -> dict[str, str]:
+        """What a client must be told to find the NameNodes; of use with the HA pair, whose root names no address."""
+        settings = {"fs.defaultFS": self.root}
+        if self.is_ha:
+            settings |= {
+                "dfs.nameservices": NAMESERVICE,
+                f"dfs.ha.namenodes.{NAMESERVICE}": ",".join(f"nn{i}" for i in range(len(self.namenodes))),
+                f"dfs.client.failover.proxy.provider.{NAMESERVICE}": (
+                    "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+                ),
+            }
+        for index, ports in enumerate(self.namenodes):
+            suffix = f".{NAMESERVICE}.nn{index}" if self.is_ha else ""
+            settings[f"dfs.namenode.rpc-address{suffix}"] = f"{HOST}:{ports.rpc}"
+            settings[f"dfs.namenode.http-address{suffix}"] = f"{HOST}:{ports.http}"
+        return settings
+
+    def server_settings(self, folder: Path) -> dict[str, str]:
+        """What every process of the cluster is told; a node's own settings are added to it."""
+        settings = {**SETTINGS, **self.client_settings(), "hadoop.tmp.dir": str(folder / "tmp")}
+        if self.journal is not None:
+            settings["dfs.namenode.shared.edits.dir"] = f"qjournal://{HOST}:{self.journal.rpc}/{NAMESERVICE}"
+        return settings
+
+    def namenode_settings(self, index: int, data: Path) -> dict[str, str]:
+        settings = {"dfs.namenode.name.dir": f"file://{data}"}
+        if self.is_ha:
+            settings |= {"dfs.nameservice.id": NAMESERVICE, "dfs.ha.namenode.id": f"nn{index}"}
+        return settings
+
+    def datanode_settings(self, index: int, data: Path) -> dict[str, str]:
+        ports = self.datanodes[index]
+        return {
+            "dfs.datanode.data.dir": f"file://{data}",
+            "dfs.datanode.address": f"{HOST}:{ports.xfer}",
+            "dfs.datanode.ipc.address": f"{HOST}:{ports.ipc}",
+            "dfs.datanode.http.address": f"{HOST}:{ports.http}",
+        }
+
+    def journal_settings(self, data: Path) -> dict[str, str]:
+        assert self.journal is not None
+        return {
+            "dfs.journalnode.edits.dir": str(data),
+            "dfs.journalnode.rpc-address": f"{HOST}:{self.journal.rpc}",
+            "dfs.journalnode.http-address": f"{HOST}:{self.journal.http}",
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Self:
+        return cls(
+            namenodes=[NameNodePorts(**ports) for ports in state["namenodes"]],
+            datanodes=[DataNodePorts(**ports) for ports in state["datanodes"]],
+            journal=JournalNodePorts(**state["journal"]) if state["journal"] else None,
+        )
+
+
+def write_conf(folder: Path, settings: Mapping[str, str]) -> None:
+    """Write a Hadoop configuration folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in sorted(settings.items())
+    )
+    text = f'<?xml version="1.0"?>\n<configuration>\n{rows}</configuration>\n'
+    # One file would do, but each of Hadoop's readers loads the two by name and a client may look into either.
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (folder / name).write_text(text)
+    (folder / "log4j.properties").write_text(LOG4J)
+
+
+def choose_topology(*, datanodes: int, is_ha: bool, namenode_port: int | None) -> Topology:
+    """Take free ports for everybody; the first NameNode gets the wanted one if it is free."""
+    namenodes = 2 if is_ha else 1
+    ports = iter(free_ports(2 * namenodes + 3 * datanodes + 2))
+    wanted = [namenode_port] if namenode_port is not None and is_free(namenode_port) else []
+    return Topology(
+        namenodes=[
+            NameNodePorts(rpc=wanted.pop() if wanted else next(ports), http=next(ports)) for _ in range(namenodes)
+        ],
+        datanodes=[DataNodePorts(xfer=next(ports), ipc=next(ports), http=next(ports)) for _ in range(datanodes)],
+        journal=JournalNodePorts(rpc=next(ports), http=next(ports)) if is_ha else None,
+    )

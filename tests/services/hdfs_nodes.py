@@ -1,0 +1,94 @@
+"""What the nodes of the test HDFS tell about themselves over HTTP: JMX beans, and WebHDFS for the blocks of a file."""
+
+import contextlib
+import http.client
+import json
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.services.hdfs_config import HOST, DataNodePorts
+from tests.services.processes import ServiceProcess
+
+HTTP_TIMEOUT_S = 5.0
+# Calls stay on this machine, whatever proxy the environment names.
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class DataNode:
+    """One datanode: its process, its ports, its files."""
+
+    def __init__(self, process: ServiceProcess, ports: DataNodePorts, data_dir: Path) -> None:
+        self.process = process
+        self.data_dir = data_dir
+        self.xfer_port = ports.xfer
+        self.ipc_port = ports.ipc
+        self.http_port = ports.http
+
+    def __repr__(self) -> str:
+        return f"{self.process!r}:{self.xfer_port}"
+
+    @property
+    def xfer_address(self) -> str:
+        return f"{HOST}:{self.xfer_port}"
+
+    @property
+    def uuid(self) -> str:
+        """The id that clients know it by; the datanode chooses it at its first registration."""
+        lines = (self.data_dir / "current" / "VERSION").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)["datanodeUuid"]
+
+    def replica_paths(self, block_id: int) -> list[Path]:
+        """The data file of this block, finished (`finalized/`) or open (`rbw/`), if any; checksums are beside it."""
+        return sorted((self.data_dir / "current").glob(f"BP-*/current/**/blk_{block_id}"))
+
+    def is_serving(self, namenode_port: int, late_s: float) -> bool:
+        """Whether this NameNode has answered it lately; "never" is a very long time ago here."""
+        info = jmx(self.http_port, "Hadoop:service=DataNode,name=DataNodeInfo") or {}
+        return any(
+            actor["NamenodeAddress"].endswith(f":{namenode_port}")
+            and actor["ActorState"] == "RUNNING"
+            and float(actor["LastHeartbeatResponseTime"]) <= late_s
+            for actor in json.loads(info.get("BPServiceActorInfo", "[]"))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block of a file; the addresses are those of the datanodes' transfer ports."""
+
+    block_id: int
+    generation_stamp: int
+    length: int
+    xfer_addresses: list[str]
+
+
+def blocks_of(path: str, *, namenode_http_port: int) -> list[Block]:
+    """The blocks of a file with the datanodes that hold them, the nearest (here: any) first."""
+    url = f"http://{HOST}:{namenode_http_port}/webhdfs/v1{urllib.parse.quote(path)}?op=GET_BLOCK_LOCATIONS"
+    with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
+        located = json.load(answer)["LocatedBlocks"]["locatedBlocks"]
+    return [
+        Block(
+            block_id=item["block"]["blockId"],
+            generation_stamp=item["block"]["generationStamp"],
+            length=item["block"]["numBytes"],
+            xfer_addresses=[f"{node['ipAddr']}:{node['xferPort']}" for node in item["locations"]],
+        )
+        for item in located
+    ]
+
+
+def jmx(http_port: int, bean: str) -> dict[str, Any] | None:
+    """One bean of a Hadoop process, or None while the process does not answer or does not have it yet.
+
+    Attributes appear one by one while a process starts, so every reader must do without any of them.
+    """
+    url = f"http://{HOST}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
+    with contextlib.suppress(OSError, http.client.HTTPException, json.JSONDecodeError):
+        with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
+            beans: list[dict[str, Any]] = json.load(answer)["beans"]
+            return beans[0] if beans else None
+    return None
