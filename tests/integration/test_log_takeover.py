@@ -1,0 +1,174 @@
+"""Takeover on a real HDFS: a new owner against a process that is alive, writes without pause and is told nothing.
+
+A zombie process fills a partition.  A broker in this process takes it over, also while datanodes of the zombie's
+pipeline are dead or stopped, and while the zombie recovers that pipeline by itself.  Then the clients turn to the new
+owner: each producer sends again what it has no answer for.  In the end every batch that anybody acknowledged, at any
+time, stands at the offset that was answered, once, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from bmq.broker.manager import Broker
+from bmq.broker.writer import PartitionWriter
+from bmq.core.records import Record, build_batch
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.storage.filesystem import FileSystem
+from tests.integration.driver import WINDOW, DriverProcess, partition_of, watched
+from tests.integration.history import Ack, Transcript, broker_on, check_partition, report, spread
+from tests.integration.kv_server import serve_store
+from tests.services.hdfs import HdfsCluster
+from tests.simulation.world import make
+
+ROUNDS = 50 if os.environ.get("BMQ_SOAK") else 3
+ROUND_TIMEOUT_S = 300.0
+PRODUCERS = 4
+ACKS_BEFORE = 300
+"""Acknowledgements of the zombie before its partition is taken: several flushes are in flight by then."""
+
+Break = Callable[[HdfsCluster, DriverProcess, list[int]], Awaitable[None]]
+
+
+async def nothing(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
+    """The zombie is well."""
+
+
+async def kill_one(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
+    """The middle of its pipeline dies."""
+    await asyncio.to_thread(hdfs.kill_datanode, nodes[1])
+
+
+async def stop_one(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
+    """The middle of its pipeline falls silent."""
+    hdfs.stop_datanode(nodes[1])
+
+
+async def kill_first_two(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
+    """One member is left, the last."""
+    await asyncio.gather(*(asyncio.to_thread(hdfs.kill_datanode, node) for node in nodes[:2]))
+
+
+async def kill_and_let_recover(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
+    """A member dies, and the zombie has begun to take its own file over: both do the same, under the same name."""
+    await asyncio.to_thread(hdfs.kill_datanode, nodes[0])
+    await zombie.until(lambda seen: bool(seen.of("fence")), "the zombie recovers its pipeline")
+
+
+class Times:
+    """Milliseconds from the claim: to the last fence, and to WRITE."""
+
+    def __init__(self) -> None:
+        self.fenced: list[float] = []
+        self.write: list[float] = []
+
+    def __str__(self) -> str:
+        times = f"fenced {spread(self.fenced)}, WRITE {spread(self.write)}"
+        return f"{len(self.write)} takeovers, min / median / max ms: {times}"
+
+
+@pytest.mark.smoke
+def test_one_takeover_from_a_writing_zombie(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
+    """Nothing is broken but the zombie's belief that it is the owner."""
+    take_over_again_and_again(hdfs, hdfs_root, tmp_path, nothing, 1)
+
+
+def test_takeover_from_a_writing_zombie(
+    hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The same, as often as the figures need."""
+    report(request, str(take_over_again_and_again(hdfs, hdfs_root, tmp_path, nothing, ROUNDS)))
+
+
+@pytest.mark.parametrize("how", [kill_one, stop_one, kill_first_two, kill_and_let_recover])
+def test_takeover_when_the_pipeline_is_broken_too(
+    how: Break, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The machine of the old owner dies with a datanode on it, or the zombie is busy recovering."""
+    report(request, str(take_over_again_and_again(hdfs, hdfs_root, tmp_path, how, ROUNDS)))
+
+
+def take_over_again_and_again(hdfs: HdfsCluster, root: str, folder: Path, how: Break, rounds: int) -> Times:
+    times = Times()
+    for number in range(rounds):
+        here = folder / str(number)
+        here.mkdir()
+        uvloop.run(take_over(hdfs, root, here, how, times))
+        hdfs.heal()
+    return times
+
+
+async def take_over(hdfs: HdfsCluster, root: str, folder: Path, how: Break, times: Times) -> None:
+    store, topic_id = MemoryStore(), uuid.uuid4()
+    events: list[dict[str, Any]] = []
+
+    def listen(fs: FileSystem) -> FileSystem:
+        return watched(fs, lambda event: events.append({"at_s": time.monotonic(), **event}))[0]
+
+    async with asyncio.timeout(ROUND_TIMEOUT_S), serve_store(store, folder / "kv") as meta:
+        zombie = DriverProcess(folder, root, meta, topic_id, producers=PRODUCERS)
+        try:
+            zombie.start()
+            async with broker_on(root, MemoryKeyValue(store), watch=listen) as broker:
+                await warm_up(broker)
+                await zombie.until_acks(ACKS_BEFORE)
+                nodes = pipeline_of(hdfs, zombie.transcript)
+                await how(hdfs, zombie, nodes)
+                path, key = partition_of(topic_id)
+                events.clear()
+                claimed_s = time.monotonic()
+                writer = await broker.open(path, key)
+                times.write.append((time.monotonic() - claimed_s) * 1000)
+                times.fenced.append((max(e["at_s"] for e in events if e["event"] == "fence done") - claimed_s) * 1000)
+                acks = await resend(writer, zombie.transcript)
+                await zombie.until(lambda seen: bool(seen.of("ended")), "the zombie learns that it is one")
+                zombie.kill()
+                assert [event["state"] for event in zombie.transcript.of("ended")] == ["FENCED"]
+                stored = await check_partition(
+                    root, path, writer.partition.high_watermark, [*zombie.transcript.acks, *acks]
+                )
+                assert len(stored) >= ACKS_BEFORE
+                assert not zombie.transcript.of("error"), "a produce failed before the partition was lost"
+                assert not broker.alarms_raised
+        finally:
+            zombie.kill()
+
+
+async def warm_up(broker: Broker) -> None:
+    """A broker that takes over has been running: its journal is open and its connections are made."""
+    path, key = partition_of(uuid.uuid4())
+    writer = await broker.open(path, key)
+    await writer.append(memoryview(build_batch([Record(value=b"warm")])))
+    await broker.move(key)
+
+
+def pipeline_of(hdfs: HdfsCluster, transcript: Transcript) -> list[int]:
+    """The datanodes of the newest segment, in order."""
+    transcript.refresh()
+    created = [event for event in transcript.of("created") if "/.spare-" in event["path"]]
+    return [hdfs.datanode_of(node) for node in created[-1]["nodes"]]
+
+
+async def resend(writer: PartitionWriter, transcript: Transcript, count: int = 20) -> list[Ack]:
+    """Go on for the zombie's clients, as they would: from the first batch without an answer, five in flight."""
+    transcript.refresh()
+    acks: list[Ack] = []
+
+    async def produce(producer: int, first: int) -> None:
+        for start in range(first, first + count, WINDOW):
+            numbers = range(start, start + WINDOW)
+            futures = [writer.append(make(producer, number, pid=producer, size=1000)) for number in numbers]
+            for number, offset in zip(numbers, await asyncio.gather(*futures), strict=True):
+                acks.append(Ack(0, producer, number, offset, time.monotonic()))
+
+    await asyncio.gather(*(produce(producer, first) for producer, first in transcript.acked().items()))
+    return acks
