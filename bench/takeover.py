@@ -1,0 +1,77 @@
+"""A second broker takes a partition over from one that writes without pause, and goes on; again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from bench.load import ClosedLoop, make_batch, renew
+from bench.plan import SIZES, Plan
+from bench.results import Sample, spread_of
+from bench.roots import Site
+from bench.single import new_places
+from bmq.broker.manager import Broker
+from bmq.core.errors import RequestError
+
+SIZE = SIZES["1 KB"]
+IN_FLIGHT = 16
+
+
+async def _use(broker: Broker) -> None:
+    """A partition opened, written, checkpointed and handed over."""
+    place = new_places(1)[0]
+    writer = await broker.open(place.path, place.key)
+    await writer.append(make_batch(SIZE))
+    await broker.move(place.key)
+
+
+async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]:
+    """Until the successor accepts batches, and until its first one is flushed.
+
+    Both run in this process and on its one core; the predecessor goes on writing until it notices.  The successor has
+    been at work: its journal is open.
+    """
+    place = new_places(1)[0]
+    opened: list[float] = []
+    answered: list[float] = []
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(site.broker())
+        writer = await broker.open(place.path, place.key)
+        for _ in range(plan.takeovers):
+            loop = ClosedLoop([writer], size=SIZE, in_flight=IN_FLIGHT)
+            await loop.measure(warm_s=0.0, seconds=0.05, bytes_max=1 << 30)
+            successor = await stack.enter_async_context(site.broker())
+            await _use(successor)
+            loop = ClosedLoop([writer], size=SIZE, in_flight=IN_FLIGHT)
+            loop.start()
+            await asyncio.sleep(0.02)
+            started = time.perf_counter()
+            taken = await successor.open(place.path, place.key)
+            opened.append((time.perf_counter() - started) * 1000)
+            base = await taken.append(renew(make_batch(SIZE)))
+            answered.append((time.perf_counter() - started) * 1000)
+            await loop.drain()  # ends when the predecessor has noticed, and refused what it could not flush
+            if not isinstance(loop.error, RequestError):
+                raise AssertionError(f"the predecessor ended with {loop.error!r}, not refused")
+            if loop.last_offset >= base:
+                raise AssertionError(f"offset {loop.last_offset} was acknowledged, its successor began at {base}")
+            await broker.close()
+            broker, writer = successor, taken
+    opening, answer = spread_of(opened), spread_of(answered)
+    yield Sample(
+        adapter=site.adapter,
+        bench="takeover",
+        case="1 KB",
+        round=number,
+        metrics={
+            "open_min_ms": opening.low,
+            "open_ms": opening.middle,
+            "open_max_ms": opening.high,
+            "first_flush_min_ms": answer.low,
+            "first_flush_ms": answer.middle,
+            "first_flush_max_ms": answer.high,
+        },
+        series={"open_ms": opened, "first_flush_ms": answered},
+    )
