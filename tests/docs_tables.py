@@ -1,0 +1,180 @@
+"""The tables in docs/design/ that are drawn from the code, so that they cannot say anything else.
+
+    python -m tests.docs_tables            write them
+    python -m tests.docs_tables --check    say which ones differ, status 1 if any
+
+Each stands between two markers in its page; the text around them is written by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bmq.broker.events import Event
+from bmq.broker.partition import Partition
+from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.storage import recovery
+
+DESIGN = Path(__file__).resolve().parent.parent / "docs" / "design"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    differing = [(path, drawn) for path, written, drawn in pages() if written != drawn]
+    for path, drawn in differing:
+        if arguments:
+            sys.stderr.write(f"{path} differs from the code: run `make docs-tables`\n")
+        else:
+            path.write_text(drawn)
+            sys.stdout.write(f"{path} drawn anew\n")
+    return 1 if arguments and differing else 0
+
+
+def pages() -> Iterator[tuple[Path, str, str]]:
+    """Each page: its path, its text as it is, and as it should be."""
+    for name, sections in PAGES.items():
+        path = DESIGN / name
+        written = drawn = path.read_text()
+        for section, draw in sections.items():
+            drawn = _replace(path, drawn, section, draw())
+        yield path, written, drawn
+
+
+def _replace(path: Path, text: str, section: str, content: str) -> str:
+    begin, end = f"<!-- drawn from the code: {section} -->\n", f"<!-- end: {section} -->\n"
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"{path} has no markers for {section!r}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+
+
+# ------------------------------------------------------------------------------------------------- the partition
+
+
+def partition_table() -> str:
+    """Events down, living states across; terminal states ignore everything and share a column."""
+    living = [state for state in State if state not in TERMINAL]
+    titles = ["event", *(state.name for state in living), " ".join(s.name for s in State if s in TERMINAL)]
+    rows = []
+    for event in EVENTS:
+        cells = [_cell(TABLE[state, event]) for state in living]
+        ended = {_cell(TABLE[state, event]) for state in TERMINAL}
+        rows.append([f"**{event.__name__}**", *cells, " ".join(sorted(ended))])
+    return _table(titles, rows)
+
+
+def _cell(cell: str | Cell) -> str:
+    return cell.name.lower() if isinstance(cell, Cell) else f"`{cell.removeprefix('_on_')}`"
+
+
+def states() -> str:
+    return _table(["state", "means"], [[state.name, state.value] for state in State])
+
+
+def handlers() -> str:
+    """Each handler once: when it is called, what it says of itself, where it may lead."""
+    used: dict[str, list[tuple[State, type[Event]]]] = {}
+    for pair, cell in TABLE.items():
+        if isinstance(cell, str):
+            used.setdefault(cell, []).append(pair)
+    rows = []
+    for name, pairs in used.items():
+        heard = ", ".join(dict.fromkeys(event.__name__ for _, event in pairs))
+        doc = inspect.getdoc(getattr(Partition, name)) or "-"
+        leads = ", ".join(state.name for state in State if state.name in _targets(name))
+        rows.append([f"`{name.removeprefix('_on_')}`", heard, doc.splitlines()[0], leads or "-"])
+    return _table(["handler", "event", "says", "may lead to"], rows)
+
+
+def diagram() -> str:
+    """Every change of state that a handler can make, with the events that may cause it."""
+    causes: dict[tuple[str, str], list[str]] = {}
+    for (state, event), cell in TABLE.items():
+        if isinstance(cell, str):
+            for target in _targets(cell):
+                if target != state.name:
+                    causes.setdefault((state.name, target), []).append(event.__name__)
+    order = [state.name for state in State]
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> START"]
+    for (source, target), events in sorted(causes.items(), key=lambda edge: [order.index(name) for name in edge[0]]):
+        lines.append(f"    {source} --> {target}: {', '.join(dict.fromkeys(events))}")
+    lines += [f"    {state.name} --> [*]" for state in State if state in TERMINAL]
+    return "\n".join([*lines, "```", ""])
+
+
+@functools.cache
+def _targets(method: str) -> frozenset[str]:
+    """States that ``method`` assigns, itself or through methods that it calls: read from its source."""
+    found: set[str] = set()
+    open_names, seen = [method], set[str]()
+    while open_names:
+        name = open_names.pop()
+        function = getattr(Partition, name, None)
+        if name in seen or not inspect.isfunction(function):
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+            if isinstance(node, ast.Assign) and "self.state" in map(ast.unparse, node.targets):
+                assigned = ast.unparse(node.value)
+                assert assigned.startswith("State."), f"{name} sets the state to {assigned}: name the state there"
+                found.add(assigned.removeprefix("State."))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("self."):
+                open_names.append(ast.unparse(node.func).removeprefix("self."))
+    return frozenset(found)
+
+
+# ------------------------------------------------------------------------------------------------- recovery
+
+
+def recovery_rows() -> str:
+    rows = []
+    for number, row in enumerate(recovery.TABLE, 1):
+        facts = [fact.value if fact is not None else "any" for fact in (row.found, row.covered, row.tail, row.reach)]
+        rows.append([str(number), *facts, f"**{row.action.name}**", row.label, row.crash])
+    return _table(["row", "found", "checkpoint", "tail", "next base", "action", "label", "the crash behind it"], rows)
+
+
+def recovery_combinations() -> str:
+    rows = []
+    for facts in recovery.combinations():
+        row = recovery.judge(facts)
+        number = str(recovery.TABLE.index(row) + 1)
+        said = [facts.found.value, facts.covered.value, facts.tail.value, facts.reach.value]
+        rows.append([*said, f"**{row.action.name}**", number, row.label])
+    return _table(["found", "checkpoint", "tail", "next base", "action", "row", "label"], rows)
+
+
+def recovery_actions() -> str:
+    return _table(["action", "means"], [[action.name, action.value] for action in recovery.Action])
+
+
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "partition-states.md": {
+        "states": states,
+        "state diagram": diagram,
+        "state table": partition_table,
+        "handlers": handlers,
+    },
+    "recovery-table.md": {
+        "actions": recovery_actions,
+        "rows": recovery_rows,
+        "combinations": recovery_combinations,
+    },
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

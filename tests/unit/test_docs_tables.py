@@ -1,0 +1,64 @@
+"""The tables in docs/design/ are what the code draws, and the drawing sees what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bmq.broker.transitions import TABLE, TERMINAL, State
+from bmq.storage import recovery
+from tests import docs_tables
+
+
+def test_the_committed_pages_are_what_the_code_draws() -> None:
+    for path, written, drawn in docs_tables.pages():
+        assert written == drawn, f"{path.name} differs from the code: run `make docs-tables`"
+
+
+def test_the_tests_that_the_rules_name_exist() -> None:
+    tests = Path(docs_tables.__file__).parent
+    existing = set(re.findall(r"def (test_\w+)", "\n".join(path.read_text() for path in tests.rglob("test_*.py"))))
+    rules = (docs_tables.DESIGN / "rules.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", rules))
+    assert named <= existing, f"docs/design/rules.md names {named - existing}"
+    sections = rules.split("\n## ")[1:]
+    assert [section.split(".")[0] for section in sections] == [str(number) for number in range(1, 11)]
+    assert all(f"test_rule_{number}_" in section for number, section in enumerate(sections, 1))
+
+
+def test_every_pair_and_every_combination_is_drawn() -> None:
+    living = len(State) - len(TERMINAL)
+    cells = sum(line.count(" | ") for line in docs_tables.partition_table().splitlines()[2:])
+    assert cells == len(TABLE) // len(State) * (living + 1)
+    assert len(docs_tables.recovery_combinations().splitlines()) == 2 + len(list(recovery.combinations()))
+    assert len(docs_tables.recovery_rows().splitlines()) == 2 + len(recovery.TABLE)
+
+
+def test_changes_of_state_are_read_from_the_handlers() -> None:
+    drawn = docs_tables.diagram()
+    assert "RECOVER --> WRITE: LogRecovered, CheckpointWritten" in drawn
+    assert all(f" {state.name}" in drawn for state in State), "a state that nothing leads to"
+    assert not any(f"{state.name} --> {other.name}" in drawn for state in TERMINAL for other in State)
+
+
+def test_check_says_which_page_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, written, _ in docs_tables.pages():
+        (tmp_path / path.name).write_text(written.replace("START", "BEGIN", 3))
+    monkeypatch.setattr(docs_tables, "DESIGN", tmp_path)
+    assert docs_tables.main(["--check"]) == 1
+    assert "partition-states.md differs" in capsys.readouterr().err
+    assert docs_tables.main([]) == 0
+    assert docs_tables.main(["--check"]) == 0
+    assert docs_tables.main(["--unknown"]) == 2
+
+
+def test_a_page_without_its_markers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in docs_tables.PAGES:
+        (tmp_path / name).write_text("nothing here\n")
+    monkeypatch.setattr(docs_tables, "DESIGN", tmp_path)
+    with pytest.raises(ValueError, match="has no markers for 'states'"):
+        docs_tables.main([])
