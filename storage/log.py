@@ -1,0 +1,302 @@
+"""A partition's segments as one log, known by their names on storage.
+
+Names are enough (rules 3 and 5): a final ``.log`` name means registered, ``(epoch, n)`` is the order of registration,
+and a segment ends where the first one registered after it begins.  Later registrations never begin below earlier data
+that was acknowledged, so in order of bases the *live* segments are those whose ``(epoch, n)`` is greater than any
+before; every other one holds nothing that counts (superseded).  That makes one pass over the folder in order of names,
+with one segment of look-ahead, and it makes listings incremental: what is new lies at the end.
+
+``LogSegments`` is what a reader keeps (a name for each live segment).  ``walk`` streams a folder for upkeep, which
+keeps nothing.  The retention decisions at the end are plain functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from operator import attrgetter
+from typing import NamedTuple
+
+from bmq.core.model import SegmentName
+from bmq.storage.filesystem import FileStatus, FileSystem
+from bmq.storage.layout import PartitionPath, base_name, parse_segment
+
+_PAST_SCAFFOLDING = ".~"  # byte order: every name beginning with a dot, then this, then the digits
+_BASE = attrgetter("base")
+FOR_EVER = -1
+
+
+class Extent(NamedTuple):
+    """A live segment; it holds the offsets [name.base, end), or up to the log's end when ``end`` is None."""
+
+    name: SegmentName
+    end: int | None
+
+
+class Listed(NamedTuple):
+    """What a folder shows of one segment name.
+
+    ``end`` as in ``Extent``; equal to the base when the segment is superseded.  ``length`` and ``modified_ms`` are the
+    namespace's word on the ``.log`` (lower bounds while it is open), -1 when only the ``.idx`` is there.
+    """
+
+    name: SegmentName
+    end: int | None
+    length: int
+    modified_ms: int
+    has_idx: bool
+
+    @property
+    def has_log(self) -> bool:
+        return self.length >= 0
+
+    @property
+    def is_live(self) -> bool:
+        return self.has_log and self.end != self.name.base
+
+
+class LogSegments:
+    """The live segments of one partition, in order of offsets.  Costs one name for each.
+
+    ``cover(end)`` makes sure that every segment beginning below ``end`` is known; it lists only behind the last one
+    known, and not at all below what was covered before.  A name that turns out to be gone (retention, concat) is told
+    to ``refresh``.  Only the first ``cover`` lists the whole folder.
+    """
+
+    def __init__(self, fs: FileSystem, path: PartitionPath) -> None:
+        self._fs = fs
+        self.path = path
+        self._names: list[SegmentName] = []
+        self._lock = asyncio.Lock()
+        self._covered = -1
+        self.listings = 0
+
+    def __repr__(self) -> str:
+        last = self._names[-1] if self._names else "-"
+        return f"<LogSegments {self.path} {len(self._names)} up to {last} covered={self._covered}>"
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def first_offset(self) -> int | None:
+        """Where the oldest known segment begins; the log start may lie inside it or beyond.  None without any."""
+        return self._names[0].base if self._names else None
+
+    @property
+    def last(self) -> SegmentName | None:
+        return self._names[-1] if self._names else None
+
+    def find(self, offset: int) -> Extent | None:
+        """The segment that holds ``offset``, None below the first."""
+        at = bisect_right(self._names, offset, key=_BASE) - 1
+        return None if at < 0 else self._extent(at)
+
+    def between(self, start: int, end: int) -> Iterator[Extent]:
+        """The segments that hold offsets of [start, end), oldest first."""
+        at = max(0, bisect_right(self._names, start, key=_BASE) - 1)
+        while at < len(self._names) and self._names[at].base < end:
+            yield self._extent(at)
+            at += 1
+
+    def _extent(self, at: int) -> Extent:
+        end = self._names[at + 1].base if at + 1 < len(self._names) else None
+        return Extent(self._names[at], end)
+
+    async def cover(self, end_offset: int, current: SegmentName | None = None) -> None:
+        """Know every segment that begins below ``end_offset``, a high watermark told to the caller before this call.
+
+        A segment has its final name before it is written, and the watermark follows the writing: so a listing begun
+        now shows them all.  ``current`` is the owner's word that this was its newest segment when it gave the
+        watermark: no listing is needed if that is the last one known.
+        """
+        if end_offset <= self._covered:
+            return
+        async with self._lock:  # held across the listing on purpose: whoever waits may be covered by it
+            if current is not None and self.last == current:
+                self._covered = max(self._covered, end_offset)
+            if end_offset > self._covered:
+                await self._list_new(end_offset)
+
+    async def _list_new(self, end_offset: int) -> None:
+        last = self.last
+        found = [listed.name async for listed in walk(self._fs, self.path, last) if listed.is_live]
+        self.listings += 1
+        if last is not None:
+            self._names.pop()  # found again, unless it was joined to its neighbour or superseded
+        self._names += found
+        self._covered = end_offset
+
+    async def refresh(self, missing: SegmentName) -> None:
+        """``missing`` has no file: list once more around it (rule 10).
+
+        Retention takes the oldest, so whatever is older than the folder's first segment goes; concat takes neighbours,
+        so the names around ``missing``, from a survivor to a survivor, are read again.  A few pages, however long the
+        log.
+        """
+        async with self._lock:  # as in cover: the others find the work done
+            if missing not in self._names:
+                return
+            first = await self._first_live()
+            if first is None:
+                self._names, self._covered = [], -1
+                return
+            self._names = self._names[bisect_right(self._names, first.base - 1, key=_BASE) :]
+            back = 1
+            while missing in self._names:
+                at = self._names.index(missing)
+                start = max(0, at - back)
+                back *= 8
+                if await self._list_around(start, missing) or start == 0:
+                    break
+            if not self._names:
+                self._covered = -1
+
+    async def _first_live(self) -> SegmentName | None:
+        async with aclosing(walk(self._fs, self.path)) as listing:
+            async for listed in listing:
+                if listed.is_live:
+                    return listed.name
+        return None
+
+    async def _list_around(self, start: int, missing: SegmentName) -> bool:
+        """Read the names from ``start`` to the next survivor behind ``missing`` again; False if the first one is gone
+        too, so that its own predecessor may have swallowed both."""
+        before = self._names[start]
+        known = {name for name in self._names[start + 1 :] if name > missing}
+        found: list[SegmentName] = []
+        rest: list[SegmentName] = []
+        async with aclosing(walk(self._fs, self.path, before)) as listing:
+            async for listed in listing:
+                if listed.is_live and listed.name in known:
+                    rest = self._names[self._names.index(listed.name) :]
+                    break
+                if listed.is_live:
+                    found.append(listed.name)
+        if not rest:
+            self._covered = -1
+        if start > 0 and (not found or found[0] != before):
+            return False
+        self._names = [*self._names[:start], *found, *rest]
+        return True
+
+
+async def walk(fs: FileSystem, path: PartitionPath, after: SegmentName | None = None) -> AsyncGenerator[Listed, None]:
+    """Every segment name in the folder in order of bases, beginning with ``after`` (a live one) itself.
+
+    Names of the same base come in order of registration, also where ``n`` has outgrown its digits.  A live segment
+    is given when the next live one is seen, which is its end; the last has none.
+    """
+    top = (after.epoch, after.n - 1) if after is not None else (-1, -1)
+    held: list[Listed] = []
+    async for group in _groups(fs, path, after):
+        live = max((listed.name.order for listed in group if listed.has_log), default=top)
+        is_next = live > top
+        if is_next:
+            top = live
+            for listed in held:
+                yield _ended(listed, group[0].name.base)
+            held = []
+        for listed in group:
+            is_live = is_next and listed.has_log and listed.name.order == live
+            held.append(listed if is_live else listed._replace(end=listed.name.base))
+    for listed in held:
+        yield listed
+
+
+def _ended(listed: Listed, base: int) -> Listed:
+    return listed._replace(end=base) if listed.end is None else listed
+
+
+async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None) -> AsyncIterator[list[Listed]]:
+    """The names of each base, in order of registration, ends still unknown.
+
+    Begins with the base of ``after``, whole: another segment of the same base may sort before or behind it.
+    """
+    start = f"{after.base:020d}" if after is not None else _PAST_SCAFFOLDING
+    group: dict[SegmentName, Listed] = {}
+    base = -1
+    listing = fs.list(path.folder, after=start)
+    try:
+        async for status in listing:
+            parsed = parse_segment(base_name(status.path))
+            if parsed is None:
+                continue  # not ours
+            name, kind = parsed
+            if name.base != base:
+                if group:
+                    yield sorted(group.values(), key=lambda listed: listed.name.order)
+                group, base = {}, name.base
+            group[name] = _merge(group.get(name), name, kind, status)
+        if group:
+            yield sorted(group.values(), key=lambda listed: listed.name.order)
+    finally:
+        if isinstance(listing, AsyncGenerator):
+            await listing.aclose()
+
+
+def _merge(seen: Listed | None, name: SegmentName, kind: str, status: FileStatus) -> Listed:
+    if kind == "log":
+        return Listed(name, None, status.length, status.modified_ms, seen is not None)
+    return seen._replace(has_idx=True) if seen is not None else Listed(name, None, -1, -1, True)
+
+
+# ------------------------------------------------------------------------------------------------------- retention
+
+
+class Retained(NamedTuple):
+    """A live segment as retention sees it.
+
+    ``end`` None: still written.  ``timestamp`` is the largest of its records, or the file's modification time when
+    they carry none (milliseconds); None: not looked up.
+    """
+
+    base: int
+    end: int | None
+    size: int
+    timestamp: int | None
+
+
+def expired(
+    segments: Sequence[Retained],
+    *,
+    now_ms: int,
+    retention_ms: int,
+    retention_bytes: int,
+    high_watermark: int,
+    log_start: int,
+) -> int:
+    """The new log start: whole segments from the oldest, never past the watermark, never the one being written.
+
+    Kafka's rules (``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``...SizeBreachedSegments``): by time the oldest
+    segments go while their largest timestamp is more than ``retention_ms`` ago; by size they go while at least
+    ``retention_bytes`` remain (the segment being written counts).  ``FOR_EVER`` (-1) switches a rule off.
+    """
+    left = sum(segment.size for segment in segments)
+    for segment in segments:
+        if segment.end is None or segment.end > high_watermark:
+            break
+        is_old = is_expired(segment.timestamp, now_ms, retention_ms)
+        is_surplus = retention_bytes != FOR_EVER and left - segment.size >= retention_bytes
+        if not (is_old or is_surplus) and segment.end > log_start:
+            break
+        left -= segment.size
+        log_start = max(log_start, segment.end)
+    return log_start
+
+
+def is_expired(timestamp: int | None, now_ms: int, retention_ms: int) -> bool:
+    """Whether a segment with this largest timestamp has outlived ``retention_ms``; never when it is not known."""
+    return retention_ms != FOR_EVER and timestamp is not None and now_ms - timestamp > retention_ms
+
+
+def is_deletable(listed: Listed, log_start: int) -> bool:
+    """Whether the files of this name may go; asked of a ``walk`` in order, whose first False ends it.
+
+    Wholly below the log start, with a later segment behind it: the newest name on storage tells how far the log and
+    its epochs had come, should the key-value store be lost.  Superseded ones and stray indexes go with their base, in
+    order of names: left behind, a superseded one would seem to be live once the one that superseded it is gone.
+    """
+    return listed.end is not None and listed.end <= log_start and listed.name.base < log_start
