@@ -1,13 +1,11 @@
-"""Reading a log from storage: ranged reads in aligned blocks, shared by all who wait for the same block.
+"""Reading one partition's log: whole batches by offset, and the search for a timestamp.
 
-``ReadPool`` is a process's: reads in flight, the block cache and the segment indexes, each under its own bound.
-``LogReader`` is one partition's, and small.  What a read may show (rules 2 and 5):
+``LogReader`` is one partition's, and small; what it reads goes through the process's ``ReadPool``.  What a read may
+show (rules 2 and 5):
 
 * A segment's bytes count up to the first batch at or past its end (the next one's base) and the ``end_offset`` that
   the caller gives, a high watermark.  Whatever lies behind was never acknowledged, or is written again elsewhere.
-* ``Known`` is how far a segment is certain in bytes: from its ``.idx``, from its owner, or because the headers up to
-  there were stepped over under a watermark that was known before the read.  Only bytes below it are kept.  A block
-  read past it is shared only by those who asked under the same watermark: an older read may have seen other bytes.
+* Bytes are kept for others only as far as they are certain: see ``storage/readpool.py``.
 
 The answer is whole batches, the first of which holds the offset asked for.  Headers are checked (size, magic, dense
 offsets), record CRCs are not: the consumer checks those.
@@ -17,30 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.record_reader import read_records
 from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
-from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile
-from bmq.storage.index import ENTRY, SegmentIndex
+from bmq.storage.filesystem import CorruptData, NoSuchFile
+from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log import Extent, LogSegments
-from bmq.storage.segment import BATCH_BYTES_MAX, decode_idx
+from bmq.storage.readpool import Facts, ReadPool
+from bmq.storage.segment import BATCH_BYTES_MAX
 
-T = TypeVar("T")
 _HEAD = struct.Struct(">qiibIhiqq")  # base offset ... max timestamp: see core.records
-_IDX_READ_BYTES = 256 << 10
 _STREAMS_MAX = 64
-_NEVER = -1
-_FACTS_BYTES = 400  # a Facts without its entries
 REFRESHES_MAX = 2
 """Second looks of one read: the segment it is sent to by the first may be joined or deleted in the same moment."""
 REFINE_BYTES_MAX = 1 << 20
@@ -56,30 +49,6 @@ class OffsetNotFound(LookupError):
         super().__init__(f"{path}: no segment holds offset {offset}, the first begins at {first_offset}")
         self.offset = offset
         self.first_offset = first_offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConfig:
-    """Bounds of one process's reads from storage."""
-
-    block_bytes: int = 1 << 20
-    """A read's unit.  Large enough that a seek (0.7 ms) is small beside the transfer, small enough to waste little."""
-    cache_bytes: int = 256 << 20
-    index_bytes: int = 64 << 20
-    """Segment indexes kept: 24 bytes for each 64 KB of log, so this covers about 170 GB."""
-    reads_max: int = 32
-    """Reads in flight; the others wait."""
-    ahead_max: int = 8
-    """How many of them may be reading ahead."""
-    parallel_indexes: int = 8
-    """Indexes read at once by one search for a timestamp."""
-
-    def validate(self) -> None:
-        """ValueError naming the setting."""
-        if self.block_bytes < HEADER_BYTES:
-            raise ValueError(f"block_bytes={self.block_bytes} is less than a batch header")
-        if self.reads_max < 1 or self.ahead_max < 0 or self.parallel_indexes < 1:
-            raise ValueError("reads_max and parallel_indexes must be at least 1, ahead_max at least 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,226 +67,6 @@ class Found(NamedTuple):
 
     offset: int
     timestamp: int
-
-
-class Facts:
-    """What is known of one segment: a sparse index, and how far its bytes are certain (``Known``)."""
-
-    __slots__ = ("asked_end", "counted", "entries", "index", "is_ours", "known_offset", "known_position")
-
-    def __init__(self, index: SegmentIndex, known_offset: int, known_position: int, *, is_ours: bool) -> None:
-        self.index = index
-        self.entries = index.entries
-        self.known_offset = known_offset
-        self.known_position = known_position
-        self.is_ours = is_ours  # else the owner's: not to be added to
-        self.asked_end: int | None = _NEVER  # the segment's end when its .idx was asked for last
-        self.counted = 0  # of its cost, in the pool
-
-    @property
-    def cost(self) -> int:
-        return _FACTS_BYTES + len(self.entries) * self.entries.itemsize
-
-    def start_for(self, offset: int, base: int) -> tuple[int, int]:
-        """(offset, position) of a batch at or before the one that holds ``offset``."""
-        if offset >= self.known_offset:
-            return self.known_offset, self.known_position
-        return self._entry(bisect_right(range(len(self.index)), offset, key=self._offset) - 1, base)
-
-    def start_for_timestamp(self, timestamp: int, base: int) -> tuple[int, int]:
-        """(offset, position) at or before the first batch whose largest timestamp is at least ``timestamp``."""
-        if self.index.max_timestamp < timestamp:
-            return self.known_offset, self.known_position
-        return self._entry(bisect_left(range(len(self.index)), timestamp, key=self._timestamp) - 1, base)
-
-    def _entry(self, at: int, base: int) -> tuple[int, int]:
-        return (base, 0) if at < 0 else (self.entries[at * ENTRY], self.entries[at * ENTRY + 1])
-
-    def _offset(self, at: int) -> int:
-        return self.entries[at * ENTRY]
-
-    def _timestamp(self, at: int) -> int:
-        return self.entries[at * ENTRY + 2]
-
-    def passed(self, walk: Walk) -> None:
-        """``walk`` stands behind a batch that is flushed."""
-        if self.is_ours and walk.position == self.known_position:
-            self.index.add(walk.base_offset, walk.position, walk.max_timestamp)
-            self.known_offset, self.known_position = walk.next_offset, walk.position + walk.size
-
-
-# ------------------------------------------------------------------------------------------------------ the pool
-
-
-class ReadPool:
-    """Shared by all readers of a process.  ``close`` ends what is under way."""
-
-    def __init__(self, fs: FileSystem, config: ReadConfig | None = None) -> None:
-        self.fs = fs
-        self.config = config or ReadConfig()
-        self.config.validate()
-        self._turn = asyncio.Semaphore(self.config.reads_max)
-        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._facts: OrderedDict[str, Facts] = OrderedDict()
-        self._shared: dict[Hashable, _Shared[Any]] = {}
-        self.cached_bytes = 0
-        self.facts_bytes = 0
-        self.ahead = 0
-        self.reads = 0
-        self.hits = 0
-        self.bad_indexes = 0
-
-    def __repr__(self) -> str:
-        return (
-            f"<ReadPool {len(self._blocks)} blocks of {self.cached_bytes} bytes, {len(self._facts)} indexes,"
-            f" {len(self._shared)} under way, {self.reads} reads, {self.hits} hits>"
-        )
-
-    async def close(self) -> None:
-        """Cancel the reads under way; their waiters hear it."""
-        tasks = [shared.task for shared in self._shared.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of ``work``, done once for all who wait under ``key``; ends early only when all have left."""
-        shared: _Shared[T] | None = self._shared.get(key)
-        if shared is None:
-            shared = self._start(key, work)
-        shared.waiters += 1
-        try:
-            return await asyncio.shield(shared.task)
-        finally:
-            shared.waiters -= 1
-            if not shared.waiters and not shared.task.done():
-                self._forget(key, shared)
-                shared.task.cancel()
-
-    def _start(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> _Shared[T]:
-        shared = _Shared(asyncio.get_running_loop().create_task(work()))
-        self._shared[key] = shared
-        shared.task.add_done_callback(lambda task: self._ended(key, shared))
-        return shared
-
-    def _ended(self, key: Hashable, shared: _Shared[T]) -> None:
-        self._forget(key, shared)
-        if not shared.task.cancelled():
-            shared.task.exception()  # read ahead for nobody: whoever wants the block meets the fault himself
-
-    def _forget(self, key: Hashable, shared: _Shared[T]) -> None:
-        if self._shared.get(key) is shared:
-            del self._shared[key]
-
-    # Blocks
-
-    def cached(self, path: str, number: int, length: int) -> bytes | None:
-        """The block, if at least ``length`` bytes of it are kept."""
-        data = self._blocks.get((path, number))
-        if data is None or len(data) < length:
-            return None
-        self._blocks.move_to_end((path, number))
-        return data
-
-    async def settled(self, path: str, number: int, length: int) -> bytes:
-        """The first ``length`` bytes of a block, all certain (at least, fewer only if storage has no more)."""
-        data = self.cached(path, number, length)
-        if data is not None:
-            self.hits += 1
-            return data
-        return await self.once((path, number, length), lambda: self._read_settled(path, number, length))
-
-    async def open(self, path: str, number: int, end_offset: int) -> bytes:
-        """Whatever is visible of a block now; shared only with those who know the same watermark."""
-        position = number * self.config.block_bytes
-        key = (path, number, "open", end_offset)
-        return await self.once(key, lambda: self._read(path, position, self.config.block_bytes))
-
-    async def _read_settled(self, path: str, number: int, length: int) -> bytes:
-        data = await self._read(path, number * self.config.block_bytes, length)
-        self.keep(path, number, data)
-        return data
-
-    async def _read(self, path: str, position: int, length: int) -> bytes:
-        async with self._turn:  # held across the read on purpose: it bounds the reads in flight
-            self.reads += 1
-            return await self.fs.read(path, position, length)
-
-    def read_ahead(self, path: str, number: int, length: int) -> None:
-        """Begin to read a block that is certain, if there is room for such reads."""
-        key = (path, number, length)
-        if self.ahead >= self.config.ahead_max or key in self._shared or self.cached(path, number, length) is not None:
-            return
-        self.ahead += 1
-        shared = self._start(key, lambda: self._read_settled(path, number, length))
-        shared.waiters += 1  # the pool itself: not cancelled because a reader who joined has left
-        shared.task.add_done_callback(self._ahead_ended)
-
-    def _ahead_ended(self, task: asyncio.Task[Any]) -> None:
-        self.ahead -= 1
-
-    def keep(self, path: str, number: int, data: bytes) -> None:
-        """Cache the certain bytes of a block; the least recently used ones make room."""
-        key = (path, number)
-        old = self._blocks.get(key)
-        if len(data) > self.config.cache_bytes or (old is not None and len(old) >= len(data)):
-            return
-        self.cached_bytes += len(data) - len(self._blocks.pop(key, b""))
-        self._blocks[key] = data
-        while self.cached_bytes > self.config.cache_bytes:
-            self.cached_bytes -= len(self._blocks.popitem(last=False)[1])
-
-    # Indexes
-
-    def facts(self, path: str) -> Facts | None:
-        facts = self._facts.get(path)
-        if facts is not None:
-            self._facts.move_to_end(path)
-        return facts
-
-    def keep_facts(self, path: str, facts: Facts) -> None:
-        """Remember, or count again after it has grown; one that knows less gives way."""
-        old = self._facts.get(path)
-        if old is not None and old is not facts:
-            if old.known_offset >= facts.known_offset:
-                return
-            self.facts_bytes -= old.counted
-            facts.counted = 0
-        self._facts[path] = facts
-        self._facts.move_to_end(path)
-        self.facts_bytes += facts.cost - facts.counted
-        facts.counted = facts.cost
-        while self.facts_bytes > self.config.index_bytes:
-            _, gone = self._facts.popitem(last=False)
-            self.facts_bytes -= gone.counted
-            gone.counted = 0
-
-    async def index(self, path: str) -> Checkpoint | None:
-        """A segment's ``.idx``; None when there is none, or it is damaged: then its segment is scanned instead."""
-        return await self.once((path, "idx"), lambda: self._read_index(path))
-
-    async def _read_index(self, path: str) -> Checkpoint | None:
-        parts: list[bytes] = []
-        try:
-            while not parts or len(parts[-1]) == _IDX_READ_BYTES:
-                parts.append(await self._read(path, len(parts) * _IDX_READ_BYTES, _IDX_READ_BYTES))
-        except NoSuchFile:
-            return None
-        try:
-            return decode_idx(b"".join(parts))
-        except FormatError:
-            self.bad_indexes += 1
-            return None
-
-
-class _Shared(Generic[T]):
-    """One piece of work and how many wait for it."""
-
-    __slots__ = ("task", "waiters")
-
-    def __init__(self, task: asyncio.Task[T]) -> None:
-        self.task = task
-        self.waiters = 0
 
 
 # ---------------------------------------------------------------------------------------------------- one segment
@@ -370,7 +119,7 @@ class Walk:
         self.position, self.size = position, size
         self.base_offset, self.next_offset = base_offset, base_offset + last_delta + 1
         self.base_timestamp, self.max_timestamp, self.attributes = base_timestamp, max_timestamp, attributes
-        self.facts.passed(self)
+        self.facts.passed(base_offset, self.next_offset, position, size, max_timestamp)
         return True
 
     async def load(self) -> None:

@@ -13,7 +13,8 @@ from typing import TypeVar
 import pytest
 
 from bmq.broker.config import LogConfig
-from bmq.broker.janitor import Janitor, JanitorConfig, Join, Mend, joined, plan_joins
+from bmq.broker.janitor import Janitor, JanitorConfig
+from bmq.broker.joiner import Join, Mend, joined, plan_joins
 from bmq.broker.manager import Broker
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import LoopClock
@@ -27,7 +28,8 @@ from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log import Listed, walk
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.reader import LogReader, ReadConfig, ReadPool
+from bmq.storage.reader import LogReader
+from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
 

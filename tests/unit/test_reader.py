@@ -18,7 +18,8 @@ from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, 
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.reader import Found, LiveSegment, LogReader, OffsetNotFound, ReadConfig, ReadPool
+from bmq.storage.reader import Found, LiveSegment, LogReader, OffsetNotFound
+from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.segment import encode_idx
 from tests.simulation.loop import run
 

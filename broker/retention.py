@@ -1,0 +1,239 @@
+"""Retention of one partition at a time: moving the log start past what has expired, then deleting what lies below it.
+
+The log start moves first, durably and with the ownership proven after it; the files go ``file_delete_delay_ms`` later,
+after another proof (rule 10).  Old bytes below a durable log start are garbage whoever looks, so a janitor that has
+just lost its partition does no harm.
+
+When to look again is told to whoever keeps the queue: the ``Janitor``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from bmq.broker.transitions import State
+from bmq.broker.writer import PartitionWriter
+from bmq.core.errors import FormatError
+from bmq.core.model import SegmentName
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.log import FOR_EVER, Listed, Retained, expired, is_deletable, is_expired, walk
+from bmq.storage.segment import decode_idx
+
+_DOOMED_MAX = 16
+HOUR_MS = 3_600_000
+
+
+class Ledger:
+    """What retention remembers of one ownership of a partition."""
+
+    __slots__ = ("config", "counted_to", "doomed", "has_leftovers", "log_start", "total", "writer")
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self.writer = writer
+        self.config = writer.partition.config
+        self.log_start = writer.partition.log_start
+        self.doomed: deque[tuple[int, int]] = deque()  # (when, log start): files below it go then
+        self.has_leftovers = False  # files below the log start that may not go yet
+        self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
+        self.counted_to: SegmentName | None = None
+
+    def forget_count(self) -> None:
+        """Count from the log start again."""
+        self.counted_to, self.total = None, 0
+
+
+L = TypeVar("L", bound=Ledger)
+
+
+class Retention(Generic[L]):
+    """One broker's.  ``retain_at`` and ``delete_at`` ask for the next call; ``failed`` hears of a damaged index."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        *,
+        interval_ms: int,
+        names_per_job: int,
+        deletes_per_job: int,
+        retain_at: Callable[[L, int], None],
+        delete_at: Callable[[L, int], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        self._fs = fs
+        self._interval_ms = interval_ms
+        self._names_per_job = names_per_job
+        self._deletes_per_job = deletes_per_job
+        self._retain_at = retain_at
+        self._delete_at = delete_at
+        self._failed = failed
+        self.files_deleted = 0
+
+    async def retain(self, ledger: L, now_ms: int) -> None:
+        """Move the log start past what has expired, and be back when the next segment can."""
+        writer, config = ledger.writer, ledger.config
+        partition = writer.partition
+        log_start, watermark = partition.log_start, partition.high_watermark
+        total = await self._count(ledger) if config.retention_bytes != FOR_EVER else 0
+        oldest = await self._oldest(ledger, total, now_ms)
+        rest = Retained(watermark, None, total - sum(segment.size for segment in oldest), None)
+        new_start = expired(
+            [*oldest, rest],
+            now_ms=now_ms,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+            high_watermark=watermark,
+            log_start=log_start,
+        )
+        self._schedule_next(ledger, [segment for segment in oldest if segment.base >= new_start], now_ms)
+        if new_start <= log_start or partition.state is not State.WRITE:
+            return
+        await writer.delete_before(new_start)
+        if ledger.counted_to is not None:
+            passed = [one for one in oldest if one.base < new_start and one.base <= ledger.counted_to.base]
+            ledger.total -= sum(segment.size for segment in passed)
+        ledger.log_start = new_start
+        self.doom(ledger, new_start, now_ms)
+        if oldest[-1].base < new_start:
+            self._retain_at(ledger, now_ms)  # all that was looked at has gone: look further
+
+    def doom(self, ledger: L, log_start: int, now_ms: int) -> None:
+        """Let the files below ``log_start`` go, after the delay."""
+        if len(ledger.doomed) >= _DOOMED_MAX:
+            ledger.doomed.pop()  # the new one says more, a little later
+        ledger.doomed.append((now_ms + ledger.config.file_delete_delay_ms, log_start))
+        self._delete_at(ledger, ledger.doomed[0][0])
+
+    def _schedule_next(self, ledger: L, left: Sequence[Retained], now_ms: int) -> None:
+        """By time: when the oldest one left expires.  Size grows only with the record, which is noticed."""
+        retention_ms = ledger.config.retention_ms
+        if retention_ms == FOR_EVER:
+            return
+        due_ms = now_ms + max(self._interval_ms, min(retention_ms, HOUR_MS))
+        if left and left[0].timestamp is not None:
+            due_ms = left[0].timestamp + retention_ms + 1
+        elif ledger.writer.partition.log_start == ledger.writer.partition.high_watermark:
+            return  # empty: nothing to expire before something is registered
+        self._retain_at(ledger, max(due_ms, now_ms + self._interval_ms))
+
+    async def _oldest(self, ledger: Ledger, total: int, now_ms: int) -> list[Retained]:
+        """The closed segments from the log start on, up to the first that stays; that one included."""
+        partition, config = ledger.writer.partition, ledger.config
+        found: list[Retained] = []
+        names = 0
+        async with aclosing(walk(self._fs, ledger.writer.path)) as listing:
+            async for listed in listing:
+                names += 1
+                if names > self._names_per_job:
+                    break
+                end = self._closed_end(ledger, listed)
+                if not listed.is_live or (end is not None and end <= partition.log_start):
+                    continue
+                if end is None:
+                    break
+                by_time = config.retention_ms != FOR_EVER
+                timestamp = await self._timestamp(ledger, listed) if by_time else None
+                found.append(Retained(listed.name.base, end, listed.length, timestamp))
+                total -= listed.length
+                is_surplus = config.retention_bytes != FOR_EVER and total >= config.retention_bytes
+                if not is_surplus and not is_expired(timestamp, now_ms, config.retention_ms):
+                    break
+        return found
+
+    @staticmethod
+    def _closed_end(ledger: Ledger, listed: Listed) -> int | None:
+        """Where the segment ends; None while it is, or may be, written.
+
+        The newest one ends at the watermark once it has an index and no segment is open.
+        """
+        partition = ledger.writer.partition
+        if listed.end is not None:
+            return listed.end
+        is_closed = listed.has_idx and partition.current is None
+        return partition.high_watermark if is_closed else None
+
+    async def _timestamp(self, ledger: Ledger, listed: Listed) -> int:
+        """Kafka's ``largestTimestamp``: of the records, else of the file."""
+        path = ledger.writer.path.idx(listed.name)
+        checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
+        if checkpoint is None or checkpoint.max_timestamp < 0:
+            return listed.modified_ms
+        return checkpoint.max_timestamp
+
+    async def _count(self, ledger: Ledger) -> int:
+        """Bytes from the log start on, the segment being written included.  Lists only what is new since last time."""
+        partition = ledger.writer.partition
+        if partition.log_start != ledger.log_start:  # DeleteRecords
+            ledger.forget_count()
+        counted_to, total, opened = ledger.counted_to, ledger.total, 0
+        unclosed = _unclosed(ledger)
+        async with aclosing(walk(self._fs, ledger.writer.path, counted_to)) as listing:
+            async for listed in listing:
+                is_below = listed.end is not None and listed.end <= partition.log_start
+                if not listed.is_live or is_below or listed.name == ledger.counted_to:
+                    continue
+                if listed.name in unclosed or listed.end is None or opened:
+                    opened += listed.length  # a lower bound; counted for good when it is closed
+                else:
+                    counted_to, total = listed.name, total + listed.length
+        ledger.counted_to, ledger.total = counted_to, total
+        current = partition.current
+        return total + max(opened, current.flushed if current is not None else 0)
+
+    async def delete(self, ledger: L, now_ms: int) -> None:
+        """The files below a log start, once it is durable and the partition is still ours."""
+        log_start = -1
+        while ledger.doomed and ledger.doomed[0][0] <= now_ms:
+            log_start = ledger.doomed.popleft()[1]
+        if ledger.doomed:
+            self._delete_at(ledger, ledger.doomed[0][0])
+        if log_start < 0:
+            return
+        try:
+            await ledger.writer.delete_before(log_start)
+            await self._delete_below(ledger, log_start)
+        except BaseException:
+            ledger.doomed.appendleft((now_ms, log_start))
+            raise
+
+    async def _delete_below(self, ledger: L, log_start: int) -> None:
+        unclosed = _unclosed(ledger)
+        doomed: list[Listed] = []
+        ledger.has_leftovers = is_more = False
+        async with aclosing(walk(self._fs, ledger.writer.path)) as listing:
+            async for listed in listing:
+                # A file that may be open is never deleted: its writer would go on being acknowledged.
+                may_be_open = listed.name in unclosed and not listed.has_idx
+                if not is_deletable(listed, log_start) or may_be_open:
+                    ledger.has_leftovers = listed.end is None or may_be_open
+                    break
+                is_more = len(doomed) >= self._deletes_per_job
+                if is_more:
+                    break
+                doomed.append(listed)
+        for listed in doomed:
+            # The index first: a log without one is scanned, an index without a log is litter.
+            await self._fs.delete(ledger.writer.path.idx(listed.name))
+            self.files_deleted += await self._fs.delete(ledger.writer.path.log(listed.name))
+        if is_more:
+            ledger.doomed.appendleft((0, log_start))
+            self._delete_at(ledger, 0)
+
+
+def _unclosed(ledger: Ledger) -> set[SegmentName]:
+    """Registered and not known closed.  The record may lag behind: then it names more, never less."""
+    return {entry.name for entry in ledger.writer.partition.record.segments if not entry.is_closed}
+
+
+async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
+    """None when it is missing, or damaged: then ``failed`` hears of it."""
+    try:
+        return decode_idx(await fs.read(path, 0, (await fs.status(path)).length))
+    except NoSuchFile:
+        return None
+    except FormatError as error:
+        failed(path, error)
+        return None

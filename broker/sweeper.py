@@ -1,0 +1,135 @@
+"""Sweeping: scaffolding of earlier epochs, and journals that no partition names any more.
+
+Each is *fenced* first: an open file's writer goes on being acknowledged when its name is deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+
+from bmq.broker import events as ev
+from bmq.broker.shared import Shared
+from bmq.broker.transitions import State
+from bmq.broker.writer import PartitionWriter
+from bmq.meta import ownership
+from bmq.meta.registration import broker_key
+from bmq.storage import layout
+from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
+
+_DRAFT = re.compile(r"\.(?:idx|join)-\d{20}-\d{8}-\d{4,}-(.+)")
+_CONCAT = re.compile(r"\..+\.concat")
+
+
+class Sweeper:
+    """One broker's.  Nothing younger than a grace is touched."""
+
+    def __init__(
+        self, shared: Shared, *, names_per_job: int, grace_ms: int, journal_grace_ms: int, journals_per_sweep: int
+    ) -> None:
+        self._shared = shared
+        self._fs: FileSystem = shared.fs
+        self._names_per_job = names_per_job
+        self._grace_ms = grace_ms
+        self._journal_grace_ms = journal_grace_ms
+        self._journals_per_sweep = journals_per_sweep
+        self.files_swept = 0
+
+    async def sweep(self, writer: PartitionWriter, now_ms: int) -> bool:
+        """Remove what earlier owners left under scaffolding names; whether there was any.
+
+        Of our own epoch nothing is touched, whoever its holder: an epoch has one owner, and a spare of his is about to
+        be used or was given up by him.  Our successor sweeps it.
+        """
+        partition = writer.partition
+        named = {entry.spare for entry in partition.record.segments}
+        old = [
+            (status, holder)
+            for status in await scaffolding(self._fs, writer.path.folder, self._names_per_job)
+            if now_ms - status.modified_ms > self._grace_ms
+            and status.path not in named
+            and (holder := self._left_by(status, partition.epoch)) is not None
+        ]
+        if old:
+            await prove_ownership(self._shared, writer)
+        for status, holder in old:
+            self.files_swept += await self._remove(status, holder)
+        return bool(old)
+
+    def _left_by(self, status: FileStatus, epoch: int) -> str | None:
+        """The holder of a file that nobody can want any more ("" where it has none); None: leave it alone."""
+        name = layout.base_name(status.path)
+        spare = layout.parse_spare(name)
+        if spare is not None:
+            return spare[2] if spare[0] < epoch else None
+        draft = _DRAFT.fullmatch(name)
+        if draft is not None:
+            return draft[1] if draft[1] != self._shared.incarnation else None
+        return "" if _CONCAT.fullmatch(name) else None
+
+    async def _remove(self, status: FileStatus, holder: str) -> bool:
+        """Stop its writer, then delete it."""
+        if holder:
+            try:
+                await self._fs.fence(Lease(paths=(status.path,), holder=holder, file_id=status.file_id))
+            except NoSuchFile:
+                return False
+        return await self._fs.delete(status.path)
+
+    async def sweep_journals(self, now_ms: int) -> None:
+        """Remove the journals of brokers that are gone and that no partition names.
+
+        A broker paused for longer than the grace may still wake up and claim a partition: fenced, it begins a new
+        journal with a snapshot of all it holds, so nothing that counts was in the old one.
+        """
+        dead = await self._old_journals(now_ms)
+        for incarnation in list(dead):
+            if await self._shared.kv.get(broker_key(self._shared.cluster, incarnation)) is not None:
+                del dead[incarnation]
+        if not dead:
+            return
+        async for entry in self._shared.kv.list(f"/{self._shared.cluster}/partitions/"):
+            record = ownership.decode(entry.value)
+            for incarnation in (record.owner, *record.journals):
+                dead.pop(incarnation, None)
+        for incarnation, files in dead.items():
+            for status in files:
+                self.files_swept += await self._remove(status, incarnation)
+
+    async def _old_journals(self, now_ms: int) -> dict[str, list[FileStatus]]:
+        """Of other brokers, all of whose files are past the grace."""
+        found: dict[str, list[FileStatus]] = {}
+        young: set[str] = {self._shared.incarnation}
+        async for status in self._fs.list(layout.JOURNALS):
+            parsed = layout.parse_journal(layout.base_name(status.path))
+            if parsed is None or parsed[0] in young:
+                continue
+            if now_ms - status.modified_ms <= self._journal_grace_ms:
+                young.add(parsed[0])
+                found.pop(parsed[0], None)
+            elif parsed[0] in found or len(found) < self._journals_per_sweep:
+                found.setdefault(parsed[0], []).append(status)
+        return found
+
+
+async def prove_ownership(shared: Shared, writer: PartitionWriter) -> None:
+    """The ownership, now.  RequestError when it is lost, and the partition hears of it."""
+    record, _ = await ownership.read(shared.kv, ownership.partition_key(shared.cluster, writer.partition.key))
+    if record.epoch != writer.partition.epoch and writer.partition.state is State.WRITE:
+        writer.post(ev.EpochRaised(record.epoch))
+    await writer.wait_open()  # raises the refusal
+
+
+async def scaffolding(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:
+    """The names that begin with a dot: they sort before all others, so no segment is listed."""
+    found: list[FileStatus] = []
+    listing = fs.list(folder)
+    try:
+        async for status in listing:
+            if not layout.base_name(status.path).startswith(".") or len(found) >= count_max:
+                break
+            found.append(status)
+    finally:
+        if isinstance(listing, AsyncGenerator):
+            await listing.aclose()
+    return found
