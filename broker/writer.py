@@ -19,7 +19,7 @@ from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
 from bmq.broker.takeover import Takeover
 from bmq.broker.transitions import TERMINAL, State
-from bmq.core.errors import FormatError, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records import parse_batch
 from bmq.meta import ownership
@@ -36,7 +36,6 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.layout import PartitionPath
 
-IDX_ATTEMPTS = 3
 JOIN_BYTES = 8192  # batches smaller than this on average are joined: a copy costs less than a call for each
 ALARM_MS_MAX = 60_000
 
@@ -68,6 +67,7 @@ class PartitionWriter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
+        self._durable_start = 0
         self.in_line = False
         self.flights = 0
 
@@ -139,20 +139,22 @@ class PartitionWriter:
             await self._shared.budget.room()
 
     async def delete_before(self, offset: int) -> None:
-        """Move the log start and wait until that is durable and the ownership was proven after it (rule 10)."""
+        """Move the log start and wait until that is durable and the ownership was proven after it (rule 10).
+
+        RequestError OFFSET_OUT_OF_RANGE past the watermark, as Kafka's DeleteRecords answers.
+        """
+        partition = self.partition
+        if partition.state is State.WRITE and offset > partition.high_watermark:
+            raise RequestError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is past the high watermark {partition.high_watermark}"
+            )
         self.post(ev.LogStartRaised(offset))
-        checkpointed = self.partition
-        await self.wait(lambda: self._is_start_durable(offset) or checkpointed.state is not State.WRITE)
+        await self.wait(lambda: self._durable_start >= offset or partition.state is not State.WRITE)
         record, _ = await ownership.read(self._shared.kv, self._kv_key)
         if record.epoch != self.partition.epoch:
             self.post(ev.EpochRaised(record.epoch))
         if self.partition.state is not State.WRITE:
             raise self.partition._refusal()
-
-    def _is_start_durable(self, offset: int) -> bool:
-        return self._durable_start >= offset
-
-    _durable_start = 0
 
     async def move(self) -> None:
         """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state."""
