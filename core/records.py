@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -142,6 +143,14 @@ class Batch:
             f"{CODECS[self.attributes & CODEC_MASK] if self.attributes & CODEC_MASK < len(CODECS) else '?'}"
             f" pid={self.producer_id}/{self.producer_epoch} seq={self.base_sequence}>"
         )
+
+
+class Appended(NamedTuple):
+    """Where an accepted batch stands.  ``append_time`` (ms) is -1 unless the topic stamps LogAppendTime."""
+
+    base_offset: int
+    append_time: int
+    log_start: int
 
 
 def increment_sequence(sequence: int, by: int) -> int:

@@ -1,0 +1,1 @@
+"""Kafka's messages: Produce and Fetch by hand, all others from schemas."""

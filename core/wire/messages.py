@@ -1,0 +1,209 @@
+"""Kafka's messages but for Produce and Fetch, from the schemas that kafka-python carries.
+
+A message is ``Name(field=value, ...)``, its nested structures are classes within it.  ``decode_request`` and
+``encode_response`` are the only ways across the wire.
+
+Where kafka-python differs from the schemas: ``authorized_operations`` is a set of bit numbers, None when not asked for;
+a zero uuid is None; a field that the message's version lacks reads as its default.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest
+
+__all__ = [
+    "AlterConfigsRequest",
+    "AlterConfigsResponse",
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "CreatePartitionsRequest",
+    "CreatePartitionsResponse",
+    "CreateTopicsRequest",
+    "CreateTopicsResponse",
+    "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
+    "DeleteTopicsRequest",
+    "DeleteTopicsResponse",
+    "DescribeClusterRequest",
+    "DescribeClusterResponse",
+    "DescribeConfigsRequest",
+    "DescribeConfigsResponse",
+    "DescribeGroupsRequest",
+    "DescribeGroupsResponse",
+    "DescribeLogDirsRequest",
+    "DescribeLogDirsResponse",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
+    "DescribeTopicPartitionsRequest",
+    "DescribeTopicPartitionsResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupResponse",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
+    "ListOffsetsRequest",
+    "ListOffsetsResponse",
+    "MetadataRequest",
+    "MetadataResponse",
+    "OffsetCommitRequest",
+    "OffsetCommitResponse",
+    "OffsetDeleteRequest",
+    "OffsetDeleteResponse",
+    "OffsetFetchRequest",
+    "OffsetFetchResponse",
+    "OffsetForLeaderEpochRequest",
+    "OffsetForLeaderEpochResponse",
+    "SyncGroupRequest",
+    "SyncGroupResponse",
+    "flexible_since",
+    "request_class",
+    "schema_range",
+    "stable_range",
+]
+
+_REQUESTS: dict[int, Any] = {
+    request.API_KEY: request
+    for request in (
+        AlterConfigsRequest,
+        ApiVersionsRequest,
+        CreatePartitionsRequest,
+        CreateTopicsRequest,
+        DeleteGroupsRequest,
+        DeleteRecordsRequest,
+        DeleteTopicsRequest,
+        DescribeClusterRequest,
+        DescribeConfigsRequest,
+        DescribeGroupsRequest,
+        DescribeLogDirsRequest,
+        DescribeProducersRequest,
+        DescribeTopicPartitionsRequest,
+        FindCoordinatorRequest,
+        HeartbeatRequest,
+        IncrementalAlterConfigsRequest,
+        InitProducerIdRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
+        ListGroupsRequest,
+        ListOffsetsRequest,
+        MetadataRequest,
+        OffsetCommitRequest,
+        OffsetDeleteRequest,
+        OffsetFetchRequest,
+        OffsetForLeaderEpochRequest,
+        SyncGroupRequest,
+    )
+}
+_BY_HAND: dict[int, Any] = {request.API_KEY: request for request in (ProduceRequest, FetchRequest)}
+"""Only their version ranges are taken from here."""
+
+
+def request_class(api_key: int) -> Any | None:
+    """The class of the API's requests; None for Produce, Fetch and APIs that have no schema here."""
+    return _REQUESTS.get(api_key)
+
+
+@cache
+def schema_range(api_key: int) -> tuple[int, int] | None:
+    """The versions that the schema describes, unstable ones too; None for an API that has no schema here."""
+    schema = _schema(api_key)
+    if schema is None:
+        return None
+    least, _, most = schema["validVersions"].partition("-")
+    return int(least), int(most or least)
+
+
+@cache
+def stable_range(api_key: int) -> tuple[int, int]:
+    """The versions that Kafka 4.x advertises (kafka-python's own ``min_version`` is 0 for all).  KeyError."""
+    versions = schema_range(api_key)
+    if versions is None:
+        raise KeyError(api_key)
+    least, most = versions
+    return least, most - bool(_schema(api_key)["latestVersionUnstable"])
+
+
+@cache
+def flexible_since(api_key: int) -> int | None:
+    """The first version with compact types and tagged fields; None when there is none, or no schema."""
+    schema = _schema(api_key)
+    if schema is None or schema["flexibleVersions"] == "none":
+        return None
+    return int(schema["flexibleVersions"].removesuffix("+"))
+
+
+def _schema(api_key: int) -> Any:
+    request = _REQUESTS.get(api_key) or _BY_HAND.get(api_key)
+    return None if request is None else {"latestVersionUnstable": False, **request.json}

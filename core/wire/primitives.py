@@ -1,0 +1,166 @@
+"""Kafka's variable-length types on plain buffers, for what is parsed and built by hand.
+
+Readers take a buffer and a position and return the value and the position after it.  What they cannot read raises
+FormatError or one of ``CUT_SHORT``, which each parser turns into FormatError in one place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from bmq.core.errors import FormatError
+
+CUT_SHORT = (struct.error, IndexError, UnicodeDecodeError)
+"""What Python raises of a buffer that ends too early, and of text that is no UTF-8."""
+
+ELEMENTS_MAX = 500_000
+"""Array elements in one request, all arrays together.  An element of two bytes becomes an object of hundreds: without
+this bound a frame of ``socket.request.max.bytes`` could take a hundred times its size in memory."""
+
+TAGS_MAX = 16
+"""Tagged fields in one set; Kafka's messages have four at most.  At two bytes each, those of one large frame would keep
+the process busy for half a minute."""
+
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a leader named in a response is reached (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def read_uvarint(data: memoryview | bytes, pos: int) -> tuple[int, int]:
+    """At most five bytes, as Kafka's ``ByteUtils.readUnsignedVarint``."""
+    value = data[pos]
+    if value < 0x80:
+        return value, pos + 1
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        pos += 1
+        byte = data[pos]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos + 1
+    raise FormatError("a varint of more than five bytes")
+
+
+def read_size(data: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
+    """The length of bytes or an array; -1 is null."""
+    if flexible:
+        size, pos = read_uvarint(data, pos)
+        return size - 1, pos
+    (size,) = INT32.unpack_from(data, pos)
+    return size, pos + 4
+
+
+def read_count(data: memoryview, pos: int, element_least: int, *, flexible: bool) -> tuple[int, int]:
+    """The length of an array that is not null and whose elements take at least so many bytes each."""
+    count, pos = read_size(data, pos, flexible=flexible)
+    if count < 0:
+        raise FormatError("null where an array must be")
+    if count * element_least > len(data) - pos:
+        raise FormatError(f"{count} elements in {len(data) - pos} bytes")
+    return count, pos
+
+
+def read_nullable_string(data: memoryview, pos: int, *, flexible: bool) -> tuple[str | None, int]:
+    if flexible:
+        size, pos = read_uvarint(data, pos)
+        size -= 1
+    else:
+        (size,) = INT16.unpack_from(data, pos)
+        pos += 2
+    if size < 0:
+        return None, pos
+    end = pos + size
+    if end > len(data):
+        raise FormatError(f"a text of {size} bytes where {len(data) - pos} are left")
+    return str(data[pos:end], "utf-8"), end
+
+
+def read_string(data: memoryview, pos: int, *, flexible: bool) -> tuple[str, int]:
+    text, pos = read_nullable_string(data, pos, flexible=flexible)
+    if text is None:
+        raise FormatError("null where a text must be")
+    return text, pos
+
+
+def read_uuid(data: memoryview, pos: int) -> tuple[UUID, int]:
+    end = pos + 16
+    if end > len(data):
+        raise FormatError("a uuid is cut short")
+    return UUID(bytes=bytes(data[pos:end])), end
+
+
+def read_tags(data: memoryview, pos: int) -> tuple[list[tuple[int, int, int]], int]:
+    """The tagged fields that stand at ``pos`` (KIP-482): (tag, position, end) of each."""
+    count, pos = read_uvarint(data, pos)
+    if count > TAGS_MAX:
+        raise FormatError(f"{count} tagged fields")
+    found = []
+    for _ in range(count):
+        tag, pos = read_uvarint(data, pos)
+        size, pos = read_uvarint(data, pos)
+        if pos + size > len(data):
+            raise FormatError(f"tag {tag} of {size} bytes where {len(data) - pos} are left")
+        found.append((tag, pos, pos + size))
+        pos += size
+    return found, pos
+
+
+def skip_tags(data: memoryview, pos: int) -> int:
+    if data[pos] == 0:
+        return pos + 1
+    return read_tags(data, pos)[1]
+
+
+def uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
+
+def array_size(count: int, *, flexible: bool) -> bytes:
+    return uvarint(count + 1) if flexible else INT32.pack(count)
+
+
+def string(text: str | None, *, flexible: bool) -> bytes:
+    if text is None:
+        return b"\0" if flexible else b"\xff\xff"
+    data = text.encode()
+    return (uvarint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
+
+
+def tags(fields: Sequence[tuple[int, bytes]]) -> bytes:
+    """Tagged fields, given in the order of their tags."""
+    return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in fields)
+
+
+def node_endpoints(nodes: Sequence[NodeEndpoint]) -> bytes:
+    """The array that the responses to Produce and Fetch carry under a tag."""
+    parts = [uvarint(len(nodes) + 1)]
+    for node in nodes:
+        parts += (INT32.pack(node.node_id), string(node.host, flexible=True), INT32.pack(node.port))
+        parts += (string(node.rack, flexible=True), b"\0")
+    return b"".join(parts)
+
+
+def response_header(correlation_id: int, *, flexible: bool) -> bytes:
+    """Header v1 has an empty set of tags behind the id, v0 nothing."""
+    return INT32.pack(correlation_id) + b"\0" if flexible else INT32.pack(correlation_id)

@@ -1,0 +1,243 @@
+"""Produce, by hand: record bytes stay where they arrived.
+
+Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start offset, 8 record errors and error
+message (KIP-467), 9 flexible, 10 current leader and node endpoints (KIP-951), 13 topic ids for names (KIP-516).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from uuid import UUID
+
+from bmq.core.call import Answer
+from bmq.core.errors import FormatError
+from bmq.core.wire.primitives import (
+    CUT_SHORT,
+    ELEMENTS_MAX,
+    INT32,
+    NodeEndpoint,
+    array_size,
+    node_endpoints,
+    read_count,
+    read_nullable_string,
+    read_size,
+    read_string,
+    read_uuid,
+    response_header,
+    skip_tags,
+    string,
+    tags,
+)
+
+FLEXIBLE_SINCE = 9
+TOPIC_IDS_SINCE = 13
+
+
+class ProduceTopic:
+    """``name`` below version 13, ``topic_id`` from then on; partitions are (index, records or None)."""
+
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(
+        self, name: str | None, topic_id: UUID | None, partitions: list[tuple[int, memoryview | None]]
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
+
+
+class ProduceRequest:
+    """Records are slices of the request's body: they pin it, and it is theirs to write into."""
+
+    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
+
+    def __init__(self, transactional_id: str | None, acks: int, timeout_ms: int, topics: list[ProduceTopic]) -> None:
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topics = topics
+
+
+_ACKS = struct.Struct(">hi")
+
+
+def parse_produce(body: memoryview, version: int) -> ProduceRequest:
+    """FormatError when ``body`` is no produce request of this version (3 to 13)."""
+    try:
+        return _parse(body, version, flexible=version >= FLEXIBLE_SINCE)
+    except CUT_SHORT as error:
+        raise FormatError(f"Produce version {version}: {error}") from None
+
+
+def _parse(body: memoryview, version: int, *, flexible: bool) -> ProduceRequest:
+    transactional_id, pos = read_nullable_string(body, 0, flexible=flexible)
+    acks, timeout_ms = _ACKS.unpack_from(body, pos)
+    count, pos = read_count(body, pos + 6, 3, flexible=flexible)
+    room = ELEMENTS_MAX - count
+    topics = []
+    for _ in range(count):
+        name = topic_id = None
+        if version >= TOPIC_IDS_SINCE:
+            topic_id, pos = read_uuid(body, pos)
+        else:
+            name, pos = read_string(body, pos, flexible=flexible)
+        size, pos = read_count(body, pos, 5, flexible=flexible)
+        room -= size
+        if room < 0:
+            raise FormatError(f"more than {ELEMENTS_MAX} partitions")
+        partitions, pos = _parse_partitions(body, pos, size, flexible=flexible)
+        topics.append(ProduceTopic(name, topic_id, partitions))
+        if flexible:
+            pos = skip_tags(body, pos)
+    if flexible:
+        skip_tags(body, pos)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _parse_partitions(
+    body: memoryview, pos: int, count: int, *, flexible: bool
+) -> tuple[list[tuple[int, memoryview | None]], int]:
+    partitions: list[tuple[int, memoryview | None]] = []
+    for _ in range(count):
+        (index,) = INT32.unpack_from(body, pos)
+        size, pos = read_size(body, pos + 4, flexible=flexible)
+        if size < 0:
+            partitions.append((index, None))
+        else:
+            partitions.append((index, _take(body, pos, size)))
+            pos += size
+        if flexible:
+            pos = skip_tags(body, pos)
+    return partitions, pos
+
+
+def _take(body: memoryview, pos: int, size: int) -> memoryview:
+    if pos + size > len(body):
+        raise FormatError(f"{size} bytes where {len(body) - pos} are left")
+    return body[pos : pos + size]
+
+
+class PartitionAnswer:
+    """One partition's part of the response.
+
+    ``batch_index_errors`` are (index of the record in its batch, text or None); ``current_leader`` is (node id, epoch).
+    """
+
+    __slots__ = (
+        "append_time",
+        "base_offset",
+        "batch_index_errors",
+        "current_leader",
+        "error_code",
+        "error_message",
+        "log_start",
+        "partition",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        error_code: int,
+        base_offset: int = -1,
+        append_time: int = -1,
+        log_start: int = -1,
+        error_message: str | None = None,
+        batch_index_errors: Sequence[tuple[int, str | None]] = (),
+        current_leader: tuple[int, int] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.error_code = error_code
+        self.base_offset = base_offset
+        self.append_time = append_time
+        self.log_start = log_start
+        self.error_message = error_message
+        self.batch_index_errors = batch_index_errors
+        self.current_leader = current_leader
+
+
+class TopicAnswer:
+    """The answers for one topic, named as the request named it."""
+
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(self, name: str | None, topic_id: UUID | None, partitions: Sequence[PartitionAnswer]) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
+
+
+# A partition without errors in one pack; what follows log start is: no record errors, no message, no tags.
+_PLAIN = {
+    3: (struct.Struct(">ihqq"), ()),
+    5: (struct.Struct(">ihqqq"), ()),
+    8: (struct.Struct(">ihqqqih"), (0, -1)),
+    9: (struct.Struct(">ihqqqBBB"), (1, 0, 0)),
+}
+
+
+def _plain(version: int) -> tuple[struct.Struct, tuple[int, ...]]:
+    return _PLAIN[max(since for since in _PLAIN if since <= version)]
+
+
+_PLAIN_OF = {version: _plain(version) for version in range(3, 14)}
+_OFFSETS = struct.Struct(">ihqqq")
+
+
+def encode_produce(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[TopicAnswer],
+    throttle_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> Answer:
+    """The response to a request of ``version`` (3 to 13); ``endpoints`` are sent from version 10."""
+    flexible = version >= FLEXIBLE_SINCE
+    plain, ending = _PLAIN_OF[version]
+    has_start = version >= 5
+    out = bytearray(response_header(correlation_id, flexible=flexible))
+    out += array_size(len(topics), flexible=flexible)
+    for topic in topics:
+        out += _topic(topic, version, flexible=flexible)
+        out += array_size(len(topic.partitions), flexible=flexible)
+        for each in topic.partitions:
+            if version >= 8 and not _is_plain(each):
+                out += _with_errors(each, version, flexible=flexible)
+            elif has_start:
+                out += plain.pack(
+                    each.partition, each.error_code, each.base_offset, each.append_time, each.log_start, *ending
+                )
+            else:
+                out += plain.pack(each.partition, each.error_code, each.base_offset, each.append_time)
+        if flexible:
+            out.append(0)
+    out += INT32.pack(throttle_ms)
+    if flexible:
+        out += tags([(0, node_endpoints(endpoints))] if endpoints and version >= 10 else ())
+    return Answer((out,))
+
+
+def _topic(topic: TopicAnswer, version: int, *, flexible: bool) -> bytes:
+    if version >= TOPIC_IDS_SINCE:
+        assert topic.topic_id is not None
+        return topic.topic_id.bytes
+    assert topic.name is not None
+    return string(topic.name, flexible=flexible)
+
+
+def _is_plain(each: PartitionAnswer) -> bool:
+    return each.error_message is None and not each.batch_index_errors and each.current_leader is None
+
+
+def _with_errors(each: PartitionAnswer, version: int, *, flexible: bool) -> bytes:
+    out = bytearray(_OFFSETS.pack(each.partition, each.error_code, each.base_offset, each.append_time, each.log_start))
+    out += array_size(len(each.batch_index_errors), flexible=flexible)
+    for index, text in each.batch_index_errors:
+        out += INT32.pack(index) + string(text, flexible=flexible)
+        if flexible:
+            out.append(0)
+    out += string(each.error_message, flexible=flexible)
+    if flexible:
+        has_leader = each.current_leader is not None and version >= 10
+        out += tags([(0, struct.pack(">iiB", *each.current_leader, 0))] if has_leader else ())  # type: ignore[misc]
+    return bytes(out)

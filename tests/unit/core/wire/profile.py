@@ -1,0 +1,19 @@
+"""How much the generated tests of this folder do: the same few examples each time, many under ``BMQ_SOAK=1``."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
+
+
+def examples(few: int, many: int) -> settings:
+    return settings(
+        max_examples=many if IS_SOAK else few,
+        derandomize=not IS_SOAK,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
