@@ -1,0 +1,271 @@
+"""Settings of one process: default, then file, then environment, then flags, into one frozen dataclass.
+
+A setting that Kafka has carries Kafka's name and default (``kafka=`` below: the key in the file, in ``BMQ_...`` with
+dots as underscores, and in DescribeConfigs).  Ours have their field's name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, get_type_hints
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+ROLES = ("proxy", "broker", "controller", "coordinator")
+
+
+class ConfigError(ValueError):
+    """A setting is wrong; ``str`` names it, where it stands, and what would be right."""
+
+
+def _option(default: Any, doc: str, *, kafka: str = "", flag: str = "", metavar: str = "") -> Any:
+    return field(default=default, metadata={"doc": doc, "kafka": kafka, "flag": flag, "metavar": metavar})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One ``bmq serve``."""
+
+    # Ours: the fixed outside.
+    roles: tuple[str, ...] = _option(ROLES, "roles of this process, comma-separated", flag="--roles", metavar="LIST")
+    listen: str = _option("127.0.0.1:9092", "address of the Kafka endpoint", flag="--listen", metavar="HOST:PORT")
+    advertise: str = _option(
+        "", "address that clients are told; the listen address when empty", flag="--advertise", metavar="HOST:PORT"
+    )
+    http: str = _option("127.0.0.1:9080", "address of health, metrics, API", flag="--http", metavar="HOST:PORT")
+    internal: str = _option(
+        "127.0.0.1:9093", "address for the cluster's other processes", flag="--internal", metavar="HOST:PORT"
+    )
+    root: str = _option(
+        "", "where segments lie: file:///dir or hdfs://namenode:port/dir; ./bmq-data when empty", flag="--root",
+        metavar="URL",
+    )  # fmt: skip
+    meta: str = _option(
+        "", "where ownership lies: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
+        flag="--meta", metavar="URL",
+    )  # fmt: skip
+    node_id: int = _option(0, "this proxy's id among the cluster's", flag="--node-id", metavar="N")
+    zone: str = _option("", "zone (rack) of this process", flag="--zone", metavar="Z")
+    cluster: str = _option("bmq", "name of the cluster: the prefix of its keys in the metadata store")
+    cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, answers and held requests")
+    tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches go")
+    held_produce_ms: int = _option(5_000, "how long a produce waits for a partition that is moving")
+    log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
+    drain_ms: int = _option(10_000, "how long SIGTERM waits for clients to leave")
+
+    # Kafka's, connections.
+    socket_request_max_bytes: int = _option(100 << 20, "largest request", kafka="socket.request.max.bytes")
+    queued_max_request_bytes: int = _option(
+        256 << 20,
+        "bytes of requests read and not answered, over all connections; past it nothing more is read (Kafka: no bound)",
+        kafka="queued.max.request.bytes",
+    )
+    connections_max_idle_ms: int = _option(
+        600_000, "an idle connection is closed after this", kafka="connections.max.idle.ms"
+    )
+    max_connections: int = _option(10_000, "connections at most (Kafka: no bound)", kafka="max.connections")
+    max_connections_per_ip: int = _option(
+        2_147_483_647, "connections from one address at most", kafka="max.connections.per.ip"
+    )
+    # Kafka's, fetch.
+    fetch_max_bytes: int = _option(57_671_680, "bytes of one fetch answer at most", kafka="fetch.max.bytes")
+    max_incremental_fetch_session_cache_slots: int = _option(
+        1_000, "fetch sessions at most", kafka="max.incremental.fetch.session.cache.slots"
+    )
+    # Kafka's, topics.
+    auto_create_topics_enable: bool = _option(
+        True, "create a topic that a client asks for", kafka="auto.create.topics.enable"
+    )
+    delete_topic_enable: bool = _option(True, "whether topics may be deleted", kafka="delete.topic.enable")
+    num_partitions: int = _option(1, "partitions of a new topic", kafka="num.partitions")
+    default_replication_factor: int = _option(
+        3, "copies of a new topic's segments; 1 on a local folder", kafka="default.replication.factor"
+    )
+    message_max_bytes: int = _option(1_048_588, "default of max.message.bytes", kafka="message.max.bytes")
+    log_retention_ms: int = _option(604_800_000, "default of retention.ms", kafka="log.retention.ms")
+    log_retention_bytes: int = _option(-1, "default of retention.bytes", kafka="log.retention.bytes")
+    log_segment_bytes: int = _option(1 << 30, "default of segment.bytes", kafka="log.segment.bytes")
+    log_roll_ms: int = _option(604_800_000, "default of segment.ms", kafka="log.roll.ms")
+    log_message_timestamp_type: str = _option(
+        "CreateTime", "default of message.timestamp.type", kafka="log.message.timestamp.type"
+    )
+    log_message_timestamp_before_max_ms: int = _option(
+        9_223_372_036_854_775_807,
+        "default of message.timestamp.before.max.ms",
+        kafka="log.message.timestamp.before.max.ms",
+    )
+    log_message_timestamp_after_max_ms: int = _option(
+        3_600_000, "default of message.timestamp.after.max.ms", kafka="log.message.timestamp.after.max.ms"
+    )
+    log_cleanup_policy: str = _option("delete", "default of cleanup.policy", kafka="log.cleanup.policy")
+    log_segment_delete_delay_ms: int = _option(
+        60_000, "default of file.delete.delay.ms", kafka="log.segment.delete.delay.ms"
+    )
+    min_insync_replicas: int = _option(1, "default of min.insync.replicas", kafka="min.insync.replicas")
+    compression_type: str = _option("producer", "default of the topic's compression.type", kafka="compression.type")
+    producer_id_expiration_ms: int = _option(
+        86_400_000, "a silent producer id is forgotten after this", kafka="producer.id.expiration.ms"
+    )
+    # Kafka's, groups.
+    offsets_topic_num_partitions: int = _option(
+        50, "partitions of __consumer_offsets, fixed once it exists", kafka="offsets.topic.num.partitions"
+    )
+    offsets_topic_segment_bytes: int = _option(
+        100 << 20, "segment.bytes of __consumer_offsets", kafka="offsets.topic.segment.bytes"
+    )
+    offsets_retention_minutes: int = _option(
+        10_080, "offsets of a group without members live this long", kafka="offsets.retention.minutes"
+    )
+    offsets_retention_check_interval_ms: int = _option(
+        600_000, "how often expired offsets are looked for", kafka="offsets.retention.check.interval.ms"
+    )
+    offset_metadata_max_bytes: int = _option(
+        4_096, "metadata of one committed offset at most", kafka="offset.metadata.max.bytes"
+    )
+    group_min_session_timeout_ms: int = _option(
+        6_000, "least session timeout of a member", kafka="group.min.session.timeout.ms"
+    )
+    group_max_session_timeout_ms: int = _option(
+        1_800_000, "largest session timeout of a member", kafka="group.max.session.timeout.ms"
+    )
+    group_initial_rebalance_delay_ms: int = _option(
+        3_000, "wait for more members at a group's first rebalance", kafka="group.initial.rebalance.delay.ms"
+    )
+    group_max_size: int = _option(2_147_483_647, "members of one group at most", kafka="group.max.size")
+
+    def validate(self) -> None:
+        """ConfigError naming the setting."""
+        unknown = set(self.roles) - set(ROLES)
+        if unknown or not self.roles:
+            raise ConfigError(f"roles: {','.join(sorted(unknown)) or 'none'}; choose from {','.join(ROLES)}")
+        for name in ("listen", "http", "internal"):
+            parse_address(getattr(self, name), name)
+        if self.advertise:
+            host, port = parse_address(self.advertise, "advertise")
+            if not port or host in ANY_HOST:
+                raise ConfigError(f"advertise: clients cannot connect to {self.advertise!r}; give this machine's name")
+        if self.log_level.upper() not in LOG_LEVELS:
+            raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
+        if self.node_id < 0:
+            raise ConfigError(f"node_id={self.node_id} is negative")
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{option_name(_FIELDS[name])}={getattr(self, name)} is under {least}")
+        if not 0 < self.tail_fraction < 1:
+            raise ConfigError(f"tail_fraction={self.tail_fraction} is not between 0 and 1")
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError("group.min.session.timeout.ms exceeds group.max.session.timeout.ms")
+        if self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise ConfigError(
+                "queued.max.request.bytes is under socket.request.max.bytes: one request would wait for ever"
+            )
+
+
+ANY_HOST = ("0.0.0.0", "::")
+"""Listened on, these mean every address of the machine."""
+_LIKENESS = 0.9
+_LEAST = {
+    "cache_bytes": 16 << 20,
+    "held_produce_ms": 0,
+    "drain_ms": 0,
+    "socket_request_max_bytes": 1 << 10,
+    "max_connections": 1,
+    "max_connections_per_ip": 1,
+    "fetch_max_bytes": 1 << 10,
+    "max_incremental_fetch_session_cache_slots": 0,
+    "num_partitions": 1,
+    "default_replication_factor": 1,
+    "offsets_topic_num_partitions": 1,
+    "offsets_retention_minutes": 1,
+    "offset_metadata_max_bytes": 0,
+    "group_min_session_timeout_ms": 1,
+    "group_initial_rebalance_delay_ms": 0,
+    "group_max_size": 1,
+}
+_FIELDS: Mapping[str, Field[Any]] = {each.name: each for each in fields(NodeConfig)}
+OPTIONS = tuple(_FIELDS.values())
+_TYPES = get_type_hints(NodeConfig)
+
+
+def option_name(option: Field[Any]) -> str:
+    """Its key in a file and in DescribeConfigs: Kafka's name, or ours."""
+    return option.metadata["kafka"] or option.name
+
+
+def environment_name(option: Field[Any]) -> str:
+    return "BMQ_" + option_name(option).replace(".", "_").upper()
+
+
+def parse_address(text: str, name: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``.  ConfigError."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{name}: {text!r} is not HOST:PORT, as in 127.0.0.1:9092")
+    return host, int(port)
+
+
+def unknown_names(environment: Mapping[str, str]) -> list[str]:
+    """A line for each variable that looks like a setting, misspelt.  Others of ours, as BMQ_ROOT is for some commands
+    and BMQ_PORT_9092_TCP for Kubernetes, are no business of a server."""
+    names = [environment_name(option) for option in OPTIONS]
+    lines = []
+    for name in sorted(environment):
+        if name.startswith("BMQ_") and name not in names and (meant := _meant(name, names)):
+            lines.append(f"{name} is no setting{meant}")
+    return lines
+
+
+def _meant(name: str, names: Iterable[str]) -> str:
+    """``; is NAME meant?``, or nothing when none is like it."""
+    like = difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
+    return f"; is {like[0]} meant?" if like else ""
+
+
+def parse_value(option: Field[Any], value: object, where: str) -> Any:
+    """``value`` (a text, or what TOML made of it) as the option's type.  ConfigError naming ``where``."""
+    kind = _TYPES[option.name]
+    if isinstance(kind, types.GenericAlias):  # the one tuple: roles
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            raise ConfigError(f"{where}: {value!r} is no list")
+        return tuple(str(part).strip() for part in parts if str(part).strip())
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        raise ConfigError(f"{where}: {value!r} is neither true nor false")
+    if kind is str:
+        return str(value)
+    if isinstance(value, bool):
+        raise ConfigError(f"{where}: {value!r} is no number")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}: {value!r} is no {'whole number' if kind is int else 'number'}") from None
+
+
+def load(
+    *, file: Mapping[str, object] | None = None, environment: Mapping[str, str], flags: Mapping[str, object]
+) -> NodeConfig:
+    """The settings from all four layers; ``flags`` by field name, None for those not given.  ConfigError."""
+    values: dict[str, Any] = {}
+    by_name = {option_name(option): option for option in OPTIONS}
+    for name, value in (file or {}).items():
+        option = by_name.get(name) or by_name.get(name.replace("-", "_"))
+        if option is None:
+            raise ConfigError(f"the file's key {name!r} is no setting{_meant(name, by_name)}")
+        values[option.name] = parse_value(option, value, f"the file's {name}")
+    for option in OPTIONS:
+        name = environment_name(option)
+        if name in environment:
+            values[option.name] = parse_value(option, environment[name], name)
+    for name, flag in flags.items():
+        if flag is not None:
+            values[name] = parse_value(_FIELDS[name], flag, f"--{name.replace('_', '-')}")
+    config = replace(NodeConfig(), **values)
+    config.validate()
+    return config

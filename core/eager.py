@@ -1,0 +1,89 @@
+"""Coroutines that begin at once: up to their first await they run inside the call that starts them.
+
+A request's place (in its partition, in its session) is decided before its first await.  A task would only begin in a
+later turn of the loop, so requests that came in order could begin out of it.
+
+asyncio has eager tasks from 3.12 on, and lets a loop's own ``create_task`` make them from 3.13.3 on; uvloop's does not.
+So the first step is taken by hand, the same way on all versions: inside the task that will go on with it, so that
+``asyncio.timeout`` and ``TaskGroup`` work there, and in that task's context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
+    """The result when the coroutine did not have to wait (or its exception, raised), else the task that goes on.
+
+    To be called inside a running loop, in a callback or in another task.
+    """
+    loop = asyncio.get_running_loop()
+    context = copy_context()
+    begun = _Begun(coroutine)
+    task: asyncio.Task[T] = loop.create_task(begun, context=context)
+    outer = asyncio.current_task(loop)
+    if outer is not None:
+        asyncio._leave_task(loop, outer)
+    asyncio._enter_task(loop, task)
+    try:
+        begun.waits_for = context.run(coroutine.send, None)
+    except StopIteration as stop:
+        begun.is_over = True
+        return stop.value  # type: ignore[no-any-return]
+    except BaseException:
+        begun.is_over = True
+        raise
+    finally:
+        asyncio._leave_task(loop, task)
+        if outer is not None:
+            asyncio._enter_task(loop, outer)
+    return task
+
+
+class _Begun(Coroutine[Any, Any, T]):
+    """A coroutine whose first step was taken: hands its task what that waits for, then goes on as itself."""
+
+    __slots__ = ("_coroutine", "_is_new", "is_over", "waits_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._is_new = True
+        self.is_over = False
+        self.waits_for: Any = None
+
+    def send(self, value: Any) -> Any:
+        if self.is_over:
+            raise StopIteration
+        if self._is_new:
+            self._is_new = False
+            return self.waits_for
+        return self._coroutine.send(value)
+
+    def throw(
+        self,
+        error: type[BaseException] | BaseException,
+        value: BaseException | object = None,
+        traceback: TracebackType | None = None,
+    ) -> Any:
+        if self.is_over:
+            raise StopIteration
+        if self._is_new:
+            self._is_new = False
+            # Cancelled before the task knew what it waits for: it cancels that, as Task.cancel would have.
+            cancel: Callable[[], bool] | None = getattr(self.waits_for, "cancel", None)
+            if cancel is not None and cancel():
+                return self.waits_for
+        return self._coroutine.throw(error) if value is None else self._coroutine.throw(error, value, traceback)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise TypeError("a started coroutine belongs to its task")

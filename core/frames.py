@@ -1,0 +1,161 @@
+"""Bytes of a connection into frames: four bytes of size, then that many bytes of request.
+
+Pure: ``buffer`` says where the next bytes go, ``received`` takes them and gives the frames that they complete.
+
+* Every frame is memory of its own.  Produce numbers batches in place, and the log keeps them.
+* Small frames arrive in a buffer that all connections share, and are copied out: a connection between two requests
+  holds no buffer at all.  The rest of a large frame is received into the frame itself, without a copy.
+* A frame grows with what has arrived, a step at a time; a size that is only claimed costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+
+SHARED_BYTES = 64 << 10
+"""Of the shared buffer: what one small read may bring."""
+STEP_BYTES = 1 << 20
+"""A frame is at most so much longer than what has arrived of it: most produces fit in one step."""
+SIZE_LEAST = 8
+"""API key, version and correlation id: a frame below this is no request."""
+_DIRECT_LEAST = 16 << 10
+"""A rest below this comes by way of the shared buffer, together with the frames behind it."""
+_CREDIBLE = 4 << 10
+_FIRST_STEP_BYTES = 64 << 10
+"""The step before ``_CREDIBLE`` bytes have arrived: sizes alone must not fill the memory."""
+_ZEROS = memoryview(bytes(STEP_BYTES))
+_SIZE = struct.Struct(">i")
+_unset: Callable[[None, int], bytearray] = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
+)
+"""A bytearray of bytes that nobody has set: what is received is written once, not zeroed before."""
+
+
+class FrameReader:
+    """One connection's.  Once ``error`` says why what came is no frame, nothing more is read."""
+
+    __slots__ = ("_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_max", "_view", "error")
+
+    def __init__(self, shared: memoryview, size_max: int) -> None:
+        self.error = ""
+        self._shared = shared
+        self._size_max = size_max
+        self._head = b""  # the part of a size that has arrived
+        self._frame: bytearray | None = None  # the frame that has begun: as long as what is allocated for it
+        self._size = 0
+        self._filled = 0
+        self._is_direct = False
+        self._view: memoryview | None = None
+
+    def __repr__(self) -> str:
+        return f"<FrameReader {f'{self._filled}/{self._size}' if self._frame is not None else 'between'} {self.error}>"
+
+    @property
+    def partial_bytes(self) -> int:
+        """What the frame that has begun takes in memory."""
+        return 0 if self._frame is None else len(self._frame)
+
+    @property
+    def is_partial(self) -> bool:
+        """A frame has begun and is not complete."""
+        return self._frame is not None
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; to be filled and told to ``received`` before this is called again."""
+        frame = self._frame
+        if frame is None or not (self._is_direct or self._size - self._filled >= _DIRECT_LEAST):
+            return self._shared
+        self._is_direct = True
+        if self._view is not None:
+            self._view.release()  # whoever got it may still refer to it, and a bytearray in use cannot grow
+        if self._filled == len(frame):
+            frame = self._frame = self._grown(frame)
+        self._view = memoryview(frame)[self._filled :]
+        return self._view
+
+    def _grown(self, frame: bytearray) -> bytearray:
+        """The frame with room for the next step.  Most frames take one step, into memory of their whole size."""
+        step = min(STEP_BYTES if self._filled >= _CREDIBLE else _FIRST_STEP_BYTES, self._size - self._filled)
+        if self._filled > SHARED_BYTES:
+            frame += _ZEROS[:step]
+            return frame
+        whole = _unset(None, self._filled + step)
+        whole[: self._filled] = frame
+        return whole
+
+    def received(self, count: int) -> list[memoryview]:
+        """Take the first ``count`` bytes of ``buffer``; the frames that they complete, each of its own memory."""
+        if self._is_direct:
+            self._filled += count
+            return [self._complete()] if self._filled == self._size else []
+        data = self._shared
+        if self._head:
+            data = memoryview(self._head + data[:count])
+            count = len(data)
+            self._head = b""
+        return self._cut(data, count)
+
+    def _cut(self, data: memoryview, count: int) -> list[memoryview]:
+        frames: list[memoryview] = []
+        pos = 0
+        while pos < count and not self.error:
+            if self._frame is not None:
+                end = min(count, pos + self._size - self._filled)
+                self._frame += data[pos:end]
+                self._filled += end - pos
+                pos = end
+                if self._filled == self._size:
+                    frames.append(self._complete())
+            elif count - pos < 4:
+                self._head = bytes(data[pos:count])
+                pos = count
+            else:
+                (size,) = _SIZE.unpack_from(data, pos)
+                pos += 4
+                if not SIZE_LEAST <= size <= self._size_max:
+                    self.error = _what_is_wrong(size, self._size_max, bytes(data[pos - 4 : min(count, pos + 12)]))
+                elif pos + size <= count:
+                    frames.append(memoryview(bytearray(data[pos : pos + size])))
+                    pos += size
+                else:
+                    self._frame, self._size, self._filled = bytearray(), size, 0
+        return frames
+
+    def drop(self) -> None:
+        """Forget the frame that has begun: its connection is closed."""
+        self._frame = self._view = None
+        self._is_direct = False
+
+    def _complete(self) -> memoryview:
+        assert self._frame is not None
+        frame = memoryview(self._frame)
+        self._frame = self._view = None
+        self._is_direct = False
+        return frame
+
+
+def _what_is_wrong(size: int, size_max: int, start: bytes) -> str:
+    """For the log: Kafka's InvalidReceiveException, and what the bytes look like when they are no Kafka at all."""
+    if size < 0:
+        text = f"a request of {size} bytes"
+    elif size < SIZE_LEAST:
+        text = f"a request of {size} bytes, less than a header"
+    else:
+        text = f"a request of {size} bytes, more than socket.request.max.bytes ({size_max})"
+    for prefixes, what in _FOREIGN:
+        if start.startswith(prefixes):
+            return f"{text}: this looks like {what}, not Kafka's protocol"
+    return f"{text}, begins with {start.hex()}"
+
+
+_FOREIGN: tuple[tuple[tuple[bytes, ...], str], ...] = (
+    ((b"\x16\x03",), "TLS (this listener speaks plain text: the client needs security.protocol=PLAINTEXT)"),
+    (
+        (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI "),
+        "HTTP (the http address is another one)",
+    ),
+    ((b"SSH-",), "SSH"),
+    ((b"PROX", b"\r\n\r\n\0\r\nQ"), "a load balancer's PROXY header (turn it off there)"),
+)

@@ -1,0 +1,84 @@
+"""Counters of the hot path: plain numbers, read when somebody asks.  Names are given where they are shown.
+
+Bounded: topics' counters go with their topics, APIs are few.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
+
+
+class TopicCounters:
+    """Kafka's BrokerTopicMetrics of one topic, as totals."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "failed_fetches",
+        "failed_produces",
+        "fetches",
+        "messages_in",
+        "produces",
+    )
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.produces = 0  # partitions of produce requests, as Kafka counts them
+        self.fetches = 0
+        self.failed_produces = 0
+        self.failed_fetches = 0
+
+
+class ApiCounters:
+    """Kafka's RequestMetrics of one API: how many, how long from the frame's arrival to its answer."""
+
+    __slots__ = ("buckets", "count", "errors", "total_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_ms = 0.0
+        self.buckets = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self.errors: dict[int, int] = {}  # by error code
+
+    def answered(self, ms: float) -> None:
+        self.count += 1
+        self.total_ms += ms
+        self.buckets[bisect_left(LATENCY_BOUNDS_MS, ms)] += 1
+
+    def failed(self, code: int) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+
+class Metrics:
+    """One process's counters."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicCounters] = {}
+        self.apis: dict[int, ApiCounters] = {}
+        self.connections = 0
+        self.connections_total = 0
+        self.connections_refused = 0
+        self.connections_idle_closed = 0
+        self.connections_malformed = 0
+        self.request_bytes_held = 0
+        """Bytes of requests that were read and are not answered yet."""
+        self.tail_hit_bytes = 0
+        self.storage_read_bytes = 0
+        self.fetch_sessions = 0
+        self.parked_fetches = 0
+
+    def topic(self, name: str) -> TopicCounters:
+        counters = self.topics.get(name)
+        if counters is None:
+            counters = self.topics[name] = TopicCounters()
+        return counters
+
+    def api(self, key: int) -> ApiCounters:
+        counters = self.apis.get(key)
+        if counters is None:
+            counters = self.apis[key] = ApiCounters()
+        return counters

@@ -1,0 +1,185 @@
+"""The Kafka port: accepts client connections, within limits, and closes those that must go.
+
+``core.net_connection`` is one connection, ``core.frames`` its bytes, ``core.net_budget`` what all of them may hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from bmq.core.call import Dispatch
+from bmq.core.config import NodeConfig
+from bmq.core.frames import SHARED_BYTES
+from bmq.core.log_limit import LogLimit
+from bmq.core.metrics import Metrics
+from bmq.core.net_budget import STUCK_S, RequestBudget
+from bmq.core.net_connection import ClientConnection
+
+__all__ = ["ClientConnection", "Listener"]
+
+BACKLOG = 1_000
+"""Connections that the kernel accepts ahead of us: as many may come back at once after a restart."""
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """One listening address and its connections.  One timer serves them all."""
+
+    def __init__(self, dispatch: Dispatch, config: NodeConfig, metrics: Metrics) -> None:
+        self.dispatch = dispatch
+        self.config = config
+        self.metrics = metrics
+        self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
+        self.connections: dict[ClientConnection, None] = {}  # in the order in which they came
+        self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
+        self.now = 0.0  # the loop's time at the last tick
+        self.loop: asyncio.AbstractEventLoop
+        self._server: asyncio.Server | None = None
+        self._by_host: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_s = config.connections_max_idle_ms / 1000
+        self._tick_s = max(0.01, min(STUCK_S / 4, self._idle_s / 16)) if self._idle_s >= 0 else STUCK_S / 4
+        self._shut_seen = (0, 0.0)  # which time the budget is shut for, and since when as far as ticks saw it
+        self._is_stopping = False
+        self._all_gone: asyncio.Event | None = None
+        self._limits: dict[str, LogLimit] = {}
+
+    def __repr__(self) -> str:
+        return f"<Listener connections={len(self.connections)} {self.budget}>"
+
+    async def start(self, host: str, port: int) -> None:
+        """OSError when the address cannot be had.  Port 0 takes a free one."""
+        self._server = await asyncio.get_running_loop().create_server(
+            partial(ClientConnection, self), host, port, backlog=BACKLOG
+        )
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None, "start comes first"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket; connections go on."""
+        self._is_stopping = True
+        if self._server is not None:
+            self._server.close()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Stop accepting; close connections once everything that they sent is answered, and the rest after
+        ``timeout_s``."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.drain()
+        if self.connections:
+            self._all_gone = asyncio.Event()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                _log.warning("%d connections did not end in %g s and are closed", len(self.connections), timeout_s)
+        self.close()
+
+    def close(self) -> None:
+        """At once, answers under way or not.  Idempotent."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.close()
+        self._stop_timer()
+
+    # ----------------------------------------------------------------------------------- what connections tell
+
+    def opened(self, connection: ClientConnection) -> float:
+        """Register it, or close it when there are too many.  The time that counts as its first activity."""
+        self.loop = asyncio.get_running_loop()
+        metrics = self.metrics
+        metrics.connections_total += 1
+        metrics.connections += 1
+        of_host = self._by_host.get(connection.host, 0)
+        if self._is_stopping:
+            refusal = "the server is stopping"
+        elif len(self.connections) >= self.config.max_connections:
+            refusal = f"max.connections ({self.config.max_connections}) is reached"
+        elif of_host >= self.config.max_connections_per_ip:
+            refusal = f"max.connections.per.ip ({self.config.max_connections_per_ip}) is reached"
+        else:
+            refusal = ""
+        self.connections[connection] = None
+        self._by_host[connection.host] = of_host + 1
+        if refusal:
+            metrics.connections_refused += 1
+            self._warn("refused", "refused %s: %s", connection.peer, refusal)
+            connection.close()
+        elif self._timer is None:
+            self.now = self.loop.time()
+            self._timer = self.loop.call_later(self._tick_s, self._tick)
+        return self.now
+
+    def lost(self, connection: ClientConnection) -> None:
+        """Its socket is gone."""
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        self.metrics.connections -= 1
+        left = self._by_host[connection.host] - 1
+        if left:
+            self._by_host[connection.host] = left
+        else:
+            del self._by_host[connection.host]
+        if not self.connections:
+            self._stop_timer()
+            if self._all_gone is not None:
+                self._all_gone.set()
+
+    def malformed(self, connection: ClientConnection, why: str) -> None:
+        self.metrics.connections_malformed += 1
+        self._warn("malformed", "closing %s: %s", connection.peer, why)
+
+    def bug(self, connection: ClientConnection, error: BaseException) -> None:
+        """An exception that no request may cause."""
+        self._limit("bug").log(logging.ERROR, "closing %s: its request failed", connection.peer, error=error)
+
+    # -------------------------------------------------------------------------------------------------- the timer
+
+    def _tick(self) -> None:
+        self.now = now = self.loop.time()
+        self._timer = self.loop.call_later(self._tick_s, self._tick)
+        if self._idle_s >= 0:
+            limit_s = self._idle_s + self._tick_s  # activity is noted with the time of the tick before it
+            for connection in [each for each in self.connections if each.is_idle(now, limit_s)]:
+                self.metrics.connections_idle_closed += 1
+                _log.debug("closing %s: idle", connection.peer)
+                connection.close()
+        self._relieve(now)
+
+    def _relieve(self, now: float) -> None:
+        """Close who keeps the budget shut: see ``core.net_budget``."""
+        if not self.budget.is_shut:
+            return
+        times, since = self._shut_seen
+        if times != self.budget.times_shut:
+            self._shut_seen = (self.budget.times_shut, now)
+        elif now - since >= STUCK_S:
+            for connection in [each for each in self.connections if each.is_stuck(now)]:
+                self._warn(
+                    "stuck",
+                    "closing %s: others wait for queued.max.request.bytes, and it neither sends the rest of its"
+                    " request nor reads its answers",
+                    connection.peer,
+                )
+                connection.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _warn(self, kind: str, text: str, *arguments: object) -> None:
+        self._limit(kind).log(logging.WARNING, text, *arguments)
+
+    def _limit(self, kind: str) -> LogLimit:
+        limit = self._limits.get(kind)
+        if limit is None:
+            limit = self._limits[kind] = LogLimit(_log, self.loop.time)
+        return limit

@@ -1,0 +1,448 @@
+"""One client's connection: frames in, dispatched in order; answers out, in the same order.
+
+Requests stand in two queues, oldest first::
+
+    started                                waiting
+    [answer ready?] [running] [running]    [frame] [frame] ...
+     └ sent as soon as it is first          └ begins when it may: ``_begin_waiting``
+
+A pipelined request (Produce) may begin while others run; any other begins when nothing is started, so that all before
+it are answered.  Nothing begins out of order, and nothing begins while the client does not read its answers.
+
+Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
+``resume_reading``, as simulated ones do: it is the last thing that an event does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from bmq.core.call import Answer, Buffer, CloseConnection
+from bmq.core.frames import FrameReader
+from bmq.core.net_budget import FRAME_BYTES, STUCK_S
+
+if TYPE_CHECKING:
+    from bmq.core.net import Listener
+
+UNANSWERED_MAX = 256
+"""Requests of a connection that are read and not answered; librdkafka would send a million."""
+UNANSWERED_BYTES_MAX = 16 << 20
+"""And their bytes.  What one read brings may pass both, and a frame that has begun is read to its end."""
+_JOIN_MAX = 4 << 10
+"""Small buffers are joined: a copy of this costs less than one more element of a vector write."""
+_WRITE_MAX = 64 << 10
+"""Answers of requests that were read together are written together, up to this."""
+_SIZE = struct.Struct(">i")
+
+
+class _Exchange:
+    """A request that has begun, until its answer is sent."""
+
+    __slots__ = ("answer", "bytes_held", "connection", "future")
+
+    def __init__(self, connection: ClientConnection, bytes_held: int, answer: Answer | None) -> None:
+        self.connection = connection
+        self.bytes_held = bytes_held
+        self.answer = answer
+        self.future: asyncio.Future[Answer] | None = None
+
+    def done(self, future: asyncio.Future[Answer]) -> None:
+        self.connection.answered(self, future)
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """The protocol of a socket, and the ``Client`` of its requests.
+
+    Needs a loop that reads into the buffer in the call that gets it (selectors, uvloop; not Windows' proactor): one
+    receive buffer serves all connections.
+    """
+
+    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_frames", "_is_blocked", "_is_draining", "_is_gated",
+                 "_is_reading", "_is_write_due", "_listener", "_on_close", "_out", "_out_releases", "_out_size",
+                 "_seen", "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting",
+                 "client_software", "host", "is_closed", "peer")  # fmt: skip
+
+    def __init__(self, listener: Listener) -> None:
+        self.client_software = ("", "")
+        self.host = self.peer = "unknown"
+        self.is_closed = False
+        self._listener = listener
+        self._frames = FrameReader(listener.shared_buffer, listener.config.socket_request_max_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._started: deque[_Exchange] = deque()
+        self._waiting: deque[memoryview] = deque()
+        self._bytes_held = 0  # of complete requests that are not answered
+        self._counted = self._counted_complete = 0  # what the budget knows
+        self._out: list[Buffer] = []  # framed, to be written when the event is over
+        self._out_size = 0
+        self._out_releases: list[Callable[[], None]] = []
+        self._unsent: list[Callable[[], None]] = []  # releases of what the kernel has not taken
+        self._unsent_bytes = 0  # when last looked at
+        self._on_close: dict[object, Callable[[], None]] = {}
+        self._is_reading = True
+        self._is_gated = False  # waits in the budget's line
+        self._is_blocked = False  # the kernel does not take all that was written
+        self._is_draining = False
+        self._is_write_due = False
+        self._seen = self._since = 0.0  # last activity; since when its bytes are kept by its client
+
+    def __repr__(self) -> str:
+        return (
+            f"<ClientConnection {self.peer} started={len(self._started)} waiting={len(self._waiting)}"
+            f" held={self._bytes_held}{' blocked' if self._is_blocked else ''}{' gated' if self._is_gated else ''}"
+            f"{' closed' if self.is_closed else ''}>"
+        )
+
+    # ---------------------------------------------------------------------------------------- for who serves it
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        """See ``core.call.Client``.  After the close it is called at once."""
+        if self.is_closed:
+            call()
+            return _nothing
+        token = object()
+        self._on_close[token] = call
+
+        def forget() -> None:
+            self._on_close.pop(token, None)
+
+        return forget
+
+    @property
+    def has_begun(self) -> bool:
+        """A part of a frame has arrived."""
+        return self._frames.is_partial
+
+    # ------------------------------------------------------------------------------------------ transport's events
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
+        self._transport = stream
+        self.host, self.peer = _names(transport.get_extra_info("peername"))
+        self._seen = self._since = self._listener.opened(self)
+        if self.is_closed:
+            return
+        # Blocked as soon as the kernel does not take everything: what was written is then known to be sent or not.
+        stream.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # The kernel sizes the buffers: a fixed size would switch its tuning off.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
+        self._seen = self._listener.now
+        was_begun = self._frames.is_partial
+        frames = self._frames.received(nbytes)
+        for frame in frames:
+            self._take(frame)
+            if self.is_closed:
+                return
+        if self._frames.error:
+            self._close_malformed(self._frames.error)
+            return
+        if self._frames.is_partial and (frames or not was_begun):
+            self._since = self._listener.loop.time()
+        self._settle(has_completed=bool(frames))
+
+    def eof_received(self) -> None:
+        """The client has gone: as in Kafka, what it did not wait for is not sent."""
+
+    def pause_writing(self) -> None:
+        self._is_blocked = True
+        self._since = self._listener.loop.time()
+
+    def resume_writing(self) -> None:
+        self._is_blocked = False
+        self._seen = self._listener.now
+        _call_all(self._unsent)
+        if not self.is_closed:
+            self._send_ready()
+            self._begin_waiting()
+            self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        self._listener.lost(self)
+
+    # -------------------------------------------------------------------------------------------------- requests
+
+    def _take(self, frame: memoryview) -> None:
+        """A complete frame: begin it, or let it wait."""
+        if self._waiting or not self._may_begin(frame):
+            self._bytes_held += len(frame) + FRAME_BYTES
+            self._waiting.append(frame)
+        else:
+            self._begin(frame)
+
+    def _may_begin(self, frame: memoryview) -> bool:
+        return not self._is_blocked and (not self._started or self._listener.dispatch.is_pipelined(frame))
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and not self.is_closed and self._may_begin(self._waiting[0]):
+            frame = self._waiting.popleft()
+            self._bytes_held -= len(frame) + FRAME_BYTES
+            self._begin(frame)
+
+    def _begin(self, frame: memoryview) -> None:
+        try:
+            answer = self._listener.dispatch(frame, self)
+        except Exception as error:  # noqa: BLE001  # no request may end the process: see Dispatch
+            self._close_failed(error)
+            return
+        if isinstance(answer, Answer):
+            if self._started:
+                self._started.append(_Exchange(self, 0, answer))
+            else:
+                self._send(answer)
+            return
+        exchange = _Exchange(self, len(frame) + FRAME_BYTES, None)
+        self._bytes_held += exchange.bytes_held
+        self._started.append(exchange)
+        exchange.future = asyncio.ensure_future(answer)
+        exchange.future.add_done_callback(exchange.done)
+
+    def answered(self, exchange: _Exchange, future: asyncio.Future[Answer]) -> None:
+        """The answer is ready, or there will be none."""
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if self.is_closed:
+            if error is None:
+                _release(future.result())
+            elif not isinstance(error, CloseConnection | asyncio.CancelledError):
+                self._listener.bug(self, error)
+            return
+        if error is not None:
+            self._close_failed(error)
+            return
+        exchange.answer = future.result()
+        exchange.future = None
+        self._bytes_held -= exchange.bytes_held
+        if exchange is not self._started[0]:
+            return  # the one before it sends it
+        if len(self._started) == 1:
+            self._go_on()
+        elif not self._is_write_due:  # answers that come in one turn of the loop go out in one write
+            self._is_write_due = True
+            self._listener.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Something was answered: send it, and begin what waited for that."""
+        self._is_write_due = False
+        if not self.is_closed:
+            self._send_ready()
+            self._begin_waiting()
+            self._settle()
+
+    # --------------------------------------------------------------------------------------------------- answers
+
+    def _send_ready(self) -> None:
+        started = self._started
+        while started and not self._is_blocked and (answer := started[0].answer) is not None:
+            started.popleft()
+            self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        if answer.release is not None:
+            self._out_releases.append(answer.release)
+        size = answer.size
+        if not size:
+            return
+        if size <= _JOIN_MAX:
+            self._out.append(_SIZE.pack(size) + b"".join(answer.buffers))
+        else:
+            self._out.append(_SIZE.pack(size))
+            self._out += answer.buffers
+        self._out_size += size
+        if self._out_size >= _WRITE_MAX:
+            self._write()
+
+    def _write(self) -> None:
+        """Hand everything to the transport, which gives it to the kernel at once or blocks us."""
+        out = self._out
+        releases, self._out_releases = self._out_releases, []
+        if out:
+            assert self._transport is not None
+            self._out = []
+            is_small, self._out_size = self._out_size <= _WRITE_MAX, 0
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif is_small:
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
+        if self._is_blocked and not self.is_closed:
+            self._unsent += releases
+        else:
+            _call_all(releases)
+
+    # --------------------------------------------------------------------------------------------------- reading
+
+    def _settle(self, *, has_completed: bool = False) -> None:
+        """The end of every event: write, tell the budget, read on or not.  Others may run from here."""
+        if self._out or self._out_releases:
+            self._write()
+        held = self._bytes_held + self._frames.partial_bytes
+        budget = self._listener.budget
+        if held != self._counted or self._bytes_held != self._counted_complete or (has_completed and budget.is_shut):
+            more, more_complete = held - self._counted, self._bytes_held - self._counted_complete
+            self._counted, self._counted_complete = held, self._bytes_held
+            budget.change(self, more, more_complete, has_completed=has_completed)
+        if self._is_draining and self.is_quiet:
+            self.close()
+        elif not self.is_closed:
+            self._read_or_pause()
+
+    def _read_or_pause(self) -> None:
+        if self._is_gated:
+            return  # ``read_on`` comes
+        reads = (
+            not self._is_blocked
+            and not self._is_draining
+            and len(self._started) + len(self._waiting) < UNANSWERED_MAX
+            and self._bytes_held < UNANSWERED_BYTES_MAX
+        )
+        if reads and self._listener.budget.is_shut and not self._listener.budget.may_read(self):
+            self._is_gated = True
+            reads = False
+        if reads != self._is_reading:
+            assert self._transport is not None
+            self._is_reading = reads
+            if reads:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """The budget lets it through."""
+        self._is_gated = False
+        self._since = self._listener.loop.time()
+        if not self.is_closed:
+            self._read_or_pause()
+
+    # ------------------------------------------------------------------------------------------------------ closing
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way, nor unsent."""
+        return not (self._started or self._waiting or self._is_blocked)
+
+    def is_idle(self, now: float, limit_s: float) -> bool:
+        """Whether nothing has happened for ``limit_s``.  What works for its client, or is read by it, is not idle."""
+        if self._is_running or self._has_sent_more():
+            self._seen = now
+        return now - self._seen >= limit_s
+
+    def is_stuck(self, now: float) -> bool:
+        """It has kept bytes for STUCK_S, and only its client can change that."""
+        if self._is_running or self._is_gated or not self._counted:
+            return False
+        if self._has_sent_more():
+            self._since = now
+        return now - self._since >= STUCK_S
+
+    @property
+    def _is_running(self) -> bool:
+        return any(exchange.answer is None for exchange in self._started)
+
+    def _has_sent_more(self) -> bool:
+        if not self._is_blocked:
+            return False
+        assert self._transport is not None
+        before, self._unsent_bytes = self._unsent_bytes, self._transport.get_write_buffer_size()
+        return before != self._unsent_bytes
+
+    def drain(self) -> None:
+        """Read no more; close once everything that was read is answered."""
+        self._is_draining = True
+        if self._is_gated:
+            self._is_gated = False
+            self._listener.budget.forget(self)
+        self._settle()
+
+    def close(self) -> None:
+        """At once.  What the kernel has not taken of earlier answers is lost."""
+        if self.is_closed:
+            return
+        was_blocked = self._is_blocked
+        self._leave()
+        assert self._transport is not None
+        if was_blocked:
+            self._transport.abort()  # close() would wait until the client reads
+        else:
+            self._transport.close()
+
+    def _close_malformed(self, why: str) -> None:
+        self._write()  # what came before was answered
+        self._listener.malformed(self, why)
+        self.close()
+
+    def _close_failed(self, error: BaseException) -> None:
+        if isinstance(error, CloseConnection):
+            self._close_malformed(str(error))
+            return
+        self._listener.bug(self, error)
+        self.close()
+
+    def _leave(self) -> None:
+        """Give everything back.  Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        started = list(self._started)
+        self._started.clear()
+        self._waiting.clear()
+        for exchange in started:
+            if exchange.future is not None:
+                exchange.future.cancel()  # a parked fetch must not linger; a produce goes on in its partition's owner
+            elif exchange.answer is not None:
+                _release(exchange.answer)
+        self._out.clear()
+        _call_all(self._out_releases)
+        _call_all(self._unsent)
+        self._is_gated = False
+        calls = list(self._on_close.values())
+        self._on_close.clear()
+        for call in calls:
+            call()
+        self._bytes_held = 0
+        held, complete = self._counted, self._counted_complete
+        self._counted = self._counted_complete = 0
+        self._frames.drop()
+        if held:
+            self._listener.budget.change(self, -held, -complete, has_completed=False)
+        self._listener.budget.forget(self)
+
+
+def _release(answer: Answer) -> None:
+    if answer.release is not None:
+        answer.release()
+
+
+def _call_all(releases: list[Callable[[], None]]) -> None:
+    """Call each once; the list is empty then."""
+    calls = releases.copy()
+    releases.clear()
+    for call in calls:
+        call()
+
+
+def _nothing() -> None:
+    """What there is to forget of a call that was made."""
+
+
+def _names(peer: object) -> tuple[str, str]:
+    """(host, host:port) of what a transport says of its other side; IPv6 hosts in brackets before a port."""
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return "unknown", "unknown"
+    host, port = peer[0], peer[1]
+    return host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

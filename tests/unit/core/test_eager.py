@@ -1,0 +1,132 @@
+"""Coroutines that begin at once (core/eager.py), on asyncio's loop, uvloop's and the simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+import uvloop
+
+from bmq.core.eager import start
+from tests.simulation.loop import VirtualLoop
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+VALUE: ContextVar[int] = ContextVar("VALUE", default=0)
+
+
+@pytest.fixture(
+    params=[asyncio.new_event_loop, uvloop.new_event_loop, VirtualLoop], ids=["asyncio", "uvloop", "virtual"]
+)
+def run(request: pytest.FixtureRequest) -> Run:
+    def call(main: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(main)
+
+    return call
+
+
+def test_without_waiting_there_is_a_result(run: Run) -> None:
+    async def work() -> int:
+        return 7
+
+    async def fails() -> int:
+        raise ValueError("x")
+
+    async def main() -> None:
+        assert start(work()) == 7
+        with pytest.raises(ValueError, match="x"):
+            start(fails())
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+def test_begins_at_once_and_goes_on_as_one_task(run: Run) -> None:
+    async def main() -> None:
+        loop, steps = asyncio.get_running_loop(), []
+        gate = loop.create_future()
+
+        async def work() -> str:
+            steps.append(asyncio.current_task())
+            token = VALUE.set(5)
+            async with asyncio.timeout(60):
+                steps.append(await gate)
+            steps.append(asyncio.current_task())
+            VALUE.reset(token)  # the same context before and after
+            return "done"
+
+        task = start(work())
+        assert isinstance(task, asyncio.Task)
+        assert steps == [task]
+        assert VALUE.get() == 0
+        assert asyncio.current_task() is not task
+        gate.set_result("go")
+        assert await task == "done"
+        assert steps == [task, "go", task]
+
+    run(main())
+
+
+def test_what_is_done_before_the_task_looks(run: Run) -> None:
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+
+        async def work() -> Any:
+            return await gate
+
+        task = start(work())
+        gate.set_exception(KeyError("late"))
+        assert isinstance(task, asyncio.Task)
+        with pytest.raises(KeyError, match="late"):
+            await task
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_cancelled_at_any_time(run: Run, turns: int) -> None:
+    """Also before the task's own first step: what it waits for is cancelled, its clean-up may wait."""
+
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+        ends = []
+
+        async def work() -> None:
+            try:
+                await gate
+            finally:
+                await asyncio.sleep(0)
+                ends.append("cleaned up")
+
+        task = start(work())
+        assert isinstance(task, asyncio.Task)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ends == ["cleaned up"]
+        assert gate.cancelled()
+
+    run(main())
+
+
+def test_time_out_within(run: Run) -> None:
+    async def main() -> None:
+        async def work() -> str:
+            try:
+                async with asyncio.timeout(0.001):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                return "late"
+            return "never"
+
+        task = start(work())
+        assert isinstance(task, asyncio.Task)
+        assert await task == "late"
+
+    run(main())

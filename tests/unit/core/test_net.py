@@ -1,0 +1,445 @@
+"""Client connections (core/net.py) over a transport in memory and virtual time: order, bounds, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import pytest
+
+from bmq.core.call import NO_ANSWER, CloseConnection
+from bmq.core.net_connection import UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from tests.simulation.loop import run
+from tests.unit.core.net_world import PRODUCE, World, frame, turn
+
+MB = 1 << 20
+
+
+def frames(*numbers: int, key: int = 18) -> bytes:
+    return b"".join(frame(number, key=key) for number in numbers)
+
+
+# ---------------------------------------------------------------------------------------------------------- order
+
+
+def test_only_produces_begin_before_others_are_answered() -> None:
+    async def main() -> None:
+        world = World()
+        script = world.script
+        script.later(1, 2, 4, 5)
+        peer = world.peer()
+        peer.send(frames(1, 2, key=PRODUCE) + frames(3) + frames(4, 5, key=PRODUCE))
+        assert script.begun == [1, 2]  # 4 and 5 do not overtake 3
+        script.answer(2)
+        await turn()
+        assert peer.answers() == []
+        script.answer(1)
+        await turn()
+        assert peer.answers() == [1, 2, 3]
+        assert script.begun == [1, 2, 3, 4, 5]
+        peer.send(frames(6))
+        script.answer(4)
+        await turn()
+        assert script.begun[-1] == 5
+        script.answer(5)
+        await turn()
+        assert peer.answers() == [1, 2, 3, 4, 5, 6]
+        assert script.released == [1, 2, 3, 4, 5, 6]
+        assert world.metrics.request_bytes_held == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_mixtures_are_answered_in_order(seed: int) -> None:
+    async def main() -> None:
+        rng = random.Random(seed)
+        world = World()
+        peer = world.peer(piece=rng.choice((1, 7, 64, 1 << 20)), room=rng.choice((0, 30, 1 << 30)))
+        count = rng.randint(5, 60)
+        slow = [number for number in range(count) if rng.random() < 0.6]
+        world.script.later(*slow)
+        data = b"".join(frame(n, key=rng.choice((0, 18)), size=rng.choice((8, 300, 40_000))) for n in range(count))
+        while data or slow or len(peer.answers()) < count:
+            size = rng.randint(0, 50_000)
+            peer.send(data[:size])
+            data = data[size:]
+            for number in rng.sample(slow, min(len(slow), rng.randint(0, 3))):
+                slow.remove(number)
+                world.script.answer(number, size=rng.choice((4, 5000, 100_000)))
+            peer.read(rng.choice((0, 10, 200_000)))
+            await turn()
+            assert world.script.begun == list(range(len(world.script.begun)))
+        assert peer.answers() == list(range(count))
+        assert sorted(world.script.released) == list(range(count))
+        assert world.metrics.request_bytes_held == 0
+
+    run(main())
+
+
+def test_no_answer_sends_nothing_and_keeps_the_order() -> None:
+    async def main() -> None:
+        world = World()
+        world.script.later(1)
+        world.script.answers[2] = NO_ANSWER
+        peer = world.peer()
+        peer.send(frames(1, 2, 3, key=PRODUCE))
+        world.script.answer(1)
+        await turn()
+        assert peer.answers() == [1, 3]
+
+    run(main())
+
+
+def test_a_frame_is_memory_of_its_own() -> None:
+    async def main() -> None:
+        world = World()
+        world.peer().send(frame(1, size=100) + frame(2, size=100_000) + frame(3))
+        made = world.script.frames
+        assert [len(each) for each in made] == [100, 100_000, 8]
+        for each in made:
+            each[:] = b"x" * len(each)  # writable
+        world.peer().send(frames(4))
+        assert all(bytes(each[:8]) == b"xxxxxxxx" for each in made[:3])
+
+    run(main())
+
+
+# --------------------------------------------------------------------------------------------------------- closing
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\0\0\0\x07abcdefg"])
+def test_garbage_is_closed_with_one_line(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World()
+        peer = world.peer()
+        peer.send(frames(1) + data + data)
+        await turn()
+        assert peer.answers() == [1]
+        assert peer.is_gone
+        assert not world.listener.connections
+        assert world.metrics.connections_malformed == 1
+        assert world.metrics.connections == 0
+
+    run(main())
+    assert len(caplog.records) == 1
+    assert "10.0.0.1:1" in caplog.text
+
+
+def test_refused_requests_close(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World()
+        world.script.answers[1] = CloseConnection("no such API")
+        world.script.later(3)
+        peers = [world.peer() for _ in range(3)]
+        peers[0].send(frames(1, 2))
+        peers[1].send(frames(3))
+        world.script.answers[3].set_exception(ValueError("a bug"))
+        peers[2].send(frames(4))
+        await turn()
+        assert [peer.is_gone for peer in peers] == [True, True, False]
+        assert world.script.begun == [1, 3, 4]
+        assert world.metrics.request_bytes_held == 0
+
+    run(main())
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR]
+    assert "no such API" in caplog.text
+    assert "ValueError: a bug" in caplog.text
+
+
+def test_a_client_that_leaves_cancels_what_it_waits_for() -> None:
+    async def main() -> None:
+        world = World()
+        script = world.script
+        script.later(1, 2, 3)
+        peer = world.peer()
+        closed = []
+        peer.connection.on_close(lambda: closed.append("kept"))
+        peer.connection.on_close(lambda: closed.append("forgotten"))()
+        peer.send(frames(1, 2, 3, 4, key=PRODUCE) + frames(5) + frame(6)[:7])
+        script.answer(3)  # ready, not sent
+        await turn()
+        script.answer(2)  # in the very turn in which the client leaves
+        peer.leave()
+        await turn()
+        assert script.answers[1].cancelled()
+        assert sorted(script.released) == [2, 3, 4]
+        assert closed == ["kept"]
+        assert peer.connection.is_closed
+        assert world.metrics.request_bytes_held == 0
+        assert world.metrics.connections == 0
+        peer.connection.on_close(lambda: closed.append("late"))
+        assert closed == ["kept", "late"]
+
+    run(main())
+
+
+# ---------------------------------------------------------------------------------------------------------- bounds
+
+
+def test_unanswered_requests_are_bounded() -> None:
+    async def main() -> None:
+        world = World()
+        many, large = world.peer(piece=12), world.peer()
+        numbers = range(UNANSWERED_MAX + 50)
+        world.script.later(*numbers, 1000, 1001, 1002)
+        many.send(frames(*numbers, key=PRODUCE))
+        assert len(world.script.begun) == UNANSWERED_MAX
+        assert many.is_paused
+        world.script.answer(0)
+        await turn()
+        assert len(world.script.begun) == UNANSWERED_MAX + 1
+        for number in (1000, 1001, 1002):
+            large.send(frame(number, key=PRODUCE, size=UNANSWERED_BYTES_MAX * 2 // 3))
+        assert world.script.begun[-2:] == [1000, 1001]
+        assert large.is_paused
+        world.script.answer(1000)
+        await turn()
+        assert world.script.begun[-1] == 1002
+
+    run(main())
+
+
+def test_who_does_not_read_its_answers_waits_alone() -> None:
+    async def main() -> None:
+        world = World()
+        script = world.script
+        slow, other = world.peer(room=100_000), world.peer()
+        script.later(1)
+        slow.send(frames(1, 2, 3))
+        script.answer(1, size=150_000)
+        await turn()
+        slow.send(frames(4))
+        assert script.begun == [1]
+        assert slow.is_paused
+        assert script.released == []
+        other.send(frames(7))
+        assert other.answers() == [7]
+        slow.read(1 << 20)
+        assert slow.answers() == [1, 2, 3, 4]
+        assert script.released == [7, 1, 2, 3, 4]
+        assert not slow.is_paused
+
+    run(main())
+
+
+def test_the_budget_stops_readers_and_lets_them_on_in_turn() -> None:
+    async def main() -> None:
+        world = World(queued_max_request_bytes=4 * MB, socket_request_max_bytes=4 * MB)
+        script = world.script
+        script.later(*range(20))
+        peers = [world.peer() for _ in range(20)]
+        for number, peer in enumerate(peers):
+            peer.send(frame(number, key=PRODUCE, size=MB) + frame(number + 100))
+        begun = len(script.begun)
+        assert 4 <= begun <= 6
+        for number in range(20):
+            script.answer(number)
+            await turn()
+            assert world.metrics.request_bytes_held <= (4 + 20 + 4) * MB
+        assert sorted(script.begun) == [*range(20), *range(100, 120)]
+        assert world.metrics.request_bytes_held == 0
+        assert not any(peer.is_paused for peer in peers)
+
+    run(main())
+
+
+@pytest.mark.parametrize("limit", [100 * MB, 101 * MB])
+def test_the_largest_frame_goes_through_the_smallest_budget(limit: int) -> None:
+    async def main() -> None:
+        world = World(queued_max_request_bytes=limit, socket_request_max_bytes=100 * MB)
+        peer = world.peer()
+        peer.send(frame(1, size=100 * MB) + frames(2))
+        assert peer.answers() == [1, 2]
+        assert world.metrics.request_bytes_held == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_many_large_frames_in_a_small_budget_never_lock_up(seed: int) -> None:
+    """All have begun a frame before any is complete, in pieces of any size; answers come late."""
+
+    async def main() -> None:
+        rng = random.Random(seed)
+        world = World(queued_max_request_bytes=5 * MB, socket_request_max_bytes=5 * MB)
+        script = world.script
+        count = rng.randint(2, 9)
+        peers = [world.peer(piece=rng.choice((30_000, 1 << 19, 1 << 30))) for _ in range(count)]
+        data = [
+            b"".join(frame(10 * peer + n, key=PRODUCE, size=rng.choice((8, 20_000, 3 * MB, 5 * MB))) for n in range(3))
+            for peer in range(count)
+        ]
+        script.later(*(10 * peer + n for peer in range(count) for n in range(3)))
+        answered: set[int] = set()
+        while len(answered) < 3 * count:
+            for number, peer in enumerate(peers):
+                size = rng.choice((0, 100_000, 2 * MB))
+                peer.send(data[number][:size])
+                data[number] = data[number][size:]
+            ready = [number for number in script.begun if number not in answered]
+            for number in rng.sample(ready, min(len(ready), rng.randint(0, 2))):
+                script.answer(number)
+                answered.add(number)
+            await turn()
+            # the limit, one frame, and a step (or what it comes with) of each connection
+            assert world.metrics.request_bytes_held <= 10 * MB + count * (MB + (64 << 10))
+        assert [peer.answers() for peer in peers] == [[10 * peer + n for n in range(3)] for peer in range(count)]
+        assert world.metrics.request_bytes_held == 0
+
+    run(main())
+
+
+def test_who_keeps_the_budget_shut_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World(queued_max_request_bytes=4 * MB, socket_request_max_bytes=4 * MB)
+        idlers = [world.peer() for _ in range(3)]
+        for number, peer in enumerate(idlers):
+            peer.send(frame(number, size=3 * MB)[: 2 * MB])  # and no more
+        honest = world.peer()
+        honest.send(frame(9, size=2 * MB))
+        honest.send(frames(10))
+        assert world.listener.budget.is_shut
+        assert honest.is_paused
+        assert honest.answers() == []
+        await asyncio.sleep(25)
+        assert not any(peer.is_gone for peer in idlers)
+        await asyncio.sleep(95)
+        assert honest.answers() == [9, 10]
+        assert sum(peer.is_gone for peer in idlers) >= 1
+        assert not honest.is_gone
+
+    run(main())
+    assert "queued.max.request.bytes" in caplog.text
+
+
+# ------------------------------------------------------------------------------------------------- limits and time
+
+
+def test_idle_connections_are_closed_busy_ones_are_not() -> None:
+    async def main() -> None:
+        world = World(connections_max_idle_ms=60_000)
+        world.script.later(1)
+        idle, busy, talking = (world.peer() for _ in range(3))
+        busy.send(frames(1))
+        for number in range(2, 12):
+            await asyncio.sleep(10)
+            talking.send(frames(number))
+            if number != 7:  # 60 s: from there on to the second tick after
+                assert idle.is_gone == (number > 7)
+        assert idle.is_gone
+        assert not busy.is_gone
+        assert not talking.is_gone
+        assert world.metrics.connections_idle_closed == 1
+        world.script.answer(1)
+        await asyncio.sleep(200)
+        assert busy.is_gone
+        assert talking.is_gone
+        assert world.metrics.connections == 0
+
+    run(main())
+
+
+def test_a_client_that_reads_nothing_for_long_is_idle() -> None:
+    async def main() -> None:
+        world = World(connections_max_idle_ms=60_000)
+        stopped, slow = world.peer(room=0), world.peer(room=0)
+        stopped.send(frames(1))
+        slow.send(frame(2))
+        world.script.later(3)
+        for _ in range(7):
+            await asyncio.sleep(20)
+            slow.read(1)
+        assert stopped.is_gone
+        assert stopped.is_aborted
+        assert not slow.is_gone
+        assert world.script.released == [1]
+
+    run(main())
+
+
+def test_connection_limits(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World(max_connections=5, max_connections_per_ip=2)
+        a = [world.peer(host="10.0.0.1") for _ in range(3)]
+        await turn()
+        assert [peer.is_gone for peer in a] == [False, False, True]
+        b = [world.peer(host=f"10.0.1.{n}") for n in range(4)]
+        await turn()
+        assert [peer.is_gone for peer in b] == [False, False, False, True]
+        assert world.metrics.connections == 5
+        assert world.metrics.connections_total == 7
+        assert world.metrics.connections_refused == 2
+        a[0].leave()
+        late = world.peer(host="10.0.0.1")
+        late.send(frames(1))
+        assert late.answers() == [1]
+        for _ in range(500):
+            world.peer(host="10.0.0.1")
+        await turn()
+
+    run(main())
+    assert "max.connections (5)" in caplog.text
+    assert "max.connections.per.ip (2)" in caplog.text
+    assert len(caplog.records) < 40
+
+
+def test_drain_sends_what_is_under_way() -> None:
+    async def main() -> None:
+        world = World()
+        world.script.later(1, 2)
+        idle, busy, stuck, partial = (world.peer() for _ in range(4))
+        busy.send(frames(1, 3))
+        stuck.send(frames(2))
+        partial.send(frame(7)[:6])
+        draining = asyncio.ensure_future(world.listener.drain(10.0))
+        await turn()
+        assert idle.is_gone
+        assert partial.is_gone
+        assert not busy.is_gone
+        busy.send(frames(4))  # is not read any more
+        assert world.peer().connection.is_closed
+        world.script.answer(1)
+        await turn()
+        assert busy.is_gone
+        assert busy.answers() == [1, 3]
+        begin = asyncio.get_running_loop().time()
+        await draining
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(10.0)
+        assert stuck.is_gone
+        await turn()
+        assert world.script.answers[2].cancelled()
+        assert not world.listener.connections
+
+    run(main())
+
+
+def test_drain_lets_a_reader_finish() -> None:
+    async def main() -> None:
+        world = World()
+        peer = world.peer(room=2)
+        peer.send(frames(1))
+        draining = asyncio.ensure_future(world.listener.drain(10.0))
+        await asyncio.sleep(1)
+        assert not peer.is_gone
+        peer.read(100)
+        await draining
+        assert peer.answers() == [1]
+        assert asyncio.get_running_loop().time() < 2
+
+    run(main())
+
+
+def test_bugs_of_many_requests_are_not_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World()
+        world.script.answers[1] = ZeroDivisionError()
+        for _ in range(300):
+            world.peer().send(frames(1))
+        await asyncio.sleep(5)
+        world.peer().send(frames(1))
+
+    run(main())
+    assert 20 < len(caplog.records) < 30
+    assert "lines like the next one were left out" in caplog.text

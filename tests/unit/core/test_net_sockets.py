@@ -1,0 +1,157 @@
+"""Client connections (core/net.py) over loopback sockets, on asyncio's loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.unit.core.net_world import PRODUCE, World, frame
+
+PAUSES_SINCE = (3, 12, 9) if sys.version_info < (3, 13) else (3, 13, 1)
+Main = Callable[[World], Awaitable[None]]
+Run = Callable[..., None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    def call(main: Main, **settings: Any) -> None:
+        async def around() -> None:
+            world = World(**settings)
+            await world.listener.start("127.0.0.1", 0)
+            async with asyncio.timeout(60):
+                await main(world)
+                await world.listener.drain(5)
+            assert world.metrics.request_bytes_held == 0
+            assert world.metrics.connections == 0
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(around())
+
+    return call
+
+
+async def connect(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", world.listener.port, limit=1 << 26)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
+    """(number, size) of the next answer."""
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    body = await reader.readexactly(size)
+    return struct.unpack_from(">i", body)[0], size
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    while not fact():  # noqa: ASYNC110  # what a socket does announces itself to nobody here
+        await asyncio.sleep(0.001)
+
+
+def test_pipelined_requests_and_large_frames(run: Run) -> None:
+    async def main(world: World) -> None:
+        reader, writer = await connect(world)
+        slow = range(0, 300, 7)
+        world.script.later(*slow)
+        for number in range(300):
+            size = 20 << 20 if number == 150 else (8, 500, 100_000)[number % 3]
+            writer.write(frame(number, key=PRODUCE if number % 2 else 18, size=size))
+
+        async def answer_slowly() -> None:
+            for number in slow:
+                await until(lambda number=number: number in world.script.begun)  # type: ignore[misc]
+                world.script.answer(number, size=70_000)
+
+        helper = asyncio.ensure_future(answer_slowly())
+        for number in range(300):
+            assert await answer(reader) == (number, 70_000 if number in slow else 4)
+        await helper
+        assert len(world.script.frames[150]) == 20 << 20
+        writer.close()
+        await writer.wait_closed()
+
+    run(main)
+
+
+def test_answers_are_released_when_the_kernel_has_them(run: Run, request: pytest.FixtureRequest) -> None:
+    if "asyncio" in request.node.name and (3, 12) <= sys.version_info < PAUSES_SINCE:
+        pytest.skip("this Python's own loop does not tell that writelines() was too much (CVE-2024-12254)")
+
+    async def main(world: World) -> None:
+        world.script.later(1)
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", world.listener.port))
+        await loop.sock_sendall(sock, frame(1) + frame(2))
+        await until(lambda: world.script.begun == [1])
+        world.script.answer(1, size=32 << 20)
+        (connection,) = world.listener.connections
+        await until(lambda: not connection._is_reading)
+        assert world.script.released == []
+        assert world.script.begun == [1]
+        left = 4 + (32 << 20) + 8
+        while left:
+            left -= len(await loop.sock_recv(sock, 1 << 20))
+        assert world.script.released == [1, 2]
+        sock.close()
+
+    run(main)
+
+
+def test_a_client_that_leaves_is_noticed(run: Run) -> None:
+    async def main(world: World) -> None:
+        world.script.later(1)
+        _, writer = await connect(world)
+        writer.write(frame(1) + frame(2))
+        await until(lambda: world.script.begun == [1])
+        writer.close()
+        await until(lambda: world.script.answers[1].cancelled())
+        await until(lambda: not world.listener.connections)
+        assert world.script.begun == [1]
+
+    run(main)
+
+
+def test_garbage_and_refusals_are_closed(run: Run) -> None:
+    async def main(world: World) -> None:
+        kept = await connect(world)
+        reader, writer = await connect(world)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await reader.read() == b""
+        writer.close()
+        await until(lambda: len(world.listener.connections) == 1)
+        second, third = await connect(world), await connect(world)
+        assert await third[0].read() == b""
+        kept[1].write(frame(1))
+        assert await answer(kept[0]) == (1, 4)
+        for _, each in (kept, second, third):
+            each.close()
+
+    run(main, max_connections=2)
+
+
+def test_drain_over_sockets(run: Run) -> None:
+    async def main(world: World) -> None:
+        world.script.later(1)
+        port = world.listener.port
+        reader, writer = await connect(world)
+        writer.write(frame(1))
+        await until(lambda: world.script.begun == [1])
+        draining = asyncio.ensure_future(world.listener.drain(30))
+        await asyncio.sleep(0)
+        world.script.answer(1, size=1 << 20)
+        assert await answer(reader) == (1, 1 << 20)
+        assert await reader.read() == b""
+        await draining
+        writer.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    run(main)
