@@ -41,7 +41,7 @@ _FULL, _DELTA = ord("F"), ord("D")
 INDEX_ENTRY_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, though never changed: it is made for each batch, and freezing costs more than that
 class ProducerBatch:
     """One of a producer's last five batches."""
 
@@ -51,9 +51,9 @@ class ProducerBatch:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProducerState:
-    """Idempotent (later transactional) state of one producer id.  Immutable: a new one for each accepted batch.
+    """Idempotent (later transactional) state of one producer id.  Never changed: a new one for each accepted batch.
 
     ``last_timestamp`` is the wall time (milliseconds) at which its owner last heard of it.
     """

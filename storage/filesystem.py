@@ -194,7 +194,17 @@ class FileSystem(Protocol):
     async def probe(self, node: str) -> bool:
         """Whether a node (as ``Appender.nodes`` names it) answers in a short time; True where there are no nodes."""
 
+    async def replicas_max(self) -> int:
+        """How many copies of a block storage can hold now: live datanodes; 1 for a local folder.
+
+        Unsupported where the root does not tell: HDFS tells its superusers only, and WebHDFS nobody.
+        """
+
     async def close(self) -> None: ...
+
+
+WRITE_ONCE_S = 20.0
+"""A file of this kind is small: a pipeline that takes longer hangs (nobody else watches it)."""
 
 
 async def write_once(
@@ -203,9 +213,13 @@ async def write_once(
     """Create ``path`` holding exactly ``data``, closed and (``sync``) on disk.  AlreadyExists if it is there."""
     appender = await fs.create(path, options or CreateOptions(block_bytes=1 << 20))
     try:
-        appender.write(data)
-        await appender.flush(sync=sync)
-        await appender.close()
+        async with asyncio.timeout(WRITE_ONCE_S):
+            appender.write(data)
+            await appender.flush(sync=sync)
+            await appender.close()
+    except TimeoutError:
+        appender.abort()
+        raise PipelineFailed(f"{path}: nothing acknowledged in {WRITE_ONCE_S:g} s", appender.nodes) from None
     except BaseException:
         appender.abort()
         raise

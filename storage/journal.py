@@ -399,8 +399,9 @@ class JournalWriter:
 
     async def _close_file(self, appender: Appender) -> None:
         try:
-            await appender.close()
-        except StorageError:
+            async with asyncio.timeout(_PATIENCE_MAX_S):
+                await appender.close()
+        except (StorageError, TimeoutError):
             self._leave(appender)  # its content is hints already repeated in the next file
 
     async def _delete_old(self) -> None:

@@ -29,6 +29,7 @@ _TOPIC = re.compile(r"topic-(\d+)\.json", re.ASCII)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 EPOCH_MAX = 99_999_999
+CLUSTER = "/cluster.json"
 JOURNALS = "/journals"
 TOPICS = "/topics"
 
@@ -88,6 +89,10 @@ def journal(incarnation: str, n: int) -> str:
 def parse_journal(file_name: str) -> tuple[str, int] | None:
     match = _JOURNAL.fullmatch(file_name)
     return (match[1], int(match[2])) if match else None
+
+
+def topic_folder(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
 
 
 def topic_json(topic: str, revision: int) -> str:

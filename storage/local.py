@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from bmq.storage.filesystem import CreateOptions, FileStatus, Lease, LeaseLost, NoSuchFile, StorageError
+from bmq.storage.filesystem import CreateOptions, FileStatus, Lease, LeaseLost, NoSuchFile, StorageError, Unsupported
 from bmq.storage.local_file import (
     Folders,
     OpenFile,
@@ -60,6 +60,8 @@ class LocalFileSystem:
         self._writer: WriterThread | None = None
         try:
             os.makedirs(self._root, exist_ok=True)
+        except FileExistsError as error:
+            raise Unsupported(f"{self._root} is a file; a root is a folder") from error
         except OSError as error:
             raise translate(error, self._root) from error
 
@@ -139,6 +141,9 @@ class LocalFileSystem:
     async def probe(self, node: str) -> bool:
         """There are no nodes."""
         return True
+
+    async def replicas_max(self) -> int:
+        return 1
 
     async def close(self) -> None:
         """Open files are aborted, not closed: whoever owns them decides."""

@@ -29,7 +29,7 @@ QUEUED_BYTES_MAX = 256 << 20  # handed over, not yet written: past it the disk i
 class _Job:
     """A flush, a close (a flush that ends the file) or, without a future, an abort."""
 
-    __slots__ = ("appender", "buffers", "closes", "future", "position", "sync")
+    __slots__ = ("appender", "buffers", "closes", "future", "position", "size", "sync")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class _Job:
         *,
         future: asyncio.Future[int] | None = None,
         buffers: Sequence[memoryview] = (),
+        size: int = 0,
         position: int = 0,
         sync: bool = False,
         closes: bool = False,
@@ -44,6 +45,7 @@ class _Job:
         self.appender = appender
         self.future = future
         self.buffers = buffers
+        self.size = size  # of the buffers together
         self.position = position
         self.sync = sync
         self.closes = closes
@@ -56,7 +58,7 @@ class LocalAppender:
         self.file = file
         self._writer = writer
         self._lease = Lease(paths=(file.path,), holder=holder, file_id=file.file_id)
-        self._position = self._flushed = file.position
+        self._position = self._queued = self._flushed = file.position
         self._buffers: list[memoryview] = []
         self._pending: dict[asyncio.Future[int], None] = {}
         self._failure: StorageError | None = None
@@ -110,7 +112,7 @@ class LocalAppender:
     def abort(self) -> None:
         if self._failure is None:
             self._fail(PipelineFailed(f"{self.file.path}: aborted by its writer"))
-            self._writer.put(_Job(self))
+            self._writer.put_now(_Job(self))
 
     def _enqueue(self, *, sync: bool, closes: bool) -> asyncio.Future[int]:
         future: asyncio.Future[int] = self._writer.loop.create_future()
@@ -119,7 +121,10 @@ class LocalAppender:
             self._fail(self._failure)
             return future
         buffers, self._buffers = self._buffers, []
-        self._writer.put(_Job(self, future=future, buffers=buffers, position=self._position, sync=sync, closes=closes))
+        size, self._queued = self._position - self._queued, self._position
+        self._writer.put(
+            _Job(self, future=future, buffers=buffers, size=size, position=self._position, sync=sync, closes=closes)
+        )
         return future
 
     def done(self, job: _Job, error: StorageError | None) -> None:
@@ -151,22 +156,39 @@ class LocalAppender:
 
 
 _Answer = tuple[_Job, StorageError | None]
+_Item = _Job | asyncio.Future[None] | None  # a barrier is a future; None: stop
 
 
 class WriterThread:
-    """Takes everything that is queued, writes file by file, answers all of it by one wake-up of the loop."""
+    """Takes everything that is queued, writes file by file, answers all of it by one wake-up of the loop.
+
+    What the loop puts in one turn is handed over together: a thread that is woken wants the interpreter from the loop.
+    """
 
     def __init__(self, folders: Folders) -> None:
         self.loop = asyncio.get_running_loop()
         self.open: dict[LocalAppender, None] = {}
         self._folders = folders
         self._bytes = 0  # handed over and not answered; only the loop's thread counts
-        self._queue: SimpleQueue[_Job | asyncio.Future[None] | None] = SimpleQueue()  # None: stop
+        self._put: list[_Item] = []  # in this turn
+        self._queue: SimpleQueue[list[_Item]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bmq-local-writer", daemon=True)
         self._thread.start()
 
     def put(self, job: _Job) -> None:
-        self._queue.put(job)
+        if not self._put:
+            self.loop.call_soon(self._hand_over)
+        self._put.append(job)
+
+    def put_now(self, item: _Item) -> None:
+        """It, and what was put before it, without waiting for the end of the turn."""
+        self._put.append(item)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._put:
+            self._queue.put(self._put)
+            self._put = []
 
     def take(self, size: int) -> None:
         if self._bytes and self._bytes + size > QUEUED_BYTES_MAX:
@@ -179,24 +201,24 @@ class WriterThread:
     async def barrier(self) -> None:
         """Everything put before is done, and its descriptors are closed if it closes any."""
         done: asyncio.Future[None] = self.loop.create_future()
-        self._queue.put(done)
+        self.put_now(done)
         await done
 
     async def stop(self) -> None:
         """Abort what is open, do what is queued, end the thread."""
         for appender in list(self.open):
             appender.abort()
-        self._queue.put(None)
+        self.put_now(None)
         await asyncio.to_thread(self._thread.join)
 
     # The thread
 
     def _run(self) -> None:
         while True:
-            batch = [self._queue.get()]
+            batch = self._queue.get()
             while len(batch) < DRAIN_JOBS_MAX:
                 try:
-                    batch.append(self._queue.get_nowait())
+                    batch += self._queue.get_nowait()
                 except Empty:
                     break
             jobs: dict[LocalAppender, list[_Job]] = {}
@@ -251,7 +273,7 @@ class WriterThread:
 
     def _answer(self, answers: list[_Answer], barriers: list[asyncio.Future[None]]) -> None:
         for job, error in answers:
-            self.release(sum(len(buffer) for buffer in job.buffers))
+            self._bytes -= job.size
             if job.future is not None:
                 job.appender.done(job, error)
         for barrier in barriers:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
@@ -90,8 +90,8 @@ class Walk:
         self._path = path
         self._stop = stop
         self._watermark = watermark
-        self._buffer = bytearray()
-        self._start = self.position  # of the buffer in the file
+        self._pieces: deque[tuple[int, memoryview]] = deque()  # of blocks, in order and without gaps
+        self._reached = self.position  # where the last piece ends
         self._opened: dict[int, bytes] = {}
 
     @property
@@ -104,7 +104,7 @@ class Walk:
             return False
         position = self.end
         await self._fill(position, HEADER_BYTES)
-        head = _HEAD.unpack_from(self._buffer, position - self._start)
+        head = _HEAD.unpack_from(*self._at(position))
         base_offset, length, _, magic, _, attributes, last_delta, base_timestamp, max_timestamp = head
         size = length + LENGTH_OVERHEAD
         if base_offset != self.next_offset or magic != MAGIC or not HEADER_BYTES <= size <= BATCH_BYTES_MAX:
@@ -128,8 +128,9 @@ class Walk:
 
     def copy(self, start: int, end: int) -> bytes:
         """Bytes that were loaded and kept."""
-        with memoryview(self._buffer) as view:
-            return bytes(view[start - self._start : end - self._start])
+        return b"".join(
+            [piece[max(0, start - at) : end - at] for at, piece in self._pieces if start < at + len(piece) and at < end]
+        )
 
     def finish(self) -> None:
         """Keep what has turned out to be certain."""
@@ -142,20 +143,28 @@ class Walk:
                 self._pool.keep(self._path, number, data if certain >= len(data) else data[:certain])
         self._pool.keep_facts(self._path, self.facts)
 
+    def _at(self, position: int) -> tuple[memoryview | bytes, int]:
+        """The header that was filled in at ``position``: bytes, and where in them."""
+        for at, piece in reversed(self._pieces):
+            if at <= position:
+                if position + HEADER_BYTES <= at + len(piece):
+                    return piece, position - at
+                break
+        return self.copy(position, position + HEADER_BYTES), 0
+
     async def _fill(self, position: int, length: int) -> None:
-        """Have [position, position + length) in the buffer, and nothing before what is kept."""
-        reached = self._start + len(self._buffer)
-        if position + length <= reached:
+        """Have the pieces of [position, position + length), and none before what is kept."""
+        if position + length <= self._reached:
             return
         kept_from = position if self.kept_from is None else self.kept_from
-        if kept_from >= reached:
-            self._buffer.clear()
-            self._start = reached = kept_from
-        else:
-            del self._buffer[: kept_from - self._start]
-            self._start = kept_from
+        pieces = self._pieces
+        while pieces and pieces[0][0] + len(pieces[0][1]) <= kept_from:
+            pieces.popleft()
+        if not pieces:
+            self._reached = kept_from
         block = self._pool.config.block_bytes
-        while reached < position + length:
+        while self._reached < position + length:
+            reached = self._reached
             number = reached // block
             data = await self._block(number, reached)
             piece = memoryview(data)[reached - number * block :]
@@ -163,8 +172,8 @@ class Walk:
                 raise CorruptData(
                     f"{self._path} ends at {reached}: offset {self.next_offset} is missing, {self._stop} is promised"
                 )
-            self._buffer += piece
-            reached += len(piece)
+            pieces.append((reached, piece))
+            self._reached += len(piece)
 
     async def _block(self, number: int, reached: int) -> bytes:
         block, known = self._pool.config.block_bytes, self.facts.known_position

@@ -113,6 +113,8 @@ class ReadPool:
         self._facts: OrderedDict[str, Facts] = OrderedDict()
         self._shared: dict[Hashable, _Shared[Any]] = {}
         self.cached_bytes = 0
+        self.reading_bytes = 0
+        self.cache_bytes = self.config.cache_bytes
         self.facts_bytes = 0
         self.ahead = 0
         self.reads = 0
@@ -193,7 +195,12 @@ class ReadPool:
     async def _read(self, path: str, position: int, length: int) -> bytes:
         async with self._turn:  # held across the read on purpose: it bounds the reads in flight
             self.reads += 1
-            return await self.fs.read(path, position, length)
+            self.reading_bytes += length
+            self._shrink()
+            try:
+                return await self.fs.read(path, position, length)
+            finally:
+                self.reading_bytes -= length
 
     def read_ahead(self, path: str, number: int, length: int) -> None:
         """Begin to read a block that is certain, if there is room for such reads."""
@@ -212,11 +219,22 @@ class ReadPool:
         """Cache the certain bytes of a block; the least recently used ones make room."""
         key = (path, number)
         old = self._blocks.get(key)
-        if len(data) > self.config.cache_bytes or (old is not None and len(old) >= len(data)):
+        if len(data) > self.cache_bytes or (old is not None and len(old) >= len(data)):
             return
         self.cached_bytes += len(data) - len(self._blocks.pop(key, b""))
         self._blocks[key] = data
-        while self.cached_bytes > self.config.cache_bytes:
+        self._shrink()
+
+    def limit_cache(self, cache_bytes: int) -> None:
+        """Keep no more than so many bytes of blocks, those being read included, from now on.
+
+        For whoever shares a budget between this cache and others; never more than ``ReadConfig.cache_bytes``.
+        """
+        self.cache_bytes = max(0, min(cache_bytes, self.config.cache_bytes))
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._blocks and self.cached_bytes + self.reading_bytes > self.cache_bytes:
             self.cached_bytes -= len(self._blocks.popitem(last=False)[1])
 
     # Indexes

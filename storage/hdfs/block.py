@@ -165,14 +165,17 @@ class _Reading:
         if start + len(data) < offset + length:
             raise ReplicaFailed(f"{node_name(self._node)}: {len(data)} bytes from {start}, {length} wanted at {offset}")
         skip = offset - start
-        return Piece(bytes(memoryview(data)[skip : skip + length]), checksum.chunk_bytes)
+        if skip or len(data) > length:
+            data = data[skip : skip + length]
+        return Piece(data, checksum.chunk_bytes)
 
     async def _read_packets(
         self, reader: asyncio.StreamReader, checksum: pb.Checksum, start: int, length: int, limit: asyncio.Timeout
-    ) -> bytearray:
+    ) -> bytes:
         crcs_of = _crc_function(checksum)
         loop = asyncio.get_running_loop()
-        out = bytearray()
+        parts: list[memoryview] = []
+        size = 0
         while True:
             packet_bytes, header_bytes = _LENGTHS.unpack(await reader.readexactly(6))
             if packet_bytes > _PACKET_BYTES_MAX:
@@ -181,14 +184,15 @@ class _Reading:
             body = memoryview(await reader.readexactly(packet_bytes - 4))
             limit.reschedule(loop.time() + self._step_s)
             if header.last and not header.data_length:
-                return out
-            if header.offset != start + len(out) or len(out) >= length + checksum.chunk_bytes:
-                raise WireError(f"a packet at {header.offset}, {start + len(out)} expected")
+                return b"".join(parts)
+            if header.offset != start + size or size >= length + checksum.chunk_bytes:
+                raise WireError(f"a packet at {header.offset}, {start + size} expected")
             crc_bytes = len(body) - header.data_length
             data = body[crc_bytes:]
             if crcs_of is not None and list(unpack_crcs(body[:crc_bytes])) != crcs_of(data):
                 raise BadChecksum(f"{node_name(self._node)}: bad checksum near {header.offset}")
-            out += data
+            parts.append(data)
+            size += len(data)
 
 
 def _crc_function(checksum: pb.Checksum) -> Callable[[memoryview], list[int]] | None:

@@ -22,6 +22,7 @@ from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.block import read_block, visible_length
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.closed import ClosedFiles, NativeReadFailed
+from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.opening import append_file, create_file
 from bmq.storage.hdfs.security import SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -102,6 +103,11 @@ class HdfsFileSystem:
             return False
         self._client.suspects.clear([node])
         return True
+
+    async def replicas_max(self) -> int:
+        """As the NameNode sees it: it misses a dead datanode after 10.5 minutes, and one that has yet to register
+        after its own restart at once."""
+        return sum(node.admin_state == IN_SERVICE for node in await self._client.namenode.live_datanodes())
 
     # ---- reading
 

@@ -257,6 +257,23 @@ class GetServerDefaultsResponse(_message.Message):
     defaults: GetServerDefaultsResponse.Defaults
     def __init__(self, defaults: _Optional[_Union[GetServerDefaultsResponse.Defaults, _Mapping]] = ...) -> None: ...
 
+class GetDatanodeReportRequest(_message.Message):
+    __slots__ = ("type",)
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    def __init__(self, type: _Optional[int] = ...) -> None: ...
+
+class GetDatanodeReportResponse(_message.Message):
+    __slots__ = ("datanodes",)
+    class Datanode(_message.Message):
+        __slots__ = ("admin_state",)
+        ADMIN_STATE_FIELD_NUMBER: _ClassVar[int]
+        admin_state: int
+        def __init__(self, admin_state: _Optional[int] = ...) -> None: ...
+    DATANODES_FIELD_NUMBER: _ClassVar[int]
+    datanodes: _containers.RepeatedCompositeFieldContainer[GetDatanodeReportResponse.Datanode]
+    def __init__(self, datanodes: _Optional[_Iterable[_Union[GetDatanodeReportResponse.Datanode, _Mapping]]] = ...) -> None: ...
+
 class CreateRequest(_message.Message):
     __slots__ = ("path", "permission", "holder", "flags", "create_parent", "replication", "block_size")
     PATH_FIELD_NUMBER: _ClassVar[int]

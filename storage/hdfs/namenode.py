@@ -28,6 +28,9 @@ CREATE = 0x01
 APPEND = 0x04
 SHOULD_REPLICATE = 0x80  # an erasure-coded folder could not be flushed
 
+IN_SERVICE = 0  # a node's admin state: neither leaving the cluster nor in maintenance, so it is given new blocks
+_LIVE = 2  # DatanodeReportType
+
 _FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
 
@@ -159,6 +162,12 @@ class NameNode:
         request = pb.GetServerDefaultsRequest()
         return (await self._call("getServerDefaults", "", request, pb.GetServerDefaultsResponse)).defaults
 
+    async def live_datanodes(self) -> Sequence[pb.GetDatanodeReportResponse.Datanode]:
+        """Those heard of lately, decommissioned ones too.  Unsupported unless the user is an HDFS superuser; no other
+        call tells the number of datanodes."""
+        request = pb.GetDatanodeReportRequest(type=_LIVE)
+        return (await self._call("getDatanodeReport", "", request, pb.GetDatanodeReportResponse)).datanodes
+
     # ---- attempts
 
     async def _call(self, method: str, what: str, request: Message, response_type: type[Response]) -> Response:
@@ -191,7 +200,9 @@ class NameNode:
                 failure = TimeoutError(f"no answer within {self._settings.call_timeout_s:g} s")
             pause_s = self._pause_s(attempt)
             if self._is_closed or loop.time() + pause_s > deadline:
-                raise StorageUnavailable(f"{method} {what}: {failure} (attempt {attempt + 1})") from failure
+                raise StorageUnavailable(
+                    f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})"
+                ) from failure
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 

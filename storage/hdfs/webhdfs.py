@@ -128,6 +128,9 @@ class WebHdfsFileSystem:
         """WebHDFS names no nodes."""
         return True
 
+    async def replicas_max(self) -> int:
+        self._refuse("replicas_max")
+
     # ---- within
 
     def _refuse(self, what: str) -> NoReturn:

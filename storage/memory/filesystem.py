@@ -217,6 +217,9 @@ class MemoryFileSystem:
         await self._hop()
         return node in self.storage.datanodes and self.storage.datanodes[node].is_up
 
+    async def replicas_max(self) -> int:
+        return await self.call(lambda: sum(node.is_up for node in self.storage.datanodes.values()), writes=False)
+
     async def close(self) -> None:
         """Forget what is open, as the end of the process would; tells storage nothing."""
         for appender in self._appenders():

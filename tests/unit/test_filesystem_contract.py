@@ -7,6 +7,7 @@ Another adapter joins by a module of its own with a fixture ``root`` and
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -558,6 +559,17 @@ async def test_the_nodes_written_to_answer_a_probe(world: World) -> None:
     appender = await fs.create("/f", SMALL)
     assert [await fs.probe(node) for node in appender.nodes] == [True] * len(appender.nodes)
     appender.abort()
+
+
+@story
+async def test_replicas_max_is_what_a_new_file_gets_and_no_more(world: World) -> None:
+    fs = await world.client("a")
+    replicas_max = await fs.replicas_max()
+    for wanted in (replicas_max, replicas_max + 1):
+        appender = await fs.create(f"/f{wanted}", dataclasses.replace(SMALL, replication=wanted))
+        copies = len(appender.nodes) or 1  # a folder has no nodes, and one copy
+        appender.abort()
+        assert copies == replicas_max
 
 
 # Reading

@@ -10,6 +10,7 @@ import pytest
 
 from bmq.storage.filesystem import NoSuchFile, StorageUnavailable, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.lease import LeaseRenewer
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.security import SimpleAuthenticator
@@ -201,6 +202,29 @@ def test_kerberos_is_refused_clearly() -> None:
         async with namenode(lambda _call: "org.apache.hadoop.security.AccessControlException") as (client, _):
             with pytest.raises(Unsupported, match="Kerberos"):
                 await client.server_defaults()
+
+    run(test)
+
+
+def test_a_datanode_that_leaves_the_cluster_holds_no_new_copy() -> None:
+    """Live are also those being decommissioned or in maintenance; an admin state left out is the normal one."""
+    datanode = pb.GetDatanodeReportResponse.Datanode
+    states = [datanode(), *(datanode(admin_state=state) for state in range(5))]
+    report = pb.GetDatanodeReportResponse(datanodes=states).SerializeToString()
+    defaults = pb.GetServerDefaultsResponse.Defaults(
+        block_size=1, chunk_bytes=1, packet_bytes=1, replication=1, buffer_bytes=1
+    )
+    answers = {
+        "getServerDefaults": pb.GetServerDefaultsResponse(defaults=defaults).SerializeToString(),
+        "getDatanodeReport": report,
+    }
+
+    async def test() -> None:
+        async with namenode(lambda call: answers[call.method]) as (_, (fake,)):
+            fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=SETTINGS)
+            assert await fs.replicas_max() == 2
+            assert pb.GetDatanodeReportRequest.FromString(fake.calls[-1].request).type == 2
+            await fs.close()
 
     run(test)
 

@@ -1,0 +1,235 @@
+"""What storage says of the cluster and its topics, for readers without a metadata store and for its rebuilding.
+
+::
+
+    /cluster.json                            {"format": 1, "cluster_id": ..., "incarnation": 0}
+    /topics/<topic>/topic-<revision>.json    {"format": 1, "name": ..., "topic_id": ..., "partitions": n, "configs": {}}
+
+A file is written under a scaffolding name (``.<name>-<holder>-<random>``) and renamed, which never overwrites: a name
+that exists holds a whole file, and its content never changes.  The highest revision wins; older ones go when a newer
+one is there.  The metadata store is the truth, these files follow it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.storage import layout
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    CreateOptions,
+    FileSystem,
+    NoSuchFile,
+    PipelineFailed,
+    StorageError,
+    write_once,
+)
+
+_FILE_OR_SCAFFOLDING = re.compile(r"\.?topic-(\d+)\.json(?:-.+)?\Z", re.ASCII)
+FORMAT = 1
+WRITE_ATTEMPTS = 3
+FILE_BYTES_MAX = 1 << 20
+"""A topic's overrides are a few hundred bytes."""
+
+
+class WrongCluster(StorageError):
+    """The root belongs to another cluster than the metadata store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """``incarnation`` counts how often the metadata store was rebuilt from storage."""
+
+    cluster_id: str
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTopic:
+    """A topic as its newest file has it; ``configs`` are the overrides."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str]
+    revision: int
+
+
+# ----------------------------------------------------------------------------------------------------- the cluster
+
+
+async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0) -> ClusterFile:
+    """What ``/cluster.json`` says; a root without one becomes this cluster's.
+
+    WrongCluster when it names another id: serving would give new ids to topics whose segments lie here.
+    """
+    found = await read_cluster(fs)
+    if found is None:
+        fresh = ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
+        with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: look what it wrote
+            await _write_whole(
+                fs,
+                layout.CLUSTER,
+                {"format": FORMAT, "cluster_id": fresh.cluster_id, "incarnation": fresh.incarnation},
+            )
+        found = await read_cluster(fs) or fresh
+    if found.cluster_id != cluster_id:
+        raise WrongCluster(
+            f"{fs.url} belongs to cluster {found.cluster_id}, the metadata store to cluster {cluster_id}. Either one of"
+            " --root and --meta names the wrong place: give the pair that belongs together. Or the metadata store was"
+            " lost and a new one made in its place: bring back its last copy, or start on an empty root."
+        )
+    return found
+
+
+async def read_cluster(fs: FileSystem) -> ClusterFile | None:
+    """None when the root has no cluster yet.  FormatError."""
+    try:
+        raw = _parse(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
+        return ClusterFile(cluster_id=str(raw["cluster_id"]), incarnation=int(raw["incarnation"]))
+    except NoSuchFile:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{layout.CLUSTER} lacks something: {error!r}") from error
+
+
+# ------------------------------------------------------------------------------------------------------ the topics
+
+
+async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
+    """The newest file's word; None when there is no such topic.  FormatError."""
+    for is_last_look in (False, True):  # a newer file may replace the one that was just found
+        revision = await _highest(fs, name)
+        if not revision:
+            return None
+        path = layout.topic_json(name, revision)
+        try:
+            raw = _parse(path, await fs.read(path, 0, FILE_BYTES_MAX))
+            return StoredTopic(
+                name=name,
+                topic_id=uuid.UUID(raw["topic_id"]),
+                partitions=int(raw["partitions"]),
+                configs={str(key): str(value) for key, value in raw["configs"].items()},
+                revision=revision,
+            )
+        except NoSuchFile:
+            if is_last_look:
+                raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(f"{path} is no topic: {error!r}") from error
+    raise AssertionError("the last look returns or raises")
+
+
+class StoredTopics:
+    """What the controller needs of storage (``meta.controller``: ``TopicFiles``, ``DeletedFiles``).
+
+    RequestError KAFKA_STORAGE_ERROR when storage fails; every call may be repeated.
+    """
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+
+    async def write(
+        self, name: str, revision: int, topic_id: uuid.UUID, partitions: int, configs: Mapping[str, str]
+    ) -> None:
+        content = {
+            "format": FORMAT,
+            "name": name,
+            "topic_id": str(topic_id),
+            "partitions": partitions,
+            "configs": dict(configs),
+        }
+        with _as_request_error(name):
+            with contextlib.suppress(AlreadyExists):  # a revision has one content
+                await _write_whole(self._fs, layout.topic_json(name, revision), content)
+            await self._remove_files(name, revision - 1)
+
+    async def highest(self, name: str) -> int:
+        with _as_request_error(name):
+            return await _highest(self._fs, name)
+
+    async def withdraw(self, name: str, revision: int) -> None:
+        with _as_request_error(name):
+            await self._remove_files(name, revision)
+
+    async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
+        folder = f"{layout.topic_folder(name)}/{topic_id}"
+        with _as_request_error(name):
+            removed = 0
+            async for child in self._fs.list(folder):
+                if removed == limit:
+                    return False
+                await self._fs.delete(child.path, recursive=True)
+                removed += 1
+            await self._fs.delete(folder, recursive=True)
+            await self._remove_empty(layout.topic_folder(name))
+        return True
+
+    async def _remove_files(self, name: str, revision: int) -> None:
+        """Those up to ``revision``, and what crashed writers of them left under scaffolding names."""
+        async for child in self._fs.list(layout.topic_folder(name)):
+            match = _FILE_OR_SCAFFOLDING.match(layout.base_name(child.path))
+            if match is not None and int(match[1]) <= revision:
+                await self._fs.delete(child.path)
+
+    async def _remove_empty(self, folder: str) -> None:
+        """A folder that fills meanwhile is not empty, and stays."""
+        async for _ in self._fs.list(folder):
+            return
+        with contextlib.suppress(StorageError):  # not empty any more; nothing is lost with an empty folder left
+            await self._fs.delete(folder)
+
+
+async def _highest(fs: FileSystem, name: str) -> int:
+    """0 when there is none; a topic's folder has few children."""
+    names = [layout.base_name(child.path) async for child in fs.list(layout.topic_folder(name))]
+    return max((layout.parse_topic_json(name) or 0 for name in names), default=0)
+
+
+async def _write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
+    """AlreadyExists when the name is taken.  Nobody sees a part of it."""
+    folder, _, name = path.rpartition("/")
+    data = json.dumps(content, separators=(",", ":")).encode()
+    options = CreateOptions(block_bytes=1 << 20)
+    for attempt in range(WRITE_ATTEMPTS):
+        spare = f"{folder}/.{name}-{fs.holder}-{uuid.uuid4().hex[:8]}"
+        try:
+            await write_once(fs, spare, data, options)
+            break
+        except PipelineFailed as error:  # other datanodes may do better
+            if attempt == WRITE_ATTEMPTS - 1:
+                raise
+            options = replace(options, exclude=(*options.exclude, *error.suspects))
+    try:
+        await fs.rename(spare, path)
+    except AlreadyExists:
+        await fs.delete(spare)
+        raise
+
+
+def _parse(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        raw = json.loads(data)
+        number = raw["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{path} is not one of ours: {data[:80]!r}") from error
+    if number != FORMAT:
+        raise FormatError(f"{path} is of format {number}: this version reads {FORMAT}")
+    return dict(raw)
+
+
+@contextlib.contextmanager
+def _as_request_error(name: str) -> Iterator[None]:
+    """Storage's failures, as whoever knows no storage is told them."""
+    try:
+        yield
+    except StorageError as error:
+        text = f"storage cannot tell of topic {name} now: {error}"
+        raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, text) from error

@@ -1,0 +1,193 @@
+"""cluster.json and topic-<revision>.json: written once and whole, the highest revision wins."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.storage.filesystem import FileSystem, write_once
+from bmq.storage.local import LocalFileSystem
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.topics import ClusterFile, StoredTopics, WrongCluster, check_cluster, read_cluster, read_topic
+
+ID = uuid.UUID(int=1)
+Connect = Callable[[str], FileSystem]
+
+
+@pytest.fixture(params=["memory", "local"])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+    """Processes on one root, by holder."""
+    storage = MemoryStorage()
+    if request.param == "memory":
+        return lambda holder: MemoryFileSystem(storage, holder)
+    return lambda holder: LocalFileSystem(tmp_path, holder)
+
+
+def story(body: Callable[[Connect], Coroutine[Any, Any, None]], connect: Connect) -> None:
+    clients: list[FileSystem] = []
+
+    def remembered(holder: str) -> FileSystem:
+        clients.append(connect(holder))
+        return clients[-1]
+
+    async def tell() -> None:
+        try:
+            await body(remembered)
+        finally:
+            for client in clients:
+                await client.close()
+
+    asyncio.run(tell())
+
+
+async def names(fs: FileSystem, path: str) -> list[str]:
+    return [each.path.rpartition("/")[2] async for each in fs.list(path)]
+
+
+def test_a_root_becomes_the_first_clusters_and_refuses_others(connect: Connect) -> None:
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        assert await read_cluster(fs) is None
+        assert await check_cluster(fs, "one", incarnation=4) == ClusterFile(cluster_id="one", incarnation=4)
+        assert await check_cluster(connect("b"), "one") == ClusterFile(cluster_id="one", incarnation=4)
+        with pytest.raises(WrongCluster, match="--root and --meta") as caught:
+            await check_cluster(fs, "two")
+        assert "one" in str(caught.value)
+        assert "two" in str(caught.value)
+        assert await names(fs, "/") == ["cluster.json"]
+
+    story(body, connect)
+
+
+def test_of_several_clusters_at_once_one_wins(connect: Connect) -> None:
+    async def body(connect: Connect) -> None:
+        clients = [connect(f"h{n}") for n in range(4)]
+        outcomes = await asyncio.gather(
+            *(check_cluster(fs, f"c{n}") for n, fs in enumerate(clients)), return_exceptions=True
+        )
+        winners = [outcome for outcome in outcomes if isinstance(outcome, ClusterFile)]
+        assert len(winners) == 1
+        assert all(isinstance(outcome, ClusterFile | WrongCluster) for outcome in outcomes)
+        assert await read_cluster(clients[0]) == winners[0]
+
+    story(body, connect)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"{}", b'{"format":2,"cluster_id":"a","incarnation":0}', b'{"format":1}'])
+def test_a_file_that_is_not_ours_is_refused(connect: Connect, data: bytes) -> None:
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        await write_once(fs, "/cluster.json", data)
+        with pytest.raises(FormatError):
+            await check_cluster(fs, "one")
+        await write_once(fs, "/topics/t/topic-3.json", data)
+        with pytest.raises(FormatError):
+            await read_topic(fs, "t")
+
+    story(body, connect)
+
+
+def test_the_highest_revision_wins_and_older_ones_go(connect: Connect) -> None:
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        topics = StoredTopics(fs)
+        assert await topics.highest("t") == 0
+        assert await read_topic(fs, "t") is None
+        await topics.write("t", 9, ID, 2, {"a": "1"})
+        await topics.write("t", 10, ID, 3, {"a": "2"})
+        await topics.write("t", 8, ID, 1, {})  # somebody who was slow
+        assert await topics.highest("t") == 10
+        stored = await read_topic(fs, "t")
+        assert stored is not None
+        assert (stored.revision, stored.partitions, stored.configs, stored.topic_id) == (10, 3, {"a": "2"}, ID)
+        await topics.write("t", 11, ID, 3, {})
+        assert await names(fs, "/topics/t") == ["topic-11.json"]
+
+    story(body, connect)
+
+
+def test_writing_again_changes_nothing(connect: Connect) -> None:
+    async def body(connect: Connect) -> None:
+        first, second = StoredTopics(connect("a")), StoredTopics(connect("b"))
+        await asyncio.gather(*(topics.write("t", 9, ID, 2, {}) for topics in (first, second, first)))
+        assert await names(connect("c"), "/topics/t") == ["topic-9.json"]
+
+    story(body, connect)
+
+
+def test_a_torn_write_is_never_seen_and_goes_with_the_next(connect: Connect) -> None:
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        torn = await fs.create("/topics/t/.topic-9.json-dead-1234")
+        torn.write(b'{"for')
+        await torn.flush()
+        torn.abort()
+        assert await read_topic(fs, "t") is None
+        await StoredTopics(fs).write("t", 9, ID, 2, {})
+        await StoredTopics(fs).write("t", 10, ID, 2, {})
+        assert await names(fs, "/topics/t") == ["topic-10.json"]
+
+    story(body, connect)
+
+
+def test_a_deleted_topics_files_go_and_anothers_stay(connect: Connect) -> None:
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        topics, other = StoredTopics(fs), uuid.UUID(int=2)
+        for topic_id in (ID, other):
+            for partition in range(5):
+                await write_once(fs, f"/topics/t/{topic_id}/{partition}/x.log", b"x")
+        await topics.write("t", 9, ID, 5, {})
+        await topics.write("t", 12, other, 5, {})
+        await topics.withdraw("t", 9)
+        assert not await topics.remove_some("t", ID, 3)
+        assert await names(fs, f"/topics/t/{ID}") == ["3", "4"]
+        assert await topics.remove_some("t", ID, 3)
+        assert await topics.remove_some("t", ID, 3), "it may be repeated"
+        assert sorted(await names(fs, "/topics/t")) == sorted([str(other), "topic-12.json"])
+        assert await names(fs, f"/topics/t/{other}") == ["0", "1", "2", "3", "4"]
+        await topics.withdraw("t", 12)
+        assert await topics.remove_some("t", other, 100)
+        assert await names(fs, "/topics") == []
+
+    story(body, connect)
+
+
+def test_a_reader_that_misses_a_file_looks_once_more() -> None:
+    """Rule 10: a newer file took its place between the listing and the read."""
+
+    async def body() -> None:
+        storage = MemoryStorage()
+        fs = MemoryFileSystem(storage, "a")
+        topics = StoredTopics(fs)
+        await topics.write("t", 9, ID, 1, {})
+
+        class Late(MemoryFileSystem):
+            async def read(self, path: str, position: int, length: int) -> bytes:
+                if path.endswith("topic-9.json"):
+                    await topics.write("t", 10, ID, 2, {})
+                return await super().read(path, position, length)
+
+        stored = await read_topic(Late(storage, "b"), "t")
+        assert stored is not None
+        assert stored.revision == 10
+
+    asyncio.run(body())
+
+
+def test_storages_failures_are_request_errors() -> None:
+    async def body() -> None:
+        storage = MemoryStorage()
+        topics = StoredTopics(MemoryFileSystem(storage, "a"))
+        storage.is_full = True
+        with pytest.raises(RequestError) as caught:
+            await topics.write("t", 9, ID, 1, {})
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    asyncio.run(body())
