@@ -1,0 +1,103 @@
+"""A node's configs by Kafka's names: which there are, what is in force, which may be altered while it runs.  Pure.
+
+Shown are all settings of ``core.config.NodeConfig`` and every broker config that is a topic config's default.  The
+latter may be altered, for one node or as the cluster's default, and are in force at once; all else is read when a
+process starts.  Kafka lets some more be altered (max.connections and its like); here they are refused as read-only
+rather than taken without effect.
+
+Departure: a name that nobody knows is refused.  Kafka takes it, for plug-ins that there are none of here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, replace
+from typing import Any, get_type_hints
+
+from bmq.core.config import OPTIONS, NodeConfig, option_name
+from bmq.meta import topic_configs
+from bmq.meta.config_values import BrokerLayers, ConfigKey, ConfigSource, ConfigType, Described, as_text
+
+_TYPES = get_type_hints(NodeConfig)
+_INT_MAX = (1 << 31) - 1
+_ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
+    "node.id": lambda node: str(node.node_id),
+    "broker.id": lambda node: str(node.node_id),
+    "broker.rack": lambda node: node.zone,
+    "listeners": lambda node: f"PLAINTEXT://{node.listen}",
+    "advertised.listeners": lambda node: f"PLAINTEXT://{node.advertise or node.listen}",
+}
+"""What Kafka's tools ask for by another name than ours, made of the settings."""
+
+
+def _of_option(option: Field[Any]) -> ConfigKey:
+    kind = _TYPES[option.name]
+    default: Any = option.default
+    types = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, str: ConfigType.STRING}
+    if kind is int:
+        is_long = option_name(option).endswith(".ms") or abs(default) > _INT_MAX
+        config_type = ConfigType.LONG if is_long else ConfigType.INT
+    else:
+        config_type = types.get(kind, ConfigType.LIST)
+    return ConfigKey(name=option_name(option), kind=config_type, default=as_text(default), doc=option.metadata["doc"])
+
+
+DYNAMIC: Mapping[str, ConfigKey] = {
+    key.server: replace(key, name=key.server) for key in topic_configs.TABLE.values() if key.server
+}
+"""What may be altered: the topics' defaults, checked as a topic's own."""
+
+TABLE: Mapping[str, ConfigKey] = {
+    **{option_name(option): _of_option(option) for option in OPTIONS},
+    **DYNAMIC,
+    **{name: ConfigKey(name=name, kind=ConfigType.STRING, default="", doc="") for name in _ALIASES},
+}
+
+
+def validate(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Dynamic configs as they are kept.  ValueError saying what is wrong: Kafka answers INVALID_REQUEST
+    (KAFKA-13609)."""
+    kept = {}
+    for name, value in overrides.items():
+        if name not in TABLE:
+            raise ValueError(f"Unknown broker config name: {name}")
+        if name not in DYNAMIC:
+            raise ValueError(f"Cannot update these configs dynamically: {name} is read when a process starts")
+        kept[name] = DYNAMIC[name].canonical(value)
+    return kept
+
+
+def describe(
+    node: NodeConfig, cluster_defaults: Mapping[str, str], node_overrides: Mapping[str, str]
+) -> list[Described]:
+    """Every config of one node, by name."""
+    layers = BrokerLayers(node, cluster_defaults, node_overrides)
+    described = []
+    for name, key in sorted(TABLE.items()):
+        if name in _ALIASES:
+            value = _ALIASES[name](node)
+            described.append(Described(key, value, ConfigSource.STATIC_BROKER_CONFIG, True, ()))
+            continue
+        settings = layers.settings(name, key.default)
+        described.append(Described(key, settings[0].value, settings[0].source, name not in DYNAMIC, settings))
+    return described
+
+
+def describe_defaults(cluster_defaults: Mapping[str, str]) -> list[Described]:
+    """The cluster's dynamic defaults: only what was set, as Kafka shows them."""
+    described = []
+    for name, value in sorted(cluster_defaults.items()):
+        if name in DYNAMIC:
+            settings = BrokerLayers(NodeConfig(), cluster_defaults, {}).settings(name, DYNAMIC[name].default)[:1]
+            described.append(
+                Described(DYNAMIC[name], value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, False, settings)
+            )
+    return described
+
+
+def default_list(name: str, node: NodeConfig, cluster_defaults: Mapping[str, str]) -> str | None:
+    """What APPEND and SUBTRACT begin with; None when the config is no list."""
+    key = DYNAMIC.get(name)
+    if key is None or key.kind is not ConfigType.LIST:
+        return None
+    return BrokerLayers(node, cluster_defaults, {}).settings(name, key.default)[0].value

@@ -1,0 +1,382 @@
+"""The cluster's topics and configs, as everyone sees them: a watched view of the ``KeyValue`` seam.
+
+Keys, under ``/<cluster>/``::
+
+    id                             the cluster id, 22 characters of base64, written once
+    catalog/topics/<name>          a topic: JSON, see ``Topic``
+    catalog/configs/broker/<id>    dynamic broker configs of one node; <id> is empty for the cluster's defaults
+    deleted/<topic id>             a deleted topic whose partitions and files are still to be removed
+    producer-ids                   the next block of producer ids (``meta.producer_ids``)
+
+What the view shows stands under one prefix, so that one watch gives it in the store's order, and nothing else does: a
+partition's record changes with every segment.
+
+The view is behind the store by a message, never ahead; whoever has changed something waits for its revision.  It is
+for reading: a change is decided on what the store says, and compares it (``meta.controller.topics``), so that a view
+that lags can never be written back (KafScale #162).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import heapq
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from bmq.core.errors import FormatError
+from bmq.meta.kv import Changes, Compacted, Compare, Entry, Event, KeyValue, KvError, KvUnavailable, KvUnknown, Put
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+FORMAT = 1
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+START_ATTEMPTS = 10
+"""Tries of each step of the start, about 15 s, before the store counts as not there."""
+RETRY_S = 0.1
+RETRY_MAX_S = 2.0
+"""Waits between tries to reach the store, doubled from the first to the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic as the store has it.  ``configs`` are the overrides only, under Kafka's names, as texts."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    replication_factor: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 0
+    """The store's revision of its last change: the number in ``topic-<revision>.json``."""
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """``before`` is None for a new topic, ``after`` for a deleted one.  A topic made anew under its name is two."""
+
+    before: Topic | None
+    after: Topic | None
+
+
+class Catalog(Protocol):
+    """The view.  All of it is in memory; reading it costs no call."""
+
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def version(self) -> int:
+        """Counts the changes seen; what was encoded from the view is good while it stays the same."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """By name, in no order."""
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None: ...
+
+    def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
+        """Dynamic configs of one node, or (None) the cluster's defaults."""
+
+    def subscribe(self, call: Callable[[TopicChange], None]) -> None:
+        """Have ``call`` run for every change from now on, in order, from the loop."""
+
+    def subscribe_configs(self, call: Callable[[], None]) -> None:
+        """Have ``call`` run when a dynamic broker config has changed."""
+
+    async def wait_revision(self, revision: int) -> None:
+        """Until the view shows everything up to ``revision``, that of a change to a topic or a config."""
+
+
+# ------------------------------------------------------------------------------------------------- keys and records
+
+
+def cluster_id_key(cluster: str) -> str:
+    return f"/{cluster}/id"
+
+
+def catalog_prefix(cluster: str) -> str:
+    return f"/{cluster}/catalog/"
+
+
+def topic_key(cluster: str, name: str) -> str:
+    return f"{catalog_prefix(cluster)}topics/{name}"
+
+
+def broker_configs_key(cluster: str, node_id: int | None) -> str:
+    return f"{catalog_prefix(cluster)}configs/broker/{'' if node_id is None else node_id}"
+
+
+def encode_topic(topic: Topic) -> bytes:
+    """Equal topics have equal bytes: that is how an own commit is recognised."""
+    return _encode(
+        {
+            "id": str(topic.topic_id),
+            "partitions": topic.partitions,
+            "replication_factor": topic.replication_factor,
+            "configs": dict(sorted(topic.configs.items())),
+        }
+    )
+
+
+def decode_topic(name: str, entry: Entry) -> Topic:
+    """FormatError when it is no topic, or one of a later format."""
+    raw = _decode(entry)
+    try:
+        return Topic(
+            name=name,
+            topic_id=uuid.UUID(raw["id"]),
+            partitions=raw["partitions"],
+            replication_factor=raw["replication_factor"],
+            configs=raw["configs"],
+            revision=entry.revision,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{entry.key} is no topic: {entry.value[:80]!r} ({error})") from error
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    return _encode({"configs": dict(sorted(configs.items()))})
+
+
+def decode_configs(entry: Entry) -> dict[str, str]:
+    """FormatError, as ``decode_topic``."""
+    raw = _decode(entry)
+    if not isinstance(raw.get("configs"), dict):
+        raise FormatError(f"{entry.key} has no configs: {entry.value[:80]!r}")
+    return dict(raw["configs"])
+
+
+def _encode(fields: dict[str, object]) -> bytes:
+    return json.dumps({"format": FORMAT, **fields}, separators=(",", ":")).encode()
+
+
+def _decode(entry: Entry) -> dict[str, Any]:
+    try:
+        raw = json.loads(entry.value)
+        number = raw["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{entry.key} is no record: {entry.value[:80]!r} ({error})") from error
+    if number != FORMAT:
+        raise FormatError(f"{entry.key} is of format {number}: this version reads {FORMAT}")
+    return dict(raw)
+
+
+# --------------------------------------------------------------------------------------------------------- the view
+
+
+class KvCatalog:
+    """``Catalog`` over a store.  ``start`` returns when the view is complete; it then follows until ``close``.
+
+    Subscribers that are there before ``start`` hear of every topic, as of a new one.  They are called in the order of
+    the changes and must not raise: what they raise stops the view and comes out of ``close`` and ``wait_revision``.
+    """
+
+    def __init__(self, kv: KeyValue, cluster: str) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._prefix = catalog_prefix(cluster)
+        self._cluster_id = ""
+        self._version = 0
+        self._seen = 0  # the view shows everything up to this revision
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._configs: dict[int | None, dict[str, str]] = {}
+        self._revisions: dict[str, int] = {}  # of the entry held for each key
+        self._subscribers: list[Callable[[TopicChange], None]] = []
+        self._config_subscribers: list[Callable[[], None]] = []
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by revision
+        self._waits = 0
+        self._following: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"KvCatalog({self._cluster_id}, version={self._version}, topics={len(self._topics)}, seen={self._seen})"
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        return self._topics
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
+        return self._configs.get(node_id, {})
+
+    def subscribe(self, call: Callable[[TopicChange], None]) -> None:
+        self._subscribers.append(call)
+
+    def subscribe_configs(self, call: Callable[[], None]) -> None:
+        self._config_subscribers.append(call)
+
+    async def wait_revision(self, revision: int) -> None:
+        assert self._following is not None, "start comes first"
+        if revision <= self._seen:
+            return
+        if self._following.done():
+            if not self._following.cancelled():
+                self._following.result()  # why the view stands still
+            raise KvUnavailable("the view of topics is closed")
+        waiter = asyncio.get_running_loop().create_future()
+        self._waits += 1
+        heapq.heappush(self._waiters, (revision, self._waits, waiter))
+        await waiter
+
+    async def start(self) -> None:
+        """KvError when the store does not answer, FormatError when a later version wrote what is there."""
+        self._cluster_id = await _patiently(self._find_cluster_id)
+        revision = await _patiently(self._look)
+        self._following = asyncio.create_task(self._follow(revision), name="catalog")
+        self._following.add_done_callback(self._stopped)
+
+    async def close(self) -> None:
+        """Stop following.  Idempotent."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+            if not self._following.cancelled():
+                self._following.result()
+
+    async def _find_cluster_id(self) -> str:
+        """The id, made by whoever comes first: the compare lets one try through, a late one of ours included."""
+        key = cluster_id_key(self._cluster)
+        entry = await self._kv.get(key)
+        if entry is None:
+            fresh = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
+            done = await self._kv.commit([Compare(key, 0)], [Put(key, fresh)])
+            if done.succeeded:
+                return fresh.decode("ascii")
+            entry = done.current[key]
+            assert entry is not None, "the compare with a missing key failed"
+        return entry.value.decode("ascii")
+
+    async def _follow(self, revision: int) -> None:
+        """See the end of the head of ``meta.kv``."""
+        delay_s = RETRY_S
+        while True:
+            try:
+                async with contextlib.aclosing(self._kv.watch(self._prefix, after_revision=revision)) as watch:
+                    async for changes in watch:
+                        self._take(changes)
+                        self._show(changes[0].revision)
+                        revision = self._seen
+                        delay_s = RETRY_S
+            except Compacted:
+                pass  # what was missed is found by looking again
+            except KvError as error:
+                _log.info("cannot follow the catalog, trying again: %s", error)
+            try:
+                revision = await self._look()
+            except KvError as error:
+                _log.info("cannot read the catalog, trying again: %s", error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    async def _look(self) -> int:
+        """Read everything, apply the difference; the revision to watch after.
+
+        Pages are not one snapshot: an entry may be newer than the revision, and the watch then repeats what led to it.
+        """
+        revision = await self._kv.revision()
+        entries = {entry.key: entry async for entry in self._kv.list(self._prefix)}
+        for key in [key for key in self._revisions if key not in entries]:
+            self._apply(Event(key, None, revision))
+        self._take([Event(entry.key, entry, entry.revision) for entry in entries.values()])
+        self._show(revision)
+        return revision
+
+    def _take(self, changes: Changes) -> None:
+        """Apply what is newer than the entry that is held for its key."""
+        for event in changes:
+            if event.revision > self._revisions.get(event.key, 0):
+                self._apply(event)
+
+    def _apply(self, event: Event) -> None:
+        kind, _, rest = event.key.removeprefix(self._prefix).partition("/")
+        try:
+            if kind == "topics":
+                after = decode_topic(rest, event.entry) if event.entry else None
+                self._note(event)
+                self._change_topic(rest, after)
+            elif kind == "configs":
+                configs = decode_configs(event.entry) if event.entry else {}
+                self._note(event)
+                self._change_configs(rest.removeprefix("broker/"), configs)
+        except FormatError as error:
+            if self._following is None:
+                raise
+            _log.error("a change of the catalog cannot be read, what was there stays: %s", error)
+
+    def _note(self, event: Event) -> None:
+        if event.entry is None:
+            self._revisions.pop(event.key, None)
+        else:
+            self._revisions[event.key] = event.revision
+
+    def _change_topic(self, name: str, after: Topic | None) -> None:
+        before = self._topics.get(name)
+        if before is not None and after is not None and before.topic_id != after.topic_id:
+            self._change_topic(name, None)  # deleted and made anew between two looks
+            before = None
+        if before is None and after is None:
+            return
+        if before is not None:
+            del self._topics[name]
+            del self._by_id[before.topic_id]
+        if after is not None:
+            self._topics[name] = after
+            self._by_id[after.topic_id] = after
+        self._version += 1
+        for call in self._subscribers:
+            call(TopicChange(before, after))
+
+    def _change_configs(self, node: str, configs: dict[str, str]) -> None:
+        self._configs[int(node) if node else None] = configs
+        self._version += 1
+        for call in self._config_subscribers:
+            call()
+
+    def _show(self, revision: int) -> None:
+        """Everything up to ``revision`` is in the view: let those go on who waited for it."""
+        self._seen = max(self._seen, revision)
+        while self._waiters and self._waiters[0][0] <= self._seen:
+            _, _, waiter = heapq.heappop(self._waiters)
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _stopped(self, following: asyncio.Task[None]) -> None:
+        error = None if following.cancelled() else following.exception()
+        if error is not None:
+            _log.error("the view of topics stands still: a subscriber failed", exc_info=error)
+        for _, _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error or KvUnavailable("the view of topics is closed"))
+        self._waiters.clear()
+
+
+async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
+    """``step``, which may be repeated, tried ``START_ATTEMPTS`` times: processes start in any order."""
+    for attempt in range(START_ATTEMPTS - 1):
+        try:
+            return await step()
+        except (KvUnavailable, KvUnknown) as error:
+            _log.info("the metadata store does not answer yet: %s", error)
+        await asyncio.sleep(min(RETRY_S * 2**attempt, RETRY_MAX_S))
+    return await step()

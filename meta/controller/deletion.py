@@ -1,0 +1,149 @@
+"""Deleted topics: what remains of them is removed later, by whoever looks, as often as it takes.
+
+The commit that deletes a topic writes ``deleted/<topic id>``.  Owners give the partitions up when their view shows it.
+``file.delete.delay.ms`` later, so that readers can end, go in this order
+
+1. the partition records: an owner that did not hear of the deletion can register no segment any more (rule 3);
+2. the folder of the topic's id, some partitions at a time; an id is never used again, so nobody else can be hit;
+3. the ``deleted/`` key.
+
+Each step may be repeated, by several at once; a crash between them is the next start's beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from bmq.core.clock import Clock
+from bmq.core.errors import FormatError, RequestError
+from bmq.meta.controller.commits import commit_settled
+from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
+from bmq.meta.ownership import partitions_prefix
+
+_log = logging.getLogger(__name__)
+
+FORMAT = 1
+CHECK_S = 10.0
+"""How often somebody looks for deleted topics: the delay is a minute, nobody waits for the end."""
+RECORDS_PER_COMMIT = 100
+FOLDERS_PER_STEP = 20
+"""Partitions whose folders go in one call: some hundred files, so that other work is not held up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """The record under ``deleted/``.  ``revision`` is that of the topic when it was deleted."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    revision: int
+    deleted_at_ms: int
+    delay_ms: int
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long still to wait; never longer than the delay, though clocks may jump."""
+        return max(0, min(self.deleted_at_ms + self.delay_ms - now_ms, self.delay_ms))
+
+
+class DeletedFiles(Protocol):
+    """What storage must do.  RequestError KAFKA_STORAGE_ERROR when it cannot now; every call may be repeated."""
+
+    async def withdraw(self, name: str, revision: int) -> None:
+        """Remove the ``topic-<revision>.json`` up to ``revision``."""
+
+    async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
+        """Remove up to ``limit`` partitions' folders; True when nothing of this topic id is left."""
+
+
+def deleted_prefix(cluster: str) -> str:
+    return f"/{cluster}/deleted/"
+
+
+def deleted_key(cluster: str, topic_id: uuid.UUID) -> str:
+    return f"{deleted_prefix(cluster)}{topic_id}"
+
+
+def encode_deleted(topic: DeletedTopic) -> bytes:
+    fields = asdict(topic)
+    del fields["topic_id"]  # it is the key
+    return json.dumps({"format": FORMAT, **fields}, separators=(",", ":")).encode()
+
+
+def decode_deleted(entry: Entry) -> DeletedTopic:
+    """FormatError when it is no such record, or one of a later format."""
+    try:
+        raw = json.loads(entry.value)
+        if raw.pop("format") != FORMAT:
+            raise FormatError(f"{entry.key} is of another format: this version reads {FORMAT}")
+        return DeletedTopic(topic_id=uuid.UUID(entry.key.rsplit("/", 1)[-1]), **raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{entry.key} is no deleted topic: {entry.value[:80]!r} ({error})") from error
+
+
+class TopicCleaner:
+    """Between ``start`` and ``close`` it removes what deleted topics left."""
+
+    def __init__(self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._files = files
+        self._clock = clock
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._running = asyncio.create_task(self._run(), name="deleted topics")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            if not self._running.cancelled():
+                self._running.result()
+
+    async def _run(self) -> None:
+        while True:
+            wait_s = await self.clean()
+            await asyncio.sleep(min(wait_s, CHECK_S))
+
+    async def clean(self) -> float:
+        """Remove what is due; the seconds until more will be, ``CHECK_S`` when nothing is known to wait."""
+        wait_s = CHECK_S
+        try:
+            async for entry in self._kv.list(deleted_prefix(self._cluster)):
+                topic = decode_deleted(entry)
+                wait_ms = topic.wait_ms(self._clock.now_ms())
+                if wait_ms:
+                    wait_s = min(wait_s, wait_ms / 1000)
+                else:
+                    await self._remove(topic, entry)
+        except (KvError, RequestError, FormatError) as error:
+            _log.warning("removing deleted topics goes on later: %s", error)
+        return wait_s
+
+    async def _remove(self, topic: DeletedTopic, entry: Entry) -> None:
+        await self._files.withdraw(topic.name, topic.revision)
+        if not await self._remove_records(topic):
+            return  # somebody writes them still: the next look tries again
+        while not await self._files.remove_some(topic.name, topic.topic_id, FOLDERS_PER_STEP):
+            pass
+        await commit_settled(self._kv, [Compare(entry.key, entry.revision)], [Delete(entry.key)])
+        _log.info("removed what was left of topic %s (%s)", topic.name, topic.topic_id)
+
+    async def _remove_records(self, topic: DeletedTopic) -> bool:
+        """False when a record has changed since it was read."""
+        entries = [entry async for entry in self._kv.list(f"{partitions_prefix(self._cluster)}{topic.topic_id}/")]
+        for start in range(0, len(entries), RECORDS_PER_COMMIT):
+            some = entries[start : start + RECORDS_PER_COMMIT]
+            settled = await commit_settled(
+                self._kv, [Compare(entry.key, entry.revision) for entry in some], [Delete(entry.key) for entry in some]
+            )
+            gone = all(current is None for current in settled.commit.current.values())
+            if not settled.commit.succeeded and not gone:
+                return False
+        return True

@@ -1,0 +1,115 @@
+"""Topics as storage knows them: ``topic-<revision>.json``, for those who read segments without a metadata store.
+
+Written after the commit that it tells of, before the answer.  What a crash or an outage leaves unwritten is owed: it
+is found at the next start, by comparing the highest revision on storage with the record, and tried until it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from bmq.core.errors import RequestError
+from bmq.meta.catalog import Catalog, Topic
+
+_log = logging.getLogger(__name__)
+
+PARALLEL = 8
+"""Topics looked at together: 10,000 take some seconds, and storage hardly notices."""
+RETRY_S = 5.0
+
+
+class TopicFiles(Protocol):
+    """What storage must do.  RequestError KAFKA_STORAGE_ERROR when it cannot now; every call may be repeated."""
+
+    async def write(
+        self, name: str, revision: int, topic_id: uuid.UUID, partitions: int, configs: Mapping[str, str]
+    ) -> None:
+        """Make it the topic's newest file; older ones are then removed.  It may be there already."""
+
+    async def highest(self, name: str) -> int:
+        """The highest revision on storage, 0 when there is none."""
+
+    async def withdraw(self, name: str, revision: int) -> None:
+        """Remove the files up to ``revision``: the topic that they tell of is deleted."""
+
+
+class Publisher:
+    """``publish`` for whoever changed a topic; between ``start`` and ``close`` what is owed is made good."""
+
+    def __init__(self, files: TopicFiles, catalog: Catalog) -> None:
+        self._files = files
+        self._catalog = catalog
+        self._owed: dict[str, None] = {}  # an ordered set of names
+        self._news = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Publisher(owed={len(self._owed)})"
+
+    async def publish(self, topic: Topic) -> None:
+        """The change is committed already: a storage that fails now is no reason to deny it."""
+        try:
+            await self._write(topic)
+        except RequestError as error:
+            _log.warning("topic %s is changed, but storage does not say so yet: %s", topic.name, error.message)
+            self._owe(topic.name)
+
+    @contextlib.contextmanager
+    def owing(self, name: str) -> Iterator[None]:
+        """Around a commit and its ``publish``: when the client does not wait for the end, or the outcome stays
+        unknown, it may have been done all the same, and storage is then told by ``_run``."""
+        try:
+            yield
+        except (asyncio.CancelledError, RequestError):
+            self._owe(name)
+            raise
+
+    def start(self) -> None:
+        """Look through all topics, in the background."""
+        for name in self._catalog.topics:
+            self._owe(name)
+        self._running = asyncio.create_task(self._run(), name="topic files")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            if not self._running.cancelled():
+                self._running.result()
+
+    def _owe(self, name: str) -> None:
+        self._owed[name] = None
+        self._news.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._news.clear()
+            failed: list[str] = []
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(PARALLEL):
+                    tasks.create_task(self._work(failed))
+            if failed:
+                await asyncio.sleep(RETRY_S)
+                for name in failed:
+                    self._owe(name)
+            await self._news.wait()
+
+    async def _work(self, failed: list[str]) -> None:
+        while self._owed:
+            name = next(iter(self._owed))
+            del self._owed[name]
+            topic = self._catalog.topics.get(name)
+            try:
+                if topic is not None and await self._files.highest(name) < topic.revision:
+                    await self._write(topic)
+            except RequestError as error:
+                _log.info("topic %s is not yet told to storage: %s", name, error.message)
+                failed.append(name)
+
+    async def _write(self, topic: Topic) -> None:
+        await self._files.write(topic.name, topic.revision, topic.topic_id, topic.partitions, topic.configs)

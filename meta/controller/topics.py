@@ -1,0 +1,401 @@
+"""Topics and configs, changed: every admin act of the cluster.
+
+An act is decided on what the store says and committed by comparing it, so it can neither overwrite what its author has
+not seen nor happen twice (rule 7; KafScale #162 wrote a stale snapshot back over a newer one).  When somebody else was
+faster it is decided anew.  Unknown outcomes are settled before the answer (``commits``).  Nothing is written for what
+is there already: looking a topic up a million times costs the store nothing (KafScale #151).
+
+All methods raise RequestError with Kafka's code: those of ``topic_rules``, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
+TOPIC_ALREADY_EXISTS, and REQUEST_TIMED_OUT when the store does not answer: Kafka's admin clients show its text.
+
+Departure: Kafka lets anyone delete ``__consumer_offsets`` or add partitions to it, which forgets every group or moves
+it to where its offsets are not.  Here both are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.meta import broker_configs, topic_configs
+from bmq.meta.catalog import (
+    INTERNAL_TOPICS,
+    Catalog,
+    Topic,
+    broker_configs_key,
+    decode_configs,
+    decode_topic,
+    encode_configs,
+    encode_topic,
+    topic_key,
+)
+from bmq.meta.config_values import parse_list
+from bmq.meta.controller import topic_rules
+from bmq.meta.controller.commits import CONFLICTS_MAX, commit_settled, contested, refused
+from bmq.meta.controller.config_changes import Changes, apply
+from bmq.meta.controller.deletion import DeletedTopic, deleted_key, encode_deleted
+from bmq.meta.controller.publishing import Publisher, TopicFiles
+from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+VIEW_S = 5.0
+"""How long an act waits until this process's view shows it.  The view is a message behind the store."""
+REPLICAS_MAX = 32_767
+INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
+
+
+class TopicAdmin:
+    """``replicas_max`` asks storage how many nodes it has alive (None: any number will do); ``nodes`` says which broker
+    ids an assignment may name."""
+
+    def __init__(
+        self,
+        kv: KeyValue,
+        cluster: str,
+        catalog: Catalog,
+        config: NodeConfig,
+        publish: TopicFiles,
+        clock: Clock,
+        *,
+        replicas_max: Callable[[], Awaitable[int]] | None = None,
+        nodes: Callable[[], Collection[int]] | None = None,
+    ) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._catalog = catalog
+        self._config = config
+        self._files = publish
+        self._publisher = Publisher(publish, catalog)
+        self._clock = clock
+        self._replicas_max = replicas_max
+        self._nodes = nodes or (lambda: (config.node_id,))
+
+    async def start(self) -> None:
+        """After the catalog's: begin to make good what storage was not told."""
+        self._publisher.start()
+
+    async def close(self) -> None:
+        await self._publisher.close()
+
+    # ------------------------------------------------------------------------------------------------------ topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        *,
+        validate_only: bool = False,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+    ) -> Topic:
+        """The new topic; the view shows it.  -1 takes the default.  TOPIC_ALREADY_EXISTS."""
+        topic_rules.check_new_name(name, self._catalog.topics)
+        if name in self._catalog.topics:
+            raise _already_there(name)
+        if assignments:
+            if replication_factor != -1 or partitions != -1:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    "A manual partition assignment was specified, but numPartitions or replicationFactor was not -1.",
+                )
+            partitions, replication_factor = topic_rules.check_assignments(assignments, self._nodes())
+        topic = await self._new_topic(name, partitions, replication_factor, configs or {})
+        if validate_only:
+            return topic
+        made, existing = await self._create(topic)
+        if existing is not None:
+            raise _already_there(name)
+        return made
+
+    async def ensure_topic(self, name: str) -> Topic:
+        """The topic, made with the defaults when it is not there.  However many ask at once, one is made."""
+        topic = self._catalog.topics.get(name)
+        if topic is not None:
+            return topic
+        topic_rules.check_new_name(name, self._catalog.topics)
+        made, existing = await self._create(await self._new_topic(name, -1, -1, {}))
+        if existing is not None:
+            await self._shown(existing.revision)
+        return existing or made
+
+    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> None:
+        """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED; UNKNOWN_TOPIC_ID when the name has another id by now.
+
+        Its files go later (``deletion``).
+        """
+        if not self._config.delete_topic_enable:
+            raise RequestError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+        if name in INTERNAL_TOPICS:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} is internal: deleting it would lose every group.")
+        for _ in range(CONFLICTS_MAX):
+            topic = await self._read_topic(name)
+            if topic is None:
+                raise _unknown(name)
+            if topic_id not in (None, topic.topic_id):
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")
+            revision = await self._delete(topic)
+            if revision is not None:
+                await self._withdraw(topic)
+                await self._shown(revision)
+                return
+        raise contested(f"topic {name}")
+
+    async def add_partitions(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """The topic with ``count`` partitions in all.  INVALID_PARTITIONS when that is no increase."""
+
+        def decide(topic: Topic) -> Topic:
+            if topic.is_internal:
+                raise RequestError(ErrorCode.INVALID_PARTITIONS, f"{name} is internal: its partitions are fixed.")
+            if count == topic.partitions:
+                raise RequestError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+            if count < topic.partitions:
+                raise RequestError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"The topic {name} currently has {topic.partitions} partition(s); {count} would not be an"
+                    " increase.",
+                )
+            topic_rules.check_partitions(count)
+            added = count - topic.partitions
+            if assignments is not None:
+                if len(assignments) != added:
+                    raise RequestError(
+                        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                        f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s)"
+                        " were specified.",
+                    )
+                topic_rules.check_replicas(assignments, self._nodes(), topic.replication_factor)
+            return replace(topic, partitions=count)
+
+        return await self._change_topic(name, decide, validate_only)
+
+    # ----------------------------------------------------------------------------------------------------- configs
+
+    async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic:
+        """INVALID_CONFIG when the result would not be valid."""
+
+        def default_list(config: str) -> str | None:
+            return topic_configs.default_list(config, self._config, self._catalog.broker_configs(None))
+
+        def decide(topic: Topic) -> Topic:
+            return replace(topic, configs=_valid_topic_configs(apply(topic.configs, changes, default_list)))
+
+        return await self._change_topic(name, decide, validate_only)
+
+    async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> None:
+        """One node's dynamic configs, or (None) the cluster's defaults.  INVALID_REQUEST, as Kafka (KAFKA-13609)."""
+
+        def default_list(config: str) -> str | None:
+            return broker_configs.default_list(config, self._config, self._catalog.broker_configs(None))
+
+        key = broker_configs_key(self._cluster, node_id)
+        for _ in range(CONFLICTS_MAX):
+            entry = await self._get(key)
+            current = _readable(decode_configs, entry) if entry else {}
+            wanted = apply(current, changes, default_list)
+            try:
+                wanted = broker_configs.validate(wanted)
+            except ValueError as error:
+                raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
+            if validate_only or wanted == current:
+                return
+            revision = await self._put(key, entry.revision if entry else 0, encode_configs(wanted))
+            if revision is not None:
+                await self._shown(revision)
+                return
+        raise contested("this node's configs" if node_id is not None else "the brokers' configs")
+
+    # ----------------------------------------------------------------------------------------------------- private
+
+    async def _new_topic(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str | None]
+    ) -> Topic:
+        given = {**self._internal_configs(name), **configs}
+        default_partitions, default_factor = self._config.num_partitions, self._config.default_replication_factor
+        replicas_max = await self._replicas_max() if self._replicas_max else REPLICAS_MAX
+        if replicas_max == 1:
+            default_factor = 1  # a folder; with a few datanodes missing, HDFS makes up for it when they are back
+        if name in INTERNAL_TOPICS:
+            default_partitions = self._config.offsets_topic_num_partitions
+            if partitions not in (-1, default_partitions):
+                raise RequestError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"{name} is internal: it has {default_partitions} partitions (offsets.topic.num.partitions).",
+                )
+        partitions = default_partitions if partitions == -1 else partitions
+        if replication_factor == -1:
+            replication_factor = default_factor
+        else:
+            topic_rules.check_replication_factor(replication_factor, replicas_max)
+        topic_rules.check_partitions(partitions)
+        return Topic(
+            name=name,
+            topic_id=uuid.uuid4(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=_valid_topic_configs(given),
+        )
+
+    def _internal_configs(self, name: str) -> dict[str, str]:
+        """Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``, and room for a group of any size.
+
+        A group is one record, all its members' subscriptions and assignments in it: under the default size of a
+        client's batch, a large group could not be written and would never finish a rebalance.
+        """
+        if name not in INTERNAL_TOPICS:
+            return {}
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
+            "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
+        }
+
+    async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
+        """(the topic as made, None), or (_, the one that was there)."""
+        key, value = topic_key(self._cluster, topic.name), encode_topic(topic)
+        with self._publisher.owing(topic.name):
+            commit, _ = await self._settle([Compare(key, 0)], [Put(key, value)])
+            revision = commit.revision
+            if not commit.succeeded:
+                found = commit.current[key]
+                assert found is not None, "the compare with a missing key failed"
+                if found.value != value:  # the id is ours alone: another value is another's topic
+                    return topic, _readable_topic(topic.name, found)
+                revision = found.revision
+            topic = replace(topic, revision=revision)
+            _log.info("created topic %s (%s): %d partition(s)", topic.name, topic.topic_id, topic.partitions)
+            self._warn_of_compaction(topic)
+            await self._publisher.publish(topic)
+        await self._shown(revision)
+        return topic, None
+
+    async def _delete(self, topic: Topic) -> int | None:
+        """The revision under which it is gone, or None when somebody else has changed it."""
+        key, tomb = topic_key(self._cluster, topic.name), deleted_key(self._cluster, topic.topic_id)
+        value = encode_deleted(self._deleted(topic))
+        compares = [Compare(key, topic.revision), Compare(tomb, 0)]
+        commit, may_be_ours = await self._settle(compares, [Delete(key), Put(tomb, value)])
+        if commit.succeeded:
+            _log.info("deleted topic %s (%s)", topic.name, topic.topic_id)
+            return commit.revision
+        buried = commit.current[tomb]
+        if may_be_ours and buried is not None and buried.value == value:
+            return buried.revision
+        return None
+
+    def _deleted(self, topic: Topic) -> DeletedTopic:
+        node = self._config.node_id
+        values = topic_configs.effective(
+            topic.configs, self._config, self._catalog.broker_configs(None), self._catalog.broker_configs(node)
+        )
+        return DeletedTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=topic.partitions,
+            revision=topic.revision,
+            deleted_at_ms=self._clock.now_ms(),
+            delay_ms=int(values["file.delete.delay.ms"]),
+        )
+
+    async def _withdraw(self, topic: Topic) -> None:
+        """At once, so that nobody plans to read it; a storage that fails now is asked again by the cleaner."""
+        try:
+            await self._files.withdraw(topic.name, topic.revision)
+        except RequestError as error:
+            _log.info("the cleaner will tell storage that %s is deleted: %s", topic.name, error.message)
+
+    async def _change_topic(self, name: str, decide: Callable[[Topic], Topic], validate_only: bool) -> Topic:
+        for _ in range(CONFLICTS_MAX):
+            topic = await self._read_topic(name)
+            if topic is None:
+                raise _unknown(name)
+            wanted = decide(topic)
+            if validate_only or wanted == topic:
+                return wanted
+            with self._publisher.owing(name):
+                revision = await self._put(topic_key(self._cluster, name), topic.revision, encode_topic(wanted))
+                if revision is None:
+                    continue
+                wanted = replace(wanted, revision=revision)
+                await self._publisher.publish(wanted)
+            if wanted.configs.get("cleanup.policy") != topic.configs.get("cleanup.policy"):
+                self._warn_of_compaction(wanted)
+            await self._shown(revision)
+            return wanted
+        raise contested(f"topic {name}")
+
+    async def _put(self, key: str, revision: int, value: bytes) -> int | None:
+        """Write ``value`` if the key is still at ``revision``: the new revision, or None when it is not."""
+        commit, may_be_ours = await self._settle([Compare(key, revision)], [Put(key, value)])
+        if commit.succeeded:
+            return commit.revision
+        found = commit.current[key]
+        return found.revision if may_be_ours and found is not None and found.value == value else None
+
+    async def _settle(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> tuple[Commit, bool]:
+        try:
+            return await commit_settled(self._kv, compares, writes)
+        except KvError as error:
+            raise refused(error) from error
+
+    async def _get(self, key: str) -> Entry | None:
+        try:
+            return await self._kv.get(key)
+        except KvError as error:
+            raise refused(error) from error
+
+    async def _read_topic(self, name: str) -> Topic | None:
+        entry = await self._get(topic_key(self._cluster, name))
+        return None if entry is None else _readable_topic(name, entry)
+
+    async def _shown(self, revision: int) -> None:
+        """It is done; wait until this process sees it too, so that what the client asks next finds it."""
+        try:
+            async with asyncio.timeout(VIEW_S):
+                await self._catalog.wait_revision(revision)
+        except (TimeoutError, KvError) as error:
+            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "done, but not seen here yet") from error
+
+    def _warn_of_compaction(self, topic: Topic) -> None:
+        if not topic.is_internal and "compact" in parse_list(topic.configs.get("cleanup.policy", "")):
+            _log.warning("topic %s asks for compaction: this version removes no record by its key", topic.name)
+
+
+def _valid_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    try:
+        return topic_configs.validate(configs)
+    except ValueError as error:
+        raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def _readable_topic(name: str, entry: Entry) -> Topic:
+    return _readable(lambda found: decode_topic(name, found), entry)
+
+
+def _readable(decode: Callable[[Entry], T], entry: Entry) -> T:
+    try:
+        return decode(entry)
+    except FormatError as error:
+        raise RequestError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"this version cannot read what is there: {error}"
+        ) from error
+
+
+def _already_there(name: str) -> RequestError:
+    return RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+
+
+def _unknown(name: str) -> RequestError:
+    return RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")

@@ -1,0 +1,129 @@
+"""Producer ids for idempotent producers: given out once in the life of a cluster, from blocks (Kafka's KIP-730).
+
+An id is ``incarnation << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators make for
+themselves.  The incarnation counts rebuilds of the metadata store from storage, so that a rebuilt counter, which
+starts again, cannot give out an id whose sequence numbers are in some log.
+
+The record under ``producer-ids`` says where the next block begins.  A block is ours when the commit that moves the
+record is; an unknown outcome, a crash or a stop wastes what is left of a block, and nothing is ever given twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.meta.kv import Compare, Entry, KeyValue, KvUnknown, Put
+
+_log = logging.getLogger(__name__)
+
+FORMAT = 1
+BLOCK = 1_000
+"""Ids of one commit, as in Kafka.  A producer takes one at its start."""
+AHEAD = BLOCK // 4
+"""With fewer left the next block is fetched, so that nobody waits for the store."""
+ATTEMPTS = 10
+"""Tries for a block before the client is told to come again: others take blocks too, and the store may be slow."""
+RETRY_S = 0.05
+
+NUMBER_BITS = 48
+INCARNATION_MAX = (1 << 14) - 1
+
+
+def producer_ids_key(cluster: str) -> str:
+    return f"/{cluster}/producer-ids"
+
+
+class ProducerIds:
+    """``next`` for one process.  ``incarnation`` is storage's (``cluster.json``), set before the first ``next``."""
+
+    def __init__(self, kv: KeyValue, cluster: str, *, incarnation: int = 0) -> None:
+        self._kv = kv
+        self._key = producer_ids_key(cluster)
+        self.incarnation = incarnation
+        self._ready: list[range] = []
+        self._fetching: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"ProducerIds(left={sum(map(len, self._ready))}, fetching={self._fetching is not None})"
+
+    async def next(self) -> int:
+        """An id that nobody was or will be given.  RequestError COORDINATOR_LOAD_IN_PROGRESS, which every client
+        tries again, when the store gives no block (as Kafka's RPCProducerIdManager)."""
+        while True:
+            taken = self._take()
+            if sum(map(len, self._ready)) < AHEAD:
+                self._fetch_ahead()
+            if taken is not None:
+                return taken
+            assert self._fetching is not None, "an empty store of ids is being filled"
+            await asyncio.wait([self._fetching])  # not cancelled with us: others wait for it too
+            if not self._ready:
+                raise RequestError(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the metadata store gives no producer ids now"
+                )
+
+    async def close(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+
+    def _take(self) -> int | None:
+        if not self._ready:
+            return None
+        block = self._ready[0]
+        if len(block) == 1:
+            del self._ready[0]
+        else:
+            self._ready[0] = block[1:]
+        return block[0]
+
+    def _fetch_ahead(self) -> None:
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch(), name="producer ids")
+            self._fetching.add_done_callback(self._fetched)
+
+    def _fetched(self, task: asyncio.Task[None]) -> None:
+        self._fetching = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("no new producer ids: %s", task.exception())
+
+    async def _fetch(self) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                block = await self._claim()
+            except KvUnknown:
+                block = None  # it may have been ours: it is nobody's now, the next one is found behind it
+            if block is not None:
+                self._ready.append(block)
+                return
+            await asyncio.sleep(RETRY_S * (attempt + 1))
+        raise KvUnknown(f"no block of producer ids in {ATTEMPTS} tries")
+
+    async def _claim(self) -> range | None:
+        """The next block, None when somebody else was faster.  KvError, FormatError."""
+        entry = await self._kv.get(self._key)
+        incarnation, start = _decode(entry) if entry else (self.incarnation, 0)
+        if incarnation < self.incarnation:
+            incarnation, start = self.incarnation, 0
+        if incarnation > INCARNATION_MAX or start + BLOCK > 1 << NUMBER_BITS:
+            raise FormatError(f"{self._key}: no producer ids are left in incarnation {incarnation} at {start}")
+        value = json.dumps({"format": FORMAT, "incarnation": incarnation, "next": start + BLOCK}).encode()
+        done = await self._kv.commit([Compare(self._key, entry.revision if entry else 0)], [Put(self._key, value)])
+        if not done.succeeded:
+            return None
+        first = incarnation << NUMBER_BITS | start
+        return range(first, first + BLOCK)
+
+
+def _decode(entry: Entry) -> tuple[int, int]:
+    """(incarnation, where the next block begins).  FormatError."""
+    try:
+        raw = json.loads(entry.value)
+        if raw["format"] != FORMAT:
+            raise FormatError(f"{entry.key} is of format {raw['format']}: this version reads {FORMAT}")
+        return int(raw["incarnation"]), int(raw["next"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{entry.key} does not say where producer ids go on: {entry.value[:80]!r}") from error

@@ -1,0 +1,283 @@
+"""The watched view of topics and configs: it starts from a list, follows, survives compaction, and is never ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bmq.core.errors import FormatError
+from bmq.meta.catalog import (
+    KvCatalog,
+    Topic,
+    TopicChange,
+    broker_configs_key,
+    cluster_id_key,
+    decode_topic,
+    encode_configs,
+    encode_topic,
+    topic_key,
+)
+from bmq.meta.kv import Compare, Delete, Entry, KvError, KvUnavailable, Put
+from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from tests.simulation.loop import run
+
+
+def topic(name: str, number: int = 1, partitions: int = 1) -> Topic:
+    return Topic(name=name, topic_id=uuid.UUID(int=number), partitions=partitions)
+
+
+async def put(kv: MemoryKeyValue, made: Topic) -> int:
+    return (await kv.commit([], [Put(topic_key("c", made.name), encode_topic(made))])).revision
+
+
+def told(changes: list[TopicChange]) -> list[tuple[int | None, int | None]]:
+    """Changes as pairs of the ids' numbers."""
+    return [(c.before.topic_id.int if c.before else None, c.after.topic_id.int if c.after else None) for c in changes]
+
+
+def test_a_topic_is_read_as_it_was_written() -> None:
+    wanted = replace(topic("t", 7, 3), configs={"b": "2", "a": "1"}, replication_factor=3)
+    found = decode_topic("t", Entry("k", encode_topic(wanted), 9))
+    assert found == replace(wanted, revision=9)
+    assert encode_topic(wanted) == (
+        b'{"format":1,"id":"00000000-0000-0000-0000-000000000007","partitions":3,"replication_factor":3,'
+        b'"configs":{"a":"1","b":"2"}}'
+    )
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"format":2}', b'{"format":1}', b'{"format":1,"id":"x"}'])
+def test_what_is_no_topic_is_refused(value: bytes) -> None:
+    with pytest.raises(FormatError):
+        decode_topic("t", Entry("k", value, 9))
+
+
+def test_it_shows_what_was_there_and_follows() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        await put(kv, topic("old"))
+        await kv.commit([], [Put(broker_configs_key("c", None), encode_configs({"log.retention.ms": "1"}))])
+        catalog = KvCatalog(kv, "c")
+        changes: list[TopicChange] = []
+        configs: list[None] = []
+        catalog.subscribe(changes.append)
+        catalog.subscribe_configs(lambda: configs.append(None))
+        await catalog.start()
+        assert set(catalog.topics) == {"old"}
+        assert catalog.broker_configs(None) == {"log.retention.ms": "1"}
+        version = catalog.version
+        await catalog.wait_revision(await put(kv, topic("new", 2)))
+        assert set(catalog.topics) == {"old", "new"}
+        assert catalog.version == version + 1
+        found = catalog.by_id(uuid.UUID(int=2))
+        assert found is not None
+        assert found.name == "new"
+        await catalog.wait_revision((await kv.commit([], [Delete(topic_key("c", "old"))])).revision)
+        assert catalog.by_id(uuid.UUID(int=1)) is None
+        done = await kv.commit([], [Put(broker_configs_key("c", 5), encode_configs({"a": "b"}))])
+        await catalog.wait_revision(done.revision)
+        assert catalog.broker_configs(5) == {"a": "b"}
+        assert catalog.broker_configs(6) == {}
+        assert told(changes) == [(None, 1), (None, 2), (1, None)]
+        assert len(configs) == 2
+        await catalog.close()
+
+    run(main())
+
+
+def test_a_topic_made_anew_under_its_name_is_two_changes() -> None:
+    """Also when the view did not see the deletion: the store was compacted meanwhile."""
+
+    async def main() -> None:
+        store = MemoryStore(history=3)
+        kv, watcher = MemoryKeyValue(store), MemoryKeyValue(store)
+        await put(kv, topic("t", 1))
+        await put(kv, topic("gone", 9))
+        catalog = KvCatalog(watcher, "c")
+        changes: list[TopicChange] = []
+        await catalog.start()
+        catalog.subscribe(changes.append)
+        watcher.pause()
+        await kv.commit([], [Delete(topic_key("c", "t")), Delete(topic_key("c", "gone"))])
+        for number in range(2, 12):  # far past the history
+            await put(kv, topic("t", 2, partitions=number))
+        last = await put(kv, topic("u", 3))
+        watcher.resume()
+        await catalog.wait_revision(last)
+        assert told(changes) == [(9, None), (1, None), (None, 2), (None, 3)]
+        assert catalog.topics["t"].partitions == 11
+        assert catalog.topics["t"].revision == last - 1
+        await catalog.close()
+
+    run(main())
+
+
+def test_the_cluster_id_is_made_once() -> None:
+    async def main(seed: int) -> None:
+        store = MemoryStore()
+        faults = KvFaults(unknown_applied=0.2, unknown_lost=0.1, unknown_late=0.1, unavailable=0.1, latency_s=0.05)
+        catalogs = [KvCatalog(MemoryKeyValue(store, random=Random(seed + n), faults=faults), "c") for n in range(5)]
+        outcomes = await asyncio.gather(*(catalog.start() for catalog in catalogs), return_exceptions=True)
+        await asyncio.sleep(5)  # late commits arrive
+        found = store.get(cluster_id_key("c"))
+        assert found is not None
+        started = [catalog for catalog, outcome in zip(catalogs, outcomes, strict=True) if outcome is None]
+        assert started
+        assert {catalog.cluster_id for catalog in started} == {found.value.decode()}
+        assert len(found.value) == 22
+        assert all(outcome is None or isinstance(outcome, KvError) for outcome in outcomes)
+        for catalog in catalogs:
+            await catalog.close()
+
+    for seed in range(0, 100, 10):
+        run(main(seed), seed)
+
+
+def test_a_store_that_is_away_at_the_start_is_said() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        store.stop()
+        with pytest.raises(KvUnavailable):
+            await KvCatalog(MemoryKeyValue(store), "c").start()
+
+    run(main())
+
+
+def test_an_outage_is_waited_out() -> None:
+    async def main() -> None:
+        store = MemoryStore(history=2)
+        kv = MemoryKeyValue(store)
+        catalog = KvCatalog(MemoryKeyValue(store), "c")
+        await catalog.start()
+        await put(kv, topic("a", 1))
+        store.stop()
+        await asyncio.sleep(60)
+        store.start(asyncio.get_running_loop().time())
+        for number in range(2, 9):
+            revision = await put(kv, topic("a", 1, number))
+        await catalog.wait_revision(revision)
+        assert catalog.topics["a"].partitions == 8
+        await catalog.close()
+
+    run(main())
+
+
+def test_random_changes_under_faults_end_in_the_stores_truth() -> None:
+    """Whatever is lost on the way, the view ends up as the store is, and each topic's changes fit together."""
+
+    async def main(seed: int) -> None:
+        random = Random(seed)
+        store = MemoryStore(history=random.choice([2, 5, 1000]))
+        kv = MemoryKeyValue(store)
+        faults = KvFaults(latency_s=0.05, unavailable=0.3)
+        catalog = KvCatalog(MemoryKeyValue(store, random=random), "c")
+        await catalog.start()
+        shown: dict[str, Topic] = {}
+
+        def follow(change: TopicChange) -> None:
+            name = (change.before or change.after or topic("")).name
+            assert shown.get(name) == change.before
+            if change.before is not None and change.after is not None:
+                assert change.before.topic_id == change.after.topic_id
+            if change.after is None:
+                del shown[name]
+            else:
+                shown[name] = change.after
+
+        catalog.subscribe(follow)
+        watcher = catalog._kv
+        assert isinstance(watcher, MemoryKeyValue)
+        watcher.faults = faults
+        for number in range(1, 80):
+            name = random.choice("abcd")
+            if random.random() < 0.4:
+                await kv.commit([], [Delete(topic_key("c", name))])
+            else:
+                held = store.get(topic_key("c", name))
+                if held is not None and random.random() < 0.5:
+                    await put(kv, replace(decode_topic(name, held), partitions=number))
+                else:
+                    await put(kv, topic(name, number))
+            await asyncio.sleep(random.choice([0, 0, 0.02, 0.3]))
+        last = await put(kv, topic("last", 1000))
+        await catalog.wait_revision(last)
+        truth = {e.key.rsplit("/", 1)[-1]: e async for e in kv.list("/c/catalog/topics/")}
+        assert catalog.topics == {name: decode_topic(name, entry) for name, entry in truth.items()} == shown
+        await catalog.close()
+
+    for seed in range(20):
+        run(main(seed), seed)
+
+
+def test_a_later_formats_change_leaves_what_was_there() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        catalog = KvCatalog(kv, "c")
+        await catalog.start()
+        await put(kv, topic("t"))
+        done = await kv.commit([], [Put(topic_key("c", "t"), b'{"format":2}')])
+        await catalog.wait_revision(done.revision)
+        assert catalog.topics["t"].partitions == 1
+        await catalog.close()
+        with pytest.raises(FormatError):
+            await KvCatalog(kv, "c").start()
+
+    run(main())
+
+
+def test_whoever_waits_hears_of_the_end() -> None:
+    async def main() -> None:
+        catalog = KvCatalog(MemoryKeyValue(MemoryStore()), "c")
+        await catalog.start()
+        waiter = asyncio.create_task(catalog.wait_revision(1_000))
+        await asyncio.sleep(1)
+        await catalog.close()
+        with pytest.raises(KvUnavailable):
+            await waiter
+        with pytest.raises(KvUnavailable):
+            await catalog.wait_revision(1_000)
+        await catalog.close()
+
+    run(main())
+
+
+def test_a_subscriber_that_fails_stops_the_view_loudly() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        catalog = KvCatalog(kv, "c")
+        await catalog.start()
+
+        def fail(change: TopicChange) -> None:
+            raise ZeroDivisionError
+
+        catalog.subscribe(fail)
+        with pytest.raises(ZeroDivisionError):
+            await catalog.wait_revision(await put(kv, topic("t")) + 1)
+        with pytest.raises(ZeroDivisionError):
+            await catalog.close()
+
+    run(main())
+
+
+def test_ten_thousand_topics_start_in_pages() -> None:
+    """The start asks a dozen times, not once a topic."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        for number in range(10_000):
+            made = topic(f"t{number}", number + 1)
+            store.commit(
+                [Compare(topic_key("c", made.name), 0)], [Put(topic_key("c", made.name), encode_topic(made))], 0
+            )
+        kv = MemoryKeyValue(store, random=Random(0), faults=KvFaults(latency_s=0.01))
+        catalog = KvCatalog(kv, "c")
+        began = asyncio.get_running_loop().time()
+        await catalog.start()
+        assert len(catalog.topics) == 10_000
+        assert asyncio.get_running_loop().time() - began < 0.5
+        await catalog.close()
+
+    run(main())
