@@ -1,0 +1,507 @@
+"""One classic consumer group.  Pure: requests and deadlines in, answers and effects out, time as an argument.
+
+::
+
+    Empty ──join──▶ PreparingRebalance ──all joined, or time──▶ CompletingRebalance ──leader's sync is durable──▶ Stable
+      ▲                │  ▲                                        │                                             │
+      └─ nobody left ──┘  └──────────── a member joins, leaves or is lost ────────────────────────────────────────┘
+
+A request is answered at once, or parked under a token and answered by an ``Answer`` effect.  What must outlive the
+coordinator goes out as a ``Store`` effect and comes back as ``stored``.  Phases in progress are not stored: after a
+failover the last stored generation is Stable again, and members of a later one are told ILLEGAL_GENERATION and rejoin.
+
+The order of checks is that of Kafka's ``GroupMetadataManager`` and ``ClassicGroup``, where every code matters to some
+client.  It differs in three places, each noted where it stands: a kicked member lets the others go on, a static
+member that comes back during a rebalance waits for its end, and a request that another of the same member replaces is
+answered instead of forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.coordinator.answers import (
+    Answer,
+    Effect,
+    Join,
+    JoinAnswer,
+    Now,
+    Store,
+    StoreAssignment,
+    StoreRenamed,
+    Sync,
+    SyncAnswer,
+)
+from bmq.meta.coordinator.deadlines import Deadlines, Kind, Timer
+from bmq.meta.coordinator.members import Member, Members, Token
+from bmq.meta.coordinator.records import NO_TIMESTAMP, Offset, StoredGroup
+from bmq.meta.coordinator.states import COMES_AFTER, GroupRules, State
+from bmq.meta.coordinator.subscription import CONSUMER, subscribed_topics
+
+NEW_MEMBER_JOIN_MS = 300_000
+"""A first join that is parked longer is dropped: its client has lost the connection, and the id with it (Kafka's
+``classicGroupNewMemberJoinTimeoutMs``)."""
+
+
+class Group:
+    """See the module's head."""
+
+    def __init__(self, group_id: str, rules: GroupRules, deadlines: Deadlines, wall_ms: int) -> None:
+        self.group_id = group_id
+        self.rules = rules
+        self.state = State.EMPTY
+        self.previous_state = State.DEAD
+        self.state_timestamp = wall_ms
+        self.generation = 0
+        self.protocol_type: str | None = None  # None: a simple group, which only stores offsets
+        self.protocol: str | None = None
+        self.topics: frozenset[str] | None = None
+        self.members = Members()
+        self.pending: dict[str, Timer] = {}  # told their id, not yet back with it (KIP-394)
+        self.unsynced: dict[str, None] = {}  # who has not synced this generation
+        self._deadlines = deadlines
+        self._join_timer = Timer(group_id, Kind.JOIN)
+        self._sync_timer = Timer(group_id, Kind.SYNC)
+        self._initial: tuple[int, int] | None = None  # first rebalance: this wait, and what may be waited in all, ms
+        self._has_new_member = False
+        self._is_storing = False
+        self._effects: list[Effect] = []
+
+    @classmethod
+    def restore(cls, group_id: str, stored: StoredGroup, rules: GroupRules, deadlines: Deadlines, now: Now) -> Group:
+        """The group as it was stored; its members' sessions begin now."""
+        group = cls(group_id, rules, deadlines, stored.state_timestamp)
+        group.state = State.STABLE if stored.members else State.EMPTY
+        group.generation = stored.generation
+        group.protocol_type = stored.protocol_type or None
+        group.protocol = stored.protocol
+        for each in stored.members:
+            member = Member.restore(group_id, stored.protocol, each)
+            group.members.add(member)
+            deadlines.set(member.session, now.ms + member.session_timeout_ms)
+        if stored.leader is not None and stored.leader in group.members:
+            group.members.leader = stored.leader
+        group.topics = group._subscribed()
+        if len(group.members) > rules.size_max:  # the limit was lowered: the last to rejoin are turned away
+            group._prepare(now)
+        return group
+
+    # ---------------------------------------------------------------------------------------------- requests
+
+    def join(self, request: Join, token: Token, now: Now) -> JoinAnswer | None:
+        """The answer, or None: ``token`` gets it later."""
+        if not self._accepts(request.member_id):
+            member = self.members.get(request.member_id)
+            if member is not None:
+                self._drop(member)
+                self._finish_join_if_all(now)  # Kafka lets those who have joined wait for the rebalance time-out
+            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        if not self._supports(request):
+            return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        if request.member_id:
+            return self._join_known(request, token, now)
+        if request.instance_id is not None:
+            present = self.members.by_instance(request.instance_id)
+            if present is not None:
+                self._join_returned(self.members[present], request, token, now)
+                return None
+        elif request.requires_known_id:
+            timer = self.pending[request.new_member_id] = Timer(self.group_id, Kind.PENDING, request.new_member_id)
+            self._deadlines.set(timer, now.ms + request.session_timeout_ms)
+            return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
+        self._add(request.new_member_id, request, token, now)
+        return None
+
+    def sync(self, request: Sync, token: Token, now: Now) -> SyncAnswer | None:
+        """The answer, or None: ``token`` gets it later.  RequestError."""
+        member = self._validate(request.member_id, request.instance_id, request.generation)
+        for given, own in ((request.protocol_type, self.protocol_type), (request.protocol, self.protocol)):
+            if given is not None and own is not None and given != own:
+                raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{given} is not {own} (KIP-559)")
+        if self.state is State.PREPARING:
+            raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "members are joining")
+        self.unsynced.pop(member.member_id, None)
+        if not self.unsynced:
+            self._deadlines.cancel(self._sync_timer)
+        if self.state is State.STABLE:
+            return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+        self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))  # a request that this one replaces
+        member.syncing = token
+        if member.member_id == self.members.leader and not self._is_storing:
+            self._is_storing = True
+            self._effects.append(StoreAssignment(self._stored(request.assignments), request.assignments))
+        return None
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
+        """NONE or REBALANCE_IN_PROGRESS.  RequestError for all else."""
+        member = self._validate(member_id, instance_id, generation)
+        self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else ErrorCode.NONE
+
+    def leave(self, leaving: Iterable[tuple[str, str | None]], now: Now) -> list[ErrorCode]:
+        """Remove (member id, instance id) pairs; an admin names the instance alone.  An answer for each."""
+        answers = [self._leave_one(*each) for each in leaving]
+        if ErrorCode.NONE in answers:
+            self._rebalance(now)
+        return answers
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
+        """Whether a commit is the group's own; keeps the member's session.  RequestError."""
+        if generation < 0 and self.state is State.EMPTY:
+            return  # an admin, or a consumer that assigns its partitions itself
+        if generation < 0 and not member_id and instance_id is None:
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} has members, and this is none")
+        member = self._validate(member_id, instance_id, generation)
+        if self.state is State.COMPLETING:
+            raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "joined, but not synced")
+        self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
+
+    # ------------------------------------------------------------------------------------------------- events
+
+    def expired(self, timer: Timer, now: Now) -> None:
+        """One of this group's timers has ended."""
+        if timer.kind is Kind.PENDING:
+            if self.pending.pop(timer.member_id, None):
+                self._finish_join_if_all(now)
+        elif timer.kind is Kind.SESSION:
+            self._session_ended(timer, now)
+        elif timer.kind is Kind.JOIN:
+            self._join_phase_ended(now)
+        elif self.unsynced and self.state in (State.COMPLETING, State.STABLE):
+            for member_id in list(self.unsynced):
+                self._drop(self.members[member_id])
+            self._prepare(now)
+
+    def stored(self, effect: Store, now: Now) -> None:
+        """The record is durable."""
+        if isinstance(effect, StoreAssignment):
+            if self.state is State.COMPLETING and self.generation == effect.value.generation:
+                for member in self.members:
+                    member.assignment = effect.assignments.get(member.member_id, b"")
+                self._propagate(ErrorCode.NONE, now)
+                self._move(State.STABLE, now)
+        elif isinstance(effect, StoreRenamed):
+            renamed = self.members.get(effect.member_id)
+            if renamed is not None and self.state is State.STABLE:  # else the rebalance will answer
+                self._answer_join(renamed, self._returned(renamed, effect))
+                self._deadlines.set(renamed.session, now.ms + renamed.session_timeout_ms)
+
+    def store_refused(self, effect: Store, now: Now) -> None:
+        """The record is larger than the log takes: nothing was written (Kafka answers UNKNOWN_SERVER_ERROR too)."""
+        if isinstance(effect, StoreAssignment) and self.state is State.COMPLETING:
+            self._propagate(ErrorCode.UNKNOWN_SERVER_ERROR, now)
+            self._prepare(now)
+        elif isinstance(effect, StoreRenamed):
+            renamed = self.members[effect.member_id]
+            self._answer_join(renamed, JoinAnswer(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            self._rename(renamed, effect.old_member_id, now)
+
+    def release(self, error: ErrorCode, now: Now) -> None:
+        """Answer everybody who waits; members stay, with sessions from now."""
+        for member in self.members:
+            if member.is_waiting:
+                self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
+            self._answer_join(member, JoinAnswer(error, member.member_id))
+            self._answer_sync(member, SyncAnswer(error))
+
+    def close(self, error: ErrorCode) -> None:
+        """The shard is going: answer everybody.  Nothing is asked of this object afterwards."""
+        for member in self.members:
+            self._answer_join(member, JoinAnswer(error, member.member_id))
+            self._answer_sync(member, SyncAnswer(error))
+        self.state = State.DEAD
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ------------------------------------------------------------------------------------------------ offsets
+
+    @property
+    def is_idle(self) -> bool:
+        """No member, and nobody about to be one: it may be deleted."""
+        return self.state is State.EMPTY and not self.pending
+
+    @property
+    def is_simple(self) -> bool:
+        return self.protocol_type is None and self.is_idle
+
+    def is_subscribed(self, topic: str) -> bool:
+        return self.protocol_type == CONSUMER if self.topics is None else topic in self.topics
+
+    def expires_since(self, offset: Offset) -> int | None:
+        """The wall time from which an offset's retention counts (KIP-211); None: it does not expire now."""
+        if self.protocol_type is None:
+            return offset.commit_timestamp
+        if self.state is State.EMPTY:
+            return offset.commit_timestamp if self.state_timestamp == NO_TIMESTAMP else self.state_timestamp
+        if self.state is State.STABLE and self.topics is not None:
+            return offset.commit_timestamp
+        return None
+
+    # ------------------------------------------------------------------------------------------------ joining
+
+    def _accepts(self, member_id: str) -> bool:
+        """group.max.size.  While members join, those who have joined count, so that the last ones are turned away."""
+        if self.state is State.EMPTY:
+            return True
+        member = self.members.get(member_id)
+        if self.state is State.PREPARING:
+            return (member is not None and member.joining is not None) or self.members.joining < self.rules.size_max
+        return member is not None or len(self.members) < self.rules.size_max
+
+    def _supports(self, request: Join) -> bool:
+        if self.state is State.EMPTY:
+            return bool(request.protocol_type and request.protocols)
+        return request.protocol_type == self.protocol_type and self.members.supports(n for n, _ in request.protocols)
+
+    def _join_known(self, request: Join, token: Token, now: Now) -> JoinAnswer | None:
+        if request.member_id in self.pending and request.instance_id is None:
+            self._add(request.member_id, request, token, now)
+            return None
+        try:
+            member = self.members.validate(request.member_id, request.instance_id)
+        except RequestError as error:
+            return JoinAnswer(error.code, request.member_id)
+        is_same = member.protocols == request.protocols
+        if is_same and self.state is State.COMPLETING:  # it did not hear the answer to its join
+            return self._joined(member)
+        if is_same and self.state is State.STABLE and member.member_id != self.members.leader:
+            return self._joined(member)  # a leader's join asks for a rebalance: partitions were added, for example
+        self._update(member, request, token)
+        self._rebalance(now)
+        return None
+
+    def _join_returned(self, member: Member, request: Join, token: Token, now: Now) -> None:
+        """A static member that has restarted: its old self is fenced, its place is kept (KIP-345)."""
+        old_id, leader_before = member.member_id, self.members.leader or ""
+        self._answer_join(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        self._update(member, request, token)
+        self._rename(member, request.new_member_id, now)
+        if self.state is State.STABLE and self.protocol == self.members.select_protocol():
+            value = self._stored({each.member_id: each.assignment for each in self.members})
+            self._effects.append(
+                StoreRenamed(value, member.member_id, old_id, leader_before, request.can_skip_assignment)
+            )
+        else:  # while the leader assigns to its old id, too: the new one would get nothing
+            self._rebalance(now)
+
+    def _add(self, member_id: str, request: Join, token: Token, now: Now) -> None:
+        member = Member(
+            self.group_id,
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            request.protocols,
+        )
+        member.is_new = True
+        member.joining = token
+        self._has_new_member = True
+        pending = self.pending.pop(member_id, None)
+        if pending is not None:
+            self._deadlines.cancel(pending)
+        if not len(self.members):
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
+        self._deadlines.set(member.session, now.ms + NEW_MEMBER_JOIN_MS)
+        self._rebalance(now)
+
+    def _update(self, member: Member, request: Join, token: Token) -> None:
+        self.members.set_protocols(member, request.protocols)
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        self._answer_join(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self.members.park_join(member, token)
+
+    def _rename(self, member: Member, member_id: str, now: Now) -> None:
+        token = self.members.take_join(member)
+        self._deadlines.cancel(member.session)
+        if member.member_id in self.unsynced:
+            del self.unsynced[member.member_id]
+            self.unsynced[member_id] = None
+        self.members.rename(member, member_id, Timer(self.group_id, Kind.SESSION, member_id))
+        self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
+        if token is not None:
+            self.members.park_join(member, token)
+
+    # ----------------------------------------------------------------------------------------------- leaving
+
+    def _leave_one(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if not member_id:
+            present = None if instance_id is None else self.members.by_instance(instance_id)
+            if present is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            self._drop(self.members[present])
+        elif member_id in self.pending:
+            self._deadlines.cancel(self.pending.pop(member_id))
+        else:
+            try:
+                self._drop(self.members.validate(member_id, instance_id))
+            except RequestError as error:
+                return error.code
+        return ErrorCode.NONE
+
+    def _session_ended(self, timer: Timer, now: Now) -> None:
+        member = self.members.get(timer.member_id)
+        assert member is not None
+        assert member.session is timer
+        if member.is_waiting and not member.is_new:
+            return  # it waits for us; its session begins again with the answer
+        self._drop(member)
+        if self.state is State.PREPARING:
+            self._finish_join_if_all(now)
+        else:
+            self._prepare(now)
+
+    def _drop(self, member: Member) -> None:
+        self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        self._deadlines.cancel(member.session)
+        self.unsynced.pop(member.member_id, None)
+        self.members.remove(member)
+
+    # ------------------------------------------------------------------------------------------------- phases
+
+    def _rebalance(self, now: Now) -> None:
+        """Begin a rebalance, or see whether the one under way may go on.  The first waits for its delay in any case."""
+        if self.state is not State.PREPARING:
+            if len(self.members) or self.state is not State.EMPTY:  # else only a pending member has left
+                self._prepare(now)
+        elif self.previous_state is not State.EMPTY:
+            self._finish_join_if_all(now)
+
+    def _prepare(self, now: Now) -> None:
+        if self.state is State.COMPLETING:
+            self._propagate(ErrorCode.REBALANCE_IN_PROGRESS, now)
+        self.unsynced.clear()
+        self._deadlines.cancel(self._sync_timer)
+        is_initial = self.state is State.EMPTY
+        self._move(State.PREPARING, now)
+        timeout_ms = self.members.rebalance_timeout_ms
+        if is_initial:
+            delay_ms = self.rules.initial_delay_ms
+            self._initial = delay_ms, max(timeout_ms - delay_ms, 0)
+            self._has_new_member = False
+            self._deadlines.set(self._join_timer, now.ms + delay_ms)
+        else:
+            self._initial = None
+            self._deadlines.set(self._join_timer, now.ms + timeout_ms)
+            self._finish_join_if_all(now)
+
+    def _finish_join_if_all(self, now: Now) -> None:
+        if self.state is State.PREPARING and len(self.members) == self.members.joining and not self.pending:
+            self._finish_join(now)
+
+    def _join_phase_ended(self, now: Now) -> None:
+        if self.state is not State.PREPARING:
+            return
+        if self._initial is not None and self._has_new_member and self._initial[1]:
+            delay_ms, remaining_ms = self._initial
+            next_ms = min(self.rules.initial_delay_ms, remaining_ms)
+            self._initial = next_ms, max(remaining_ms - delay_ms, 0)
+            self._has_new_member = False
+            self._deadlines.set(self._join_timer, now.ms + next_ms)
+        else:
+            self._finish_join(now)
+
+    def _finish_join(self, now: Now) -> None:
+        """The next generation, of those who have joined and of static members who may still come."""
+        self._initial = None
+        self._deadlines.cancel(self._join_timer)
+        for member in self.members.not_rejoined():
+            if member.instance_id is None:
+                self._drop(member)
+        if not self.members.elect() and len(self.members):  # only static members that are away: sessions decide
+            self._deadlines.set(self._join_timer, now.ms + self.members.rebalance_timeout_ms)
+            return
+        self.generation += 1
+        self.unsynced.clear()
+        self._is_storing = False
+        if not len(self.members):
+            self.protocol = None
+            self.topics = self._subscribed()
+            self._move(State.EMPTY, now)
+            self._effects.append(Store(self._stored({})))
+            return
+        self.protocol = self.members.select_protocol()
+        self.topics = self._subscribed()
+        self._move(State.COMPLETING, now)
+        for member in self.members:
+            self._answer_join(member, self._joined(member))
+            self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
+            member.is_new = False
+            self.unsynced[member.member_id] = None
+        self._deadlines.set(self._sync_timer, now.ms + self.members.rebalance_timeout_ms)
+
+    def _propagate(self, error: ErrorCode, now: Now) -> None:
+        """Answer those who have synced, with their assignment or with an error that has them join again."""
+        for member in self.members:
+            if error is not ErrorCode.NONE:
+                member.assignment = b""
+                answer = SyncAnswer(error)
+            else:
+                answer = SyncAnswer(error, self.protocol_type, self.protocol, member.assignment)
+            if self._answer_sync(member, answer):
+                self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
+
+    def _move(self, state: State, now: Now) -> None:
+        assert self.state in COMES_AFTER[state], f"{self.group_id}: {self.state} before {state}"
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp = now.wall_ms
+
+    # ------------------------------------------------------------------------------------------------ helpers
+
+    def _validate(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+        member = self.members.validate(member_id, instance_id)
+        if generation != self.generation:
+            raise RequestError(ErrorCode.ILLEGAL_GENERATION, f"generation {generation}, now {self.generation}")
+        return member
+
+    def _answer_join(self, member: Member, answer: JoinAnswer) -> None:
+        token = self.members.take_join(member)
+        if token is not None:
+            self._effects.append(Answer(token, answer))
+
+    def _answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
+        token, member.syncing = member.syncing, None
+        if token is not None:
+            self._effects.append(Answer(token, answer))
+        return token is not None
+
+    def _joined(self, member: Member) -> JoinAnswer:
+        leader = self.members.leader or ""
+        members = self.members.joined(self.protocol) if member.member_id == leader else ()
+        return JoinAnswer(
+            ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol, leader, False, members
+        )
+
+    def _returned(self, member: Member, effect: StoreRenamed) -> JoinAnswer:
+        """A client that cannot skip the assignment is kept from leading: it is told the leader's id of before."""
+        if effect.can_skip_assignment:
+            answer = self._joined(member)
+            return answer._replace(skip_assignment=bool(answer.members))
+        return self._joined(member)._replace(leader=effect.leader_before, members=())
+
+    def _subscribed(self) -> frozenset[str] | None:
+        return subscribed_topics(self.protocol_type, (member.metadata(self.protocol) for member in self.members))
+
+    def _stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
+        return StoredGroup(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol,
+            self.members.leader,
+            self.state_timestamp,
+            self.members.stored(self.protocol, assignments),
+        )
+
+    def __repr__(self) -> str:
+        leader = self.members.leader
+        members = " ".join(f"{each!r}" + "*" * (each.member_id == leader) + each.waits for each in self.members)
+        pending = f" pending={','.join(self.pending)}" if self.pending else ""
+        return f"<Group {self.group_id} {self.state.value} generation={self.generation} [{members}]{pending}>"

@@ -1,0 +1,246 @@
+"""The members of one classic group, and what is counted over them.  Pure; it decides nothing.
+
+With thousands of members nothing here walks over all of them for one request, but for what ends a phase
+(``select_protocol``, ``not_rejoined``) and so happens once a rebalance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.coordinator.deadlines import Kind, Timer
+from bmq.meta.coordinator.records import StoredMember
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""What a member can do, best first: name of an assignor and the member's metadata for it."""
+
+Token = object
+"""Whoever waits for an answer.  The group only hands it back."""
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader is told of it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class Member:
+    """One member.  ``joining`` and ``syncing`` are the tokens of its parked requests."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "joining",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+        "syncing",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.joining: Token | None = None
+        self.syncing: Token | None = None
+        self.is_new = False  # its first join is still parked: it expires even so
+        self.session = Timer(group_id, Kind.SESSION, member_id)
+
+    @classmethod
+    def restore(cls, group_id: str, protocol: str | None, stored: StoredMember) -> Member:
+        """Of what it could do, only what was chosen is stored."""
+        return cls(
+            group_id,
+            stored.member_id,
+            stored.instance_id,
+            stored.client_id,
+            stored.client_host,
+            stored.rebalance_timeout_ms,
+            stored.session_timeout_ms,
+            ((protocol or "", stored.subscription),),
+            stored.assignment,
+        )
+
+    @property
+    def waits(self) -> str:
+        """For transcripts: j, s."""
+        return "j" * (self.joining is not None) + "s" * (self.syncing is not None)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.joining is not None or self.syncing is not None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def __repr__(self) -> str:
+        return self.member_id
+
+
+class Members:
+    """By member id, in the order in which they came.  The first is the leader until another is chosen."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._by_instance: dict[str, str] = {}
+        self._support: Counter[str] = Counter()  # protocol name -> members that can do it
+        self.joining = 0
+        self.leader: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._by_id[member_id]
+
+    def by_instance(self, instance_id: str) -> str | None:
+        return self._by_instance.get(instance_id)
+
+    def validate(self, member_id: str, instance_id: str | None) -> Member:
+        """The member that a request names.  RequestError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345)."""
+        if instance_id is not None:
+            present = self._by_instance.get(instance_id)
+            if present is not None and present != member_id:
+                raise RequestError(ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id} is {present} now")
+            if present is None:
+                raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"no instance {instance_id}")
+        member = self._by_id.get(member_id)
+        if member is None:
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member {member_id}")
+        return member
+
+    def add(self, member: Member) -> None:
+        assert member.member_id not in self._by_id
+        if member.instance_id is not None:
+            assert member.instance_id not in self._by_instance
+            self._by_instance[member.instance_id] = member.member_id
+        self._by_id[member.member_id] = member
+        self._count(member.protocols, 1)
+        self.joining += member.joining is not None
+        self.leader = self.leader or member.member_id
+
+    def remove(self, member: Member) -> None:
+        """Its parked requests must be answered."""
+        assert not member.is_waiting
+        del self._by_id[member.member_id]
+        if member.instance_id is not None:
+            del self._by_instance[member.instance_id]
+        self._count(member.protocols, -1)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self._by_id), None)
+
+    def rename(self, member: Member, member_id: str, session: Timer) -> None:
+        """A static member came back: all of it goes on under a new id."""
+        assert not member.is_waiting
+        assert member.instance_id is not None
+        del self._by_id[member.member_id]
+        if self.leader == member.member_id:
+            self.leader = member_id
+        member.member_id = member_id
+        member.session = session
+        self._by_id[member_id] = member
+        self._by_instance[member.instance_id] = member_id
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        self._count(member.protocols, -1)
+        member.protocols = protocols
+        self._count(protocols, 1)
+
+    def park_join(self, member: Member, token: Token) -> None:
+        self.joining += member.joining is None
+        member.joining = token
+
+    def take_join(self, member: Member) -> Token | None:
+        token, member.joining = member.joining, None
+        self.joining -= token is not None
+        return token
+
+    def supports(self, names: Iterable[str]) -> bool:
+        """Whether all members can do one of these."""
+        return any(self._support[name] == len(self._by_id) for name in names)
+
+    def select_protocol(self) -> str:
+        """The protocol that all can do and most prefer; between equals the one that came first."""
+        candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
+        votes = Counter(member.vote(candidates) for member in self)
+        return votes.most_common(1)[0][0]
+
+    def not_rejoined(self) -> list[Member]:
+        return [member for member in self if member.joining is None]
+
+    def elect(self) -> bool:
+        """Make sure that the leader has joined; False when nobody has."""
+        leader = self._by_id.get(self.leader or "")
+        if leader is None or leader.joining is None:
+            joined = next((member for member in self if member.joining is not None), None)
+            if joined is None:
+                return False
+            self.leader = joined.member_id
+        return True
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        return tuple(JoinedMember(each.member_id, each.instance_id, each.metadata(protocol)) for each in self)
+
+    def stored(self, protocol: str | None, assignments: Mapping[str, bytes]) -> tuple[StoredMember, ...]:
+        """Who is not assigned anything has an empty assignment."""
+        return tuple(
+            StoredMember(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                each.rebalance_timeout_ms,
+                each.session_timeout_ms,
+                each.metadata(protocol),
+                assignments.get(each.member_id, b""),
+            )
+            for each in self
+        )
+
+    def _count(self, protocols: Protocols, by: int) -> None:
+        for name, _ in protocols:
+            self._support[name] += by
+            if not self._support[name]:
+                del self._support[name]

@@ -1,0 +1,149 @@
+"""JoinGroup 0-9, SyncGroup 0-5, Heartbeat 0-4, LeaveGroup 0-5: from Kafka's messages to the group machine and back."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire import messages as m
+from bmq.meta.coordinator.answers import Join, JoinAnswer, Sync, SyncAnswer
+from bmq.meta.coordinator.settings import CoordinatorSettings
+from bmq.meta.coordinator.shards import Shards
+
+MEMBER_ID_PREFIX_MAX = 255
+"""Characters of a client or instance id that go into a member id."""
+STRING_BYTES_MAX = 0x7FFF
+"""What the group's record can hold; compact strings on the wire may be longer."""
+
+
+async def join_group(
+    shards: Shards, settings: CoordinatorSettings, request: m.JoinGroupRequest, client_id: str, host: str
+) -> m.JoinGroupResponse:
+    try:
+        _check_group_id(request.group_id)
+        if not settings.session_min_ms <= request.session_timeout_ms <= settings.session_max_ms:
+            raise RequestError(ErrorCode.INVALID_SESSION_TIMEOUT, f"{request.session_timeout_ms} ms")
+        join = _join_of(request, client_id, host)
+        serving = await shards.serving_members(request.group_id)
+        answer = await serving.join(request.group_id, join)
+    except RequestError as error:
+        answer = JoinAnswer(error.code, request.member_id)
+    return _join_response(request, answer)
+
+
+async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
+    try:
+        if request.API_VERSION >= 5 and (request.protocol_type is None or request.protocol_name is None):
+            raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "version 5 names type and protocol (KIP-559)")
+        _check_group_id(request.group_id)
+        serving = await shards.serving_members(request.group_id)
+        answer = await serving.sync(
+            request.group_id,
+            Sync(
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id,
+                protocol_type=request.protocol_type,
+                protocol=request.protocol_name,
+                assignments={each.member_id: as_bytes(each.assignment) for each in request.assignments},
+            ),
+        )
+    except RequestError as error:
+        answer = SyncAnswer(error.code)
+    return m.SyncGroupResponse(
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
+    )
+
+
+def heartbeat(shards: Shards, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+    group_id = request.group_id
+    if not group_id:
+        return m.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    try:
+        serving = shards.loaded(group_id)
+        if serving is None:  # loading: its members' sessions begin when that is done (Kafka answers the same)
+            return m.HeartbeatResponse(error_code=ErrorCode.NONE)
+        code = serving.heartbeat(group_id, request.member_id, request.group_instance_id, request.generation_id)
+    except RequestError as error:
+        code = error.code
+    return m.HeartbeatResponse(error_code=code)
+
+
+async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGroupResponse:
+    if request.API_VERSION >= 3:
+        leaving = [(each.member_id, each.group_instance_id) for each in request.members]
+    else:
+        leaving = [(request.member_id, None)]
+    try:
+        _check_group_id(request.group_id)
+        serving = await shards.serving(request.group_id)
+    except RequestError as error:
+        return m.LeaveGroupResponse(error_code=error.code, members=[])
+    codes = serving.leave(request.group_id, leaving)
+    if request.API_VERSION < 3:
+        return m.LeaveGroupResponse(error_code=codes[0], members=[])
+    return m.LeaveGroupResponse(
+        error_code=ErrorCode.NONE,
+        members=[
+            m.LeaveGroupResponse.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
+            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
+        ],
+    )
+
+
+def as_bytes(data: Any) -> bytes:
+    """A bytes field as decoded: maybe a view, maybe null."""
+    return bytes(data) if data else b""
+
+
+def _check_group_id(group_id: str | None) -> None:
+    if not group_id or len(group_id.encode()) > STRING_BYTES_MAX:
+        raise RequestError(ErrorCode.INVALID_GROUP_ID, "it is empty, or too long to be stored")
+
+
+def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
+    version = request.API_VERSION
+    protocols: dict[str, bytes] = {}
+    for each in request.protocols:
+        protocols.setdefault(each.name, as_bytes(each.metadata))
+    texts = (request.group_instance_id or "", request.protocol_type, *protocols)
+    if any(len(text.encode()) > STRING_BYTES_MAX for text in texts):
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"a name of over {STRING_BYTES_MAX} bytes")
+    prefix = request.group_instance_id if request.group_instance_id is not None else client_id
+    return Join(
+        member_id=request.member_id,
+        new_member_id=f"{prefix[:MEMBER_ID_PREFIX_MAX]}-{uuid.UUID(int=random.getrandbits(128), version=4)}",
+        instance_id=request.group_instance_id,
+        client_id=client_id,
+        client_host=host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(protocols.items()),
+        requires_known_id=version >= 4,
+        can_skip_assignment=version >= 9,
+    )
+
+
+def _join_response(request: m.JoinGroupRequest, answer: JoinAnswer) -> m.JoinGroupResponse:
+    protocol = answer.protocol
+    return m.JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=protocol if protocol is not None or request.API_VERSION >= 7 else "",
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            m.JoinGroupResponse.JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
+            )
+            for each in answer.members
+        ],
+    )

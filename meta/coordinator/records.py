@@ -1,0 +1,285 @@
+"""Keys and values of ``__consumer_offsets``, in Kafka's own format.
+
+Schemas: Kafka's ``group-coordinator/src/main/resources/common/message/*.json``.  Each key and value begins with its
+version (i16); integers are big-endian; a string is an i16 length and UTF-8, bytes an i32 length, -1 for null::
+
+    OffsetCommitKey    0-1   group string, topic string, partition i32
+    OffsetCommitValue  0-4   offset i64, [3+] leaderEpoch i32, metadata string, commitTimestamp i64,
+                             [1] expireTimestamp i64; [4+] flexible, tagged fields (tag 0: topic id)
+    GroupMetadataKey   2     group string
+    GroupMetadataValue 0-4   protocolType string, generation i32, protocol ?string, leader ?string,
+                             [2+] currentStateTimestamp i64, members array of
+                               (memberId string, [3+] groupInstanceId ?string, clientId string, clientHost string,
+                                [1+] rebalanceTimeout i32, sessionTimeout i32, subscription bytes, assignment bytes);
+                             [4+] flexible
+
+Written as Kafka 4.x writes them: keys 1 and 2, group values 3, offset values 3, or 1 when they carry an expiry (from
+OffsetCommit 2-4).  A null value is a tombstone.  Keys of other versions (of the newer group protocols) are kept as
+they came: see ``Unknown``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bmq.core.errors import FormatError
+
+NO_EXPIRY = -1
+NO_LEADER_EPOCH = -1
+NO_TIMESTAMP = -1
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_VALUE_3 = struct.Struct(">hqi")  # version, offset, leader epoch
+
+
+class Offset(NamedTuple):
+    """A committed offset.  Timestamps in ms of wall time; ``expire_timestamp`` only of OffsetCommit 2-4."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp: int = 0
+    expire_timestamp: int = NO_EXPIRY
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member of a stored generation.  Time-outs in ms; ``subscription`` is its metadata of the chosen protocol."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A generation of a classic group, as it is found again after a failover."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp: int = NO_TIMESTAMP
+    members: tuple[StoredMember, ...] = ()
+
+
+class OffsetRecord(NamedTuple):
+    """None deletes the offset."""
+
+    group_id: str
+    topic: str
+    partition: int
+    value: Offset | None
+
+
+class GroupRecord(NamedTuple):
+    """None deletes the group, not its offsets."""
+
+    group_id: str
+    value: StoredGroup | None
+
+
+class Unknown(NamedTuple):
+    """A record of a key version that is not ours: kept as bytes, so that a snapshot does not lose it."""
+
+    key: bytes
+    value: bytes | None
+
+
+CoordinatorRecord = OffsetRecord | GroupRecord | Unknown
+
+
+def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Key and value as bytes.  FormatError when a string is longer than the format can say."""
+    if isinstance(record, OffsetRecord):
+        key = _I16.pack(1) + _string(record.group_id) + _string(record.topic) + _I32.pack(record.partition)
+        return key, None if record.value is None else _encode_offset(record.value)
+    if isinstance(record, GroupRecord):
+        key = _I16.pack(2) + _string(record.group_id)
+        return key, None if record.value is None else _encode_group(record.value)
+    return record
+
+
+def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
+    """FormatError when it is not what its version says."""
+    try:
+        reader = _Reader(key)
+        version = reader.i16()
+        if version in (0, 1):
+            group_id, topic, partition = reader.string(), reader.string(), reader.i32()
+            return OffsetRecord(group_id, topic, partition, None if value is None else _decode_offset(value))
+        if version == 2:
+            return GroupRecord(reader.string(), None if value is None else _decode_group(value))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FormatError(f"record of __consumer_offsets with key {key[:64]!r}: {error}") from error
+    return Unknown(key, value)
+
+
+def _encode_offset(value: Offset) -> bytes:
+    if value.expire_timestamp != NO_EXPIRY:  # version 1 alone has the field, and has no leader epoch
+        head = _I16.pack(1) + _I64.pack(value.offset)
+        return head + _string(value.metadata) + _I64.pack(value.commit_timestamp) + _I64.pack(value.expire_timestamp)
+    head = _VALUE_3.pack(3, value.offset, value.leader_epoch)
+    return head + _string(value.metadata) + _I64.pack(value.commit_timestamp)
+
+
+def _decode_offset(data: bytes) -> Offset:
+    reader = _Reader(data)
+    version = reader.version("OffsetCommitValue", 0, 4)
+    offset = reader.i64()
+    leader_epoch = reader.i32() if version >= 3 else NO_LEADER_EPOCH
+    metadata = reader.string()
+    commit_timestamp = reader.i64()
+    return Offset(offset, leader_epoch, metadata, commit_timestamp, reader.i64() if version == 1 else NO_EXPIRY)
+
+
+def _encode_group(value: StoredGroup) -> bytes:
+    parts = [
+        _I16.pack(3),
+        _string(value.protocol_type),
+        _I32.pack(value.generation),
+        _string(value.protocol),
+        _string(value.leader),
+        _I64.pack(value.state_timestamp),
+        _I32.pack(len(value.members)),
+    ]
+    for member in value.members:
+        parts += (
+            _string(member.member_id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _I32.pack(member.rebalance_timeout_ms),
+            _I32.pack(member.session_timeout_ms),
+            _I32.pack(len(member.subscription)),
+            member.subscription,
+            _I32.pack(len(member.assignment)),
+            member.assignment,
+        )
+    return b"".join(parts)
+
+
+def _decode_group(data: bytes) -> StoredGroup:
+    reader = _Reader(data)
+    version = reader.version("GroupMetadataValue", 0, 4)
+    protocol_type, generation = reader.string(), reader.i32()
+    protocol, leader = reader.nullable(), reader.nullable()
+    timestamp = reader.i64() if version >= 2 else NO_TIMESTAMP
+    members = tuple(_decode_member(reader, version) for _ in range(reader.count()))
+    return StoredGroup(protocol_type, generation, protocol, leader, timestamp, members)
+
+
+def _decode_member(reader: _Reader, version: int) -> StoredMember:
+    member_id = reader.string()
+    instance_id = reader.nullable() if version >= 3 else None
+    client_id, client_host = reader.string(), reader.string()
+    rebalance_timeout_ms = reader.i32() if version >= 1 else -1
+    session_timeout_ms = reader.i32()
+    subscription, assignment = reader.data(), reader.data()
+    reader.skip_tags()
+    if rebalance_timeout_ms == -1:
+        rebalance_timeout_ms = session_timeout_ms
+    return StoredMember(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        rebalance_timeout_ms,
+        session_timeout_ms,
+        subscription,
+        assignment,
+    )
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    if len(data) > 0x7FFF:
+        raise FormatError(f"a string of {len(data)} bytes: the format takes {0x7FFF}")
+    return _I16.pack(len(data)) + data
+
+
+class _Reader:
+    """Steps through one key or value.  From ``version`` on it knows whether strings are compact (flexible)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._is_flexible = False
+
+    def version(self, name: str, least: int, most: int) -> int:
+        version = self.i16()
+        if not least <= version <= most:
+            raise FormatError(f"{name} version {version}: {least} to {most} are known")
+        self._is_flexible = version >= 4
+        return version
+
+    def i16(self) -> int:
+        return self._number(_I16)
+
+    def i32(self) -> int:
+        return self._number(_I32)
+
+    def i64(self) -> int:
+        return self._number(_I64)
+
+    def string(self) -> str:
+        text = self.nullable()
+        if text is None:
+            raise FormatError(f"null at byte {self._at}, where a string must be")
+        return text
+
+    def nullable(self) -> str | None:
+        length = self._varint() - 1 if self._is_flexible else self.i16()
+        return None if length == -1 else self._take(length).decode()
+
+    def data(self) -> bytes:
+        length = self._varint() - 1 if self._is_flexible else self.i32()
+        return b"" if length == -1 else self._take(length)
+
+    def count(self) -> int:
+        count = self._varint() - 1 if self._is_flexible else self.i32()
+        if not 0 <= count <= len(self._data):
+            raise FormatError(f"an array of {count} in {len(self._data)} bytes")
+        return count
+
+    def skip_tags(self) -> None:
+        """Tagged fields are additions that may be ignored (KIP-915)."""
+        if self._is_flexible:
+            for _ in range(self._varint()):
+                self._varint()
+                self._take(self._varint())
+
+    def _number(self, form: struct.Struct) -> int:
+        (value,) = form.unpack_from(self._data, self._at)
+        self._at += form.size
+        return int(value)
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise FormatError(f"a varint of over five bytes at byte {self._at}")
+
+    def _take(self, length: int) -> bytes:
+        end = self._at + length
+        if length < 0 or end > len(self._data):
+            raise FormatError(f"{length} bytes at byte {self._at} of {len(self._data)}")
+        part = self._data[self._at : end]
+        self._at = end
+        return part

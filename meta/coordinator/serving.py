@@ -1,0 +1,307 @@
+"""A loaded shard at work: decides with the pure groups and offsets, writes, and answers what has become durable.
+
+State changes when a record is handed to the writer, answers go out when it is flushed, as in Kafka's
+``CoordinatorRuntime``.  So decisions always see everything before them, and a read that must show durable facts only
+(OffsetFetch) waits for the open writes of its group.  When the log fails, everybody who waits is told to look for the
+coordinator again, and the object is done with: its shard loads anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
+from bmq.meta.coordinator.group import Group
+from bmq.meta.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
+from bmq.meta.coordinator.settings import CoordinatorSettings
+from bmq.meta.coordinator.state import ShardState
+from bmq.meta.coordinator.states import State
+from bmq.meta.coordinator.writer import KeyValue, Writer
+
+T = TypeVar("T")
+EXPIRED_A_TURN = 500
+"""Timers handled before the loop goes round: a mass time-out must not stop the process."""
+GROUPS_A_TURN = 100
+"""Groups looked at for expiry before the loop goes round."""
+_ALARM_MIN_S = 0.001  # the loop's clock and ours may differ by a tick
+
+
+class Serving:
+    """One shard's groups, under one ownership of its log."""
+
+    def __init__(self, state: ShardState, writer: Writer, clock: Clock, settings: CoordinatorSettings) -> None:
+        self.state = state
+        self.writer = writer
+        self._clock = clock
+        self._settings = settings
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._is_closed = False
+
+    def begin(self) -> None:
+        """The state is live."""
+        for group in list(self.state.groups.values()):
+            self._settle(group, self.now())
+
+    def close(self, error: ErrorCode) -> None:
+        """Answer everybody who waits in a group.  The writer is ended by whoever closes."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for group in self.state.groups.values():
+            group.close(error)
+            for effect in group.take_effects():
+                if isinstance(effect, Answer):
+                    _give(effect)
+
+    def release(self, error: ErrorCode) -> None:
+        """Answer everybody who waits for a rebalance; their groups go on."""
+        now = self.now()
+        for group in list(self.state.groups.values()):
+            group.release(error, now)
+            self._settle(group, now)
+
+    def now(self) -> Now:
+        return Now(int(self._clock.monotonic() * 1000), self._clock.now_ms())
+
+    # ------------------------------------------------------------------------------------------------ members
+
+    async def join(self, group_id: str, request: Join) -> JoinAnswer:
+        await self.writer.room()
+        group = self.state.groups.get(group_id)
+        now = self.now()
+        if group is None:
+            if request.member_id:
+                return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            group = self.state.create(group_id, now.wall_ms)
+        token: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        answer = group.join(request, token, now)
+        self._settle(group, now)
+        return answer if answer is not None else await token
+
+    async def sync(self, group_id: str, request: Sync) -> SyncAnswer:
+        """RequestError."""
+        await self.writer.room()
+        now = self.now()
+        token: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        group = self._group_of_member(group_id)
+        answer = group.sync(request, token, now)
+        self._settle(group, now)
+        return answer if answer is not None else await token
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """RequestError."""
+        now_ms = int(self._clock.monotonic() * 1000)
+        return self._group_of_member(group_id).heartbeat(member_id, instance_id, generation, now_ms)
+
+    def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        group = self.state.groups.get(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+        now = self.now()
+        answers = group.leave(leaving, now)
+        self._settle(group, now)
+        return answers
+
+    # ------------------------------------------------------------------------------------------------ offsets
+
+    async def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[tuple[str, int, Offset]],
+        *,
+        says_group_not_found: bool,
+    ) -> list[ErrorCode]:
+        """An answer for each of (topic, partition, offset), once durable.  RequestError for all of them."""
+        await self.writer.room()
+        group = self.state.groups.get(group_id)
+        if group is not None:
+            group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
+        elif generation >= 0:  # OffsetCommit 9 on (KIP-848)
+            code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
+            raise RequestError(code, f"no group {group_id}")
+        records: list[CoordinatorRecord] = []
+        encoded: list[KeyValue] = []
+        answers = [ErrorCode.NONE] * len(offsets)
+        for number, (topic, partition, value) in enumerate(offsets):
+            if _java_length(value.metadata) > self._settings.metadata_max:
+                answers[number] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            record = OffsetRecord(group_id, topic, partition, value)
+            try:
+                data = encode(record)
+            except FormatError:  # offset.metadata.max.bytes was set above what the format takes
+                answers[number] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if not self.writer.fits(data):
+                answers[number] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                continue
+            records.append(record)
+            encoded.append(data)
+        self._arm()
+        if records:
+            await self._in_time(self._append(records, encoded, group_id))
+        return answers
+
+    async def settled(self, group_id: str) -> None:
+        """Until what is shown of the group's offsets is durable.  RequestError."""
+        if self.writer.has_open_writes(group_id):
+            await self._in_time(self._append((), (), group_id))
+
+    async def delete(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
+        """Tombstones that were decided just now, with nothing awaited in between.  RequestError."""
+        if records:
+            await self._in_time(self._append(records, [encode(each) for each in records], group_id))
+
+    async def rewrite(self, records: Sequence[CoordinatorRecord]) -> int:
+        """Append records of what is so already, for a snapshot; the offset of the batch that has the first of them.
+
+        RequestError when the log fails.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: RequestError | None) -> None:
+            if not future.done():
+                future.set_result(None) if error is None else future.set_exception(error)
+
+        operation = self.writer.write([encode(each) for each in records], "", done)
+        await future
+        return operation.first_batch
+
+    async def expire(self) -> int:
+        """Remove what has outlived its retention; the number of records written.  RequestError when the log fails."""
+        count = 0
+        for number, group_id in enumerate(list(self.state.groups)):
+            await self._breathe(number)
+            records = self.state.expiry(group_id, self._clock.now_ms(), self._settings.retention_ms)
+            if records:
+                count += len(records)
+                await self.delete(group_id, records)
+            else:
+                self.state.forget_unused(group_id)
+        return count
+
+    async def forget_topic(self, topic: str) -> int:
+        """Remove all offsets of a deleted topic; the number of records written.  RequestError when the log fails."""
+        count = 0
+        for number, group_id in enumerate(self.state.offsets.group_ids):
+            await self._breathe(number)
+            records = self.state.offsets.tombstones(group_id, topic)
+            count += len(records)
+            await self.delete(group_id, records)
+        return count
+
+    # ------------------------------------------------------------------------------------------------ effects
+
+    def _group_of_member(self, group_id: str) -> Group:
+        group = self.state.groups.get(group_id)
+        if group is None or group.state is State.EMPTY:
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"no members in {group_id}")
+        return group
+
+    def _settle(self, group: Group, now: Now) -> None:
+        """Perform what the group has decided, and look whether its deadlines come before the alarm."""
+        while effects := group.take_effects():
+            for effect in effects:
+                if isinstance(effect, Answer):
+                    _give(effect)
+                else:
+                    self._store(group, effect, now)
+        self.state.forget_unused(group.group_id)
+        self._arm()
+
+    def _store(self, group: Group, effect: Store, now: Now) -> None:
+        record = GroupRecord(group.group_id, effect.value)
+        data = encode(record)
+        if not self.writer.fits(data):
+            group.store_refused(effect, now)
+            return
+        self.state.apply(record)
+
+        def done(error: RequestError | None) -> None:
+            if error is None:  # else the group is closed with its shard
+                now = self.now()
+                group.stored(effect, now)
+                self._settle(group, now)
+
+        self.writer.write([data], group.group_id, done)
+
+    def _append(
+        self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str
+    ) -> asyncio.Future[None]:
+        for record in records:
+            self.state.apply(record)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: RequestError | None) -> None:
+            if future.done():
+                return  # who waited has gone; the records are written all the same
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.writer.write(encoded, group_id, done)
+        return future
+
+    async def _breathe(self, number: int) -> None:
+        """Between groups: let others run now and then.  RequestError when the log has failed."""
+        if number % GROUPS_A_TURN == GROUPS_A_TURN - 1:
+            await asyncio.sleep(0)
+        await self.writer.room()
+
+    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._settings.commit_timeout_s):
+                return await awaitable
+        except TimeoutError:
+            message = f"not durable after {self._settings.commit_timeout_s} s"
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message) from None
+
+    # ------------------------------------------------------------------------------------------------- alarm
+
+    def _arm(self) -> None:
+        """One timer of the loop a shard, and none while no group has members."""
+        next_ms = self.state.deadlines.next()
+        if self._is_closed or not len(self.state.deadlines):
+            return
+        if self._alarm is None or next_ms < self._alarm_ms:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            delay_s = max(next_ms / 1000 - self._clock.monotonic(), _ALARM_MIN_S)
+            self._alarm_ms = next_ms
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = self.now()
+        for _ in range(EXPIRED_A_TURN):
+            timer = self.state.deadlines.pop(now.ms)
+            if timer is None:
+                break
+            group = self.state.groups.get(timer.group_id)
+            if group is not None:  # else it was deleted in this turn
+                group.expired(timer, now)
+                self._settle(group, now)
+        self._arm()
+
+
+def _give(effect: Answer) -> None:
+    token = effect.token
+    assert isinstance(token, asyncio.Future)
+    if not token.done():  # cancelled when its client has gone
+        token.set_result(effect.answer)
+
+
+def _java_length(text: str) -> int:
+    """As Kafka measures it: UTF-16 code units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2

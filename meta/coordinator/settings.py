@@ -1,0 +1,48 @@
+"""What a coordinator takes of the process's settings, and its own bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmq.core.config import NodeConfig
+from bmq.meta.coordinator.states import GroupRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    rules: GroupRules
+    session_min_ms: int
+    session_max_ms: int
+    metadata_max: int
+    """Characters of one committed offset's metadata at most."""
+    retention_ms: int
+    expiry_interval_s: float
+    shards: int
+    """Of a topic that does not exist yet."""
+    commit_timeout_s: float = 5.0
+    """A write that is not durable by then is answered COORDINATOR_NOT_AVAILABLE (Kafka: offsets.commit.timeout.ms)."""
+    load_timeout_s: float = 5.0
+    """A request waits this long for its shard to be loaded, then is told to come again."""
+    open_timeout_s: float = 10.0
+    """One try to open a shard's log."""
+    retry_min_s: float = 0.1
+    retry_max_s: float = 5.0
+    """Between tries to load a shard: doubled from the least to the most."""
+    loads_max: int = 4
+    """Shards read at once."""
+    read_bytes: int = 1 << 20
+    snapshot_bytes: int = 64 << 20
+    """Appended since the last snapshot before the next, unless that one was larger itself."""
+    snapshot_chunk_bytes: int = 256 << 10
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> CoordinatorSettings:
+        return cls(
+            rules=GroupRules(config.group_initial_rebalance_delay_ms, config.group_max_size),
+            session_min_ms=config.group_min_session_timeout_ms,
+            session_max_ms=config.group_max_session_timeout_ms,
+            metadata_max=config.offset_metadata_max_bytes,
+            retention_ms=config.offsets_retention_minutes * 60_000,
+            expiry_interval_s=config.offsets_retention_check_interval_ms / 1000,
+            shards=config.offsets_topic_num_partitions,
+        )

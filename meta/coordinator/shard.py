@@ -1,0 +1,250 @@
+"""One partition of ``__consumer_offsets`` through its life.
+
+::
+
+    INITIAL ──asked for──▶ LOADING ──replayed up to its barrier──▶ ACTIVE
+       ▲                    │  ▲                                     │
+       └── it is empty ─────┘  └──────── FAILED ◀── the log is lost ─┘            (CLOSED from everywhere)
+
+To load: open the log, append a barrier, replay from the log's start up to it, then serve.  Whatever a predecessor was
+ever answered for lies below the barrier; whatever he sends after it is refused (``log``).  A shard that fails loads
+again by itself, with growing pauses, for as long as it is not closed: storage that is slow at start is no reason to
+give up.  Nothing runs for a shard that is ACTIVE and has no members, and nothing is written for one that is empty and
+that no group needs: it goes back to INITIAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any
+
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.meta.coordinator.log import ShardLog, ShardLogs
+from bmq.meta.coordinator.records import decode, encode
+from bmq.meta.coordinator.serving import Serving
+from bmq.meta.coordinator.settings import CoordinatorSettings
+from bmq.meta.coordinator.snapshot import barrier_record, take_snapshot
+from bmq.meta.coordinator.state import ShardState
+from bmq.meta.coordinator.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+"""Runs a task that somebody else owns, awaits and cancels."""
+
+
+class Phase(Enum):
+    INITIAL = "initial"
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+COMES_AFTER = {
+    Phase.INITIAL: {Phase.LOADING},
+    Phase.LOADING: {Phase.INITIAL, Phase.FAILED},
+    Phase.ACTIVE: {Phase.LOADING},
+    Phase.FAILED: {Phase.LOADING, Phase.ACTIVE},
+    Phase.CLOSED: set(Phase),
+}
+
+
+class Shard:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        partition: int,
+        logs: ShardLogs,
+        clock: Clock,
+        settings: CoordinatorSettings,
+        loads: asyncio.Semaphore,
+        spawn: Spawn,
+    ) -> None:
+        self.partition = partition
+        self.phase = Phase.INITIAL
+        self.epoch = -1
+        self.is_empty = False
+        """There was nothing in the log, and no group has needed the shard since."""
+        self._is_wanted = False
+        self._logs = logs
+        self._clock = clock
+        self._settings = settings
+        self._loads = loads
+        self._spawn = spawn
+        self._serving: Serving | None = None
+        self._attempt = object()  # whose log is in use: the end of an earlier one means nothing
+        self._ready: asyncio.Future[None] | None = None  # done when the load under way is, one way or another
+        self._snapshot_at = settings.snapshot_bytes  # of the writer's count
+        self._is_in_snapshot = False
+
+    @property
+    def serving(self) -> Serving | None:
+        """The shard at work; None while it is not loaded."""
+        return self._serving
+
+    @property
+    def is_closed(self) -> bool:
+        return self.phase is Phase.CLOSED
+
+    def start(self) -> None:
+        """See to it that the shard is loaded if there is anything in it, in the background."""
+        if self.phase in (Phase.INITIAL, Phase.FAILED) and self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._spawn(self._load())
+
+    async def ready(self) -> Serving:
+        """The shard at work, once it is loaded.
+
+        RequestError COORDINATOR_LOAD_IN_PROGRESS when that takes long, NOT_COORDINATOR when it is closed.
+        """
+        if self._serving is not None:
+            return self._serving
+        self._is_wanted, self.is_empty = True, False
+        serving = await self.look()
+        assert serving is not None
+        return serving
+
+    async def look(self) -> Serving | None:
+        """As ``ready``, but None, and nothing is written, when the log is empty and no group needs the shard."""
+        if self._serving is None and not self.is_empty and not self.is_closed:
+            self.start()
+            assert self._ready is not None
+            await asyncio.wait((self._ready,), timeout=self._settings.load_timeout_s)
+        if self._serving is not None or self.is_empty:
+            return self._serving
+        if self.is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} is closed")
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {self.partition} is {self.phase.value}")
+
+    def close(self) -> None:
+        """Serve no more.  Tasks that it has spawned are their owner's to cancel."""
+        self._move(Phase.CLOSED)
+        if self._serving is not None:
+            self._serving.writer.fail(RequestError(ErrorCode.NOT_COORDINATOR, "the coordinator is closing"))
+        self._end_wait()
+
+    # ------------------------------------------------------------------------------------------------ loading
+
+    async def _load(self) -> None:
+        pause_s = self._settings.retry_min_s
+        try:
+            while not self.is_closed:
+                self._move(Phase.LOADING)
+                try:
+                    async with self._loads:
+                        await self._load_once()
+                    return
+                except (RequestError, FormatError) as error:
+                    if self.is_closed:
+                        return
+                    self._move(Phase.FAILED)
+                    logger.warning("shard %d not loaded, again in %.1f s: %s", self.partition, pause_s, error)
+                    if isinstance(error, RequestError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        return  # the next request that needs it asks for the topic first
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, self._settings.retry_max_s)
+        finally:
+            self._end_wait()
+
+    async def _load_once(self) -> None:
+        settings = self._settings
+        attempt = self._attempt = object()
+        log = await self._logs.open(self.partition, settings.open_timeout_s, lambda: self._log_closed(attempt))
+        if log.log_start >= log.high_watermark and not self._is_wanted:
+            self.is_empty = True
+            self._move(Phase.INITIAL)
+            return
+        state = ShardState(settings.rules)
+        key, value = encode(barrier_record(self.partition))
+        barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
+        read_bytes = await replay(log, state, barrier, settings.read_bytes)
+        if not log.is_open:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the log was lost while it was replayed")
+        if self.is_closed:
+            return
+        if state.unknown_keys:
+            logger.warning("shard %d keeps %d records of unknown kinds", self.partition, state.unknown_keys)
+        writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
+        writer.bytes_appended = read_bytes  # they count until a snapshot drops them
+        self._snapshot_at = settings.snapshot_bytes
+        serving = Serving(state, writer, self._clock, settings)
+        state.go_live(serving.now())
+        self.epoch = log.epoch
+        self._serving = serving
+        self._move(Phase.ACTIVE)
+        serving.begin()
+        logger.info(
+            "shard %d loaded: epoch %d, %d groups from %d bytes",
+            self.partition, log.epoch, len(state.groups), read_bytes,
+        )  # fmt: skip
+        self._flushed(log)
+
+    def _end_wait(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None and not ready.done():
+            ready.set_result(None)
+
+    # ------------------------------------------------------------------------------------------------- events
+
+    def _log_closed(self, attempt: object) -> None:
+        if self._serving is not None and attempt is self._attempt:
+            self._serving.writer.fail(RequestError(ErrorCode.NOT_COORDINATOR, "the log has another owner"))
+
+    def _failed(self, error: RequestError) -> None:
+        serving, self._serving = self._serving, None
+        assert serving is not None
+        serving.close(ErrorCode.NOT_COORDINATOR)
+        if not self.is_closed:
+            logger.warning("shard %d lost its log, loading again: %s", self.partition, error)
+            self._move(Phase.FAILED)
+            self.start()
+
+    def _flushed(self, log: ShardLog) -> None:
+        serving = self._serving
+        if serving is None or self._is_in_snapshot or serving.writer.bytes_appended < self._snapshot_at:
+            return
+        self._is_in_snapshot = True
+        self._spawn(self._snapshot(serving, log))
+
+    async def _snapshot(self, serving: Serving, log: ShardLog) -> None:
+        try:
+            size = await take_snapshot(serving, log, self.partition, self._settings.snapshot_chunk_bytes)
+            logger.info("shard %d wrote a snapshot of %d bytes", self.partition, size)
+        except RequestError as error:  # nothing is lost; the log stays as long as it is until the next
+            logger.warning("shard %d broke a snapshot off: %s", self.partition, error)
+            size = 0
+        finally:
+            self._is_in_snapshot = False
+        if serving is self._serving:
+            self._snapshot_at = serving.writer.bytes_appended + max(self._settings.snapshot_bytes, size)
+
+    def _move(self, phase: Phase) -> None:
+        assert self.phase in COMES_AFTER[phase], f"shard {self.partition}: {self.phase} before {phase}"
+        self.phase = phase
+
+
+async def replay(log: ShardLog, state: ShardState, barrier: int, read_bytes: int) -> int:
+    """Apply every record from the log's start up to the barrier; the bytes read.  RequestError, FormatError."""
+    offset, total = log.log_start, 0
+    while offset <= barrier:
+        data = await log.read(offset, read_bytes)
+        if not data:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log ends at {offset}, before barrier {barrier}")
+        for part in split_batches(memoryview(data)):
+            batch = Batch(part)
+            if not batch.is_control and batch.next_offset > offset:
+                for record in read_records(batch):
+                    if record.offset >= offset and record.key is not None:
+                        state.apply(decode(record.key, record.value))
+            offset = max(offset, batch.next_offset)
+        total += len(data)
+        await asyncio.sleep(0)  # data from a cache comes without a pause
+    return total

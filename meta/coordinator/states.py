@@ -1,0 +1,31 @@
+"""The states of a classic group, and the two settings that shape its moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(Enum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+COMES_AFTER = {
+    State.EMPTY: {State.PREPARING},
+    State.PREPARING: {State.STABLE, State.COMPLETING, State.EMPTY},
+    State.COMPLETING: {State.PREPARING},
+    State.STABLE: {State.COMPLETING},
+    State.DEAD: set(State),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """Kafka's group.initial.rebalance.delay.ms and group.max.size."""
+
+    initial_delay_ms: int = 3_000
+    size_max: int = 2_147_483_647

@@ -1,0 +1,54 @@
+"""The one thing that a coordinator reads of what consumers tell each other: the topics that a member subscribes to.
+
+ConsumerProtocolSubscription: i16 version, i32 count, count times (i16 length, UTF-8 name), then what later versions
+added.  Version 0 is a prefix of all others, so later ones are read alike.  Source: Kafka's ``ConsumerProtocol`` and
+``ClassicGroup.computeSubscribedTopics``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from bmq.core.errors import FormatError
+
+CONSUMER = "consumer"
+"""The protocol type of consumers; other types' metadata is never looked into."""
+
+_HEAD = struct.Struct(">hi")
+_LENGTH = struct.Struct(">h")
+
+
+def parse_topics(metadata: bytes) -> list[str]:
+    """Topic names of one member's metadata.  FormatError when it is no subscription."""
+    try:
+        version, count = _HEAD.unpack_from(metadata)
+        if version < 0 or count < 0:
+            raise FormatError(f"subscription version {version} with {count} topics")
+        at, topics = _HEAD.size, []
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(metadata, at)
+            at += _LENGTH.size
+            if length < 0 or at + length > len(metadata):
+                raise FormatError(f"a topic name of {length} bytes at {at} of {len(metadata)}")
+            topics.append(metadata[at : at + length].decode())
+            at += length
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FormatError(f"subscription: {error}") from error
+    return topics
+
+
+def subscribed_topics(protocol_type: str | None, metadata: Iterable[bytes]) -> frozenset[str] | None:
+    """All topics of a group whose members chose these metadata; None when that cannot be known.
+
+    Then Kafka takes a consumer group as subscribed to everything: none of its offsets expire while it has members.
+    """
+    if protocol_type != CONSUMER:
+        return None
+    topics: set[str] = set()
+    for each in metadata:
+        try:
+            topics.update(parse_topics(each))
+        except FormatError:  # a client's own format under the consumer type: legal, and not ours to judge
+            return None
+    return frozenset(topics)

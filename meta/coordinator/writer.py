@@ -1,0 +1,199 @@
+"""Appends a shard's records: one batch in flight, whatever comes meanwhile goes into the next (group commit).
+
+Each operation is told when all of its records are durable, in the order of the operations.  After the first append
+that fails nothing more is written: its fate is unknown, so the shard must be loaded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records import HEADER_BYTES, Record, build_batch
+from bmq.meta.coordinator.log import ShardLog
+
+BATCH_BYTES = 512 << 10
+"""Records of several operations share a batch up to this; a batch holds at least one record of any size that fits."""
+QUEUE_BYTES_MAX = 16 << 20
+"""Records that wait for the log; past it operations wait before they decide anything."""
+_RECORD_OVERHEAD = 32  # varints around key and value, at most
+
+KeyValue = tuple[bytes, bytes | None]
+Done = Callable[[RequestError | None], None]
+
+
+class Operation:
+    """Records that belong together.  ``first_batch`` is the base offset of the batch with the first of them."""
+
+    __slots__ = ("at", "done", "first_batch", "group_id", "records")
+
+    def __init__(self, records: Sequence[KeyValue], group_id: str, done: Done) -> None:
+        self.records = records
+        self.group_id = group_id
+        self.done = done
+        self.at = 0  # records that are in a batch already
+        self.first_batch = -1
+
+
+class Writer:
+    """See the module's head.  ``flushed`` is called after each flush; ``failed`` hears of the one failure, after all
+    operations were told NOT_COORDINATOR."""
+
+    def __init__(
+        self,
+        log: ShardLog,
+        clock: Clock,
+        *,
+        flushed: Callable[[], None],
+        failed: Callable[[RequestError], None],
+    ) -> None:
+        self.bytes_appended = 0
+        self._log = log
+        self._clock = clock
+        self._heard_flush = flushed
+        self._heard_failure = failed
+        self._queue: deque[Operation] = deque()
+        self._queued_bytes = 0
+        self._flying: list[Operation] = []  # complete with the batch in flight
+        self._is_flying = False
+        self._is_scheduled = False
+        self._open_writes: dict[str, int] = {}  # group id -> operations with records that are not durable
+        self._room: asyncio.Future[None] | None = None
+        self._error: RequestError | None = None
+
+    def fits(self, record: KeyValue) -> bool:
+        """Whether the log takes a batch of this record alone."""
+        return HEADER_BYTES + _size(record) <= self._log.max_batch_bytes
+
+    def write(self, records: Sequence[KeyValue], group_id: str, done: Done) -> Operation:
+        """Append; ``done`` is called later, never from here."""
+        operation = Operation(records, group_id, done)
+        if self._error is not None:
+            asyncio.get_running_loop().call_soon(done, self._error)
+            return operation
+        self._queue.append(operation)
+        self._queued_bytes += sum(map(_size, records))
+        if records:
+            self._open_writes[group_id] = self._open_writes.get(group_id, 0) + 1
+        if not self._is_flying and not self._is_scheduled:  # what else this turn of the loop brings goes with it
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_scheduled)
+        return operation
+
+    def has_open_writes(self, group_id: str) -> bool:
+        return group_id in self._open_writes
+
+    @property
+    def has_room(self) -> bool:
+        return self._queued_bytes < QUEUE_BYTES_MAX
+
+    async def room(self) -> None:
+        """Until the queue is below its bound.  RequestError when the writer fails first."""
+        while not self.has_room:
+            if self._room is None or self._room.done():
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: RequestError) -> None:
+        """Write no more.  Whatever is in flight may still become durable; nobody is told."""
+        if self._error is not None:
+            return
+        self._error = RequestError(ErrorCode.NOT_COORDINATOR, error.message)
+        operations = [*self._flying, *self._queue]
+        self._flying, self._queue, self._queued_bytes = [], deque(), 0
+        self._open_writes.clear()
+        for operation in operations:
+            operation.done(self._error)
+        self._wake()
+        self._heard_failure(error)
+
+    def _send_scheduled(self) -> None:
+        self._is_scheduled = False
+        self._send()
+
+    def _send(self) -> None:
+        if self._error is not None or not self._queue or self._is_flying:
+            return
+        records, finished, partial = self._take()
+        if not records:  # only operations that wait for those before them, which are durable
+            self._finish(finished)
+            return
+        batch = build_batch(
+            [Record(key=key, value=value) for key, value in records], base_timestamp=self._clock.now_ms()
+        )
+        size = len(batch)
+        starting = [each for each in (*finished, *partial) if each.first_batch < 0]
+        self._flying = finished
+        self._is_flying = True
+        try:
+            future = self._log.append(batch)
+        except RequestError as error:
+            self._is_flying = False
+            self.fail(error)
+            return
+        future.add_done_callback(lambda done: self._flushed(done, size, starting))
+
+    def _take(self) -> tuple[list[KeyValue], list[Operation], list[Operation]]:
+        """The next batch's records, the operations that end with it, and the one (at most) that goes on."""
+        records: list[KeyValue] = []
+        finished: list[Operation] = []
+        limit = min(BATCH_BYTES, self._log.max_batch_bytes)
+        size = HEADER_BYTES
+        while self._queue:
+            operation = self._queue[0]
+            while operation.at < len(operation.records):
+                record = operation.records[operation.at]
+                if records and size + _size(record) > limit:
+                    return records, finished, [operation] if operation.at else []
+                records.append(record)
+                size += _size(record)
+                self._queued_bytes -= _size(record)
+                operation.at += 1
+            finished.append(self._queue.popleft())
+        return records, finished, []
+
+    def _flushed(self, done: asyncio.Future[int], size: int, starting: list[Operation]) -> None:
+        self._is_flying = False
+        if self._error is not None:
+            if not done.cancelled():
+                done.exception()  # it was answered as unknown already
+            return
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is not None:
+            code = error.code if isinstance(error, RequestError) else ErrorCode.KAFKA_STORAGE_ERROR
+            self.fail(RequestError(code, f"append to __consumer_offsets: {error!r}"))
+            return
+        self.bytes_appended += size
+        base = done.result()
+        for operation in starting:
+            operation.first_batch = base
+        finished, self._flying = self._flying, []
+        self._finish(finished)
+        self._heard_flush()
+        self._send()
+
+    def _finish(self, operations: list[Operation]) -> None:
+        for operation in operations:
+            if operation.records:
+                left = self._open_writes[operation.group_id] - 1
+                if left:
+                    self._open_writes[operation.group_id] = left
+                else:
+                    del self._open_writes[operation.group_id]
+        self._wake()
+        for operation in operations:
+            operation.done(None)
+
+    def _wake(self) -> None:
+        if self._room is not None and not self._room.done() and self.has_room:
+            self._room.set_result(None)
+
+
+def _size(record: KeyValue) -> int:
+    key, value = record
+    return len(key) + len(value or b"") + _RECORD_OVERHEAD

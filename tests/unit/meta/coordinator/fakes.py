@@ -1,0 +1,312 @@
+"""A log in memory that fails on demand, and a coordinator on it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records import Batch
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import Topic, TopicChange
+from bmq.meta.coordinator.service import ClientInfo, Coordinator
+from bmq.meta.coordinator.settings import CoordinatorSettings
+from bmq.meta.coordinator.shards import OFFSETS_TOPIC
+
+CLIENT = ClientInfo("client", "/10.0.0.1")
+
+
+class MemoryPartition:
+    """What is on storage.  ``flush_s`` is virtual time; ``fail_next`` appends are refused, ``hang`` never end.
+
+    ``lose_answers`` makes batches durable and then fails their appends: a crash between the two.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, bytes]] = []
+        self.log_start = 0
+        self.next_offset = 0
+        self.epoch = 0
+        self.flush_s = 0.001
+        self.fail_next = 0
+        self.lose_answers = 0
+        self.hang = False
+        self.max_batch_bytes = 1 << 20
+        self.open_log: MemoryLog | None = None
+
+    def store(self, data: bytearray) -> int:
+        batch = Batch(memoryview(data))
+        base = self.next_offset
+        batch.assign(base, self.epoch)
+        self.batches.append((base, bytes(data)))
+        self.next_offset = batch.next_offset
+        return base
+
+
+class MemoryLog:
+    """One ownership of it."""
+
+    def __init__(self, partition: MemoryPartition, closed: Callable[[], None]) -> None:
+        self._partition = partition
+        self._closed = closed
+        self.epoch = partition.epoch
+        self.is_open = True
+
+    @property
+    def log_start(self) -> int:
+        return self._partition.log_start
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.next_offset
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return self._partition.max_batch_bytes
+
+    def append(self, batch: bytearray) -> asyncio.Future[int]:
+        self._check()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        partition = self._partition
+        if partition.hang:
+            return future
+
+        def flush() -> None:
+            if future.cancelled():
+                return
+            if not self.is_open or partition.fail_next:
+                partition.fail_next = max(0, partition.fail_next - 1)
+                future.set_exception(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced or failed"))
+                return
+            base = partition.store(batch)
+            if partition.lose_answers:
+                partition.lose_answers -= 1
+                future.set_exception(RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "flushed, but nobody heard"))
+            else:
+                future.set_result(base)
+
+        loop.call_later(partition.flush_s, flush)
+        return future
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        self._check()
+        out = b""
+        for _, data in self._partition.batches:
+            if Batch(memoryview(data)).next_offset > offset and (not out or len(out) + len(data) <= max_bytes):
+                out += data
+            elif out:
+                break
+        return out
+
+    async def delete_before(self, offset: int) -> None:
+        self._check()
+        self._partition.log_start = offset
+        self._partition.batches = [each for each in self._partition.batches if each[0] >= offset]
+
+    def end(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            asyncio.get_running_loop().call_soon(self._closed)
+
+    def _check(self) -> None:
+        if not self.is_open:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a later owner has it")
+
+
+class MemoryLogs:
+    def __init__(self, partitions: int = 1) -> None:
+        self.partitions = [MemoryPartition() for _ in range(partitions)]
+        self.fail_opens = 0
+
+    async def open(self, partition: int, timeout_s: float, closed: Callable[[], None]) -> MemoryLog:
+        if self.fail_opens:
+            self.fail_opens -= 1
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moving")
+        stored = self.partitions[partition]
+        if stored.open_log is not None:
+            stored.open_log.end()
+        stored.epoch += 1
+        stored.open_log = MemoryLog(stored, closed)
+        return stored.open_log
+
+
+class MemoryCatalog:
+    """Topics by name; ``delete`` tells the subscribers."""
+
+    cluster_id = "cluster"
+    version = 1
+
+    def __init__(self, *topics: Topic) -> None:
+        self.topics = {topic.name: topic for topic in topics}
+        self._calls: list[Callable[[TopicChange], None]] = []
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return next((each for each in self.topics.values() if each.topic_id == topic_id), None)
+
+    def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
+        return {}
+
+    def subscribe(self, call: Callable[[TopicChange], None]) -> None:
+        self._calls.append(call)
+
+    def subscribe_configs(self, call: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    async def wait_revision(self, revision: int) -> None:
+        return
+
+    def delete(self, name: str) -> None:
+        before = self.topics.pop(name)
+        for call in self._calls:
+            call(TopicChange(before, None))
+
+
+def topic(name: str, partitions: int = 4) -> Topic:
+    return Topic(name=name, topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name), partitions=partitions)
+
+
+def settings(**changes: Any) -> CoordinatorSettings:
+    config = NodeConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1)
+    return replace(CoordinatorSettings.of(config), **changes)
+
+
+class World:
+    """One process with a coordinator; ``start`` after a crash makes the next."""
+
+    def __init__(self, logs: MemoryLogs | None = None, **changes: Any) -> None:
+        self.logs = logs or MemoryLogs()
+        self.settings = settings(**changes)
+        self.offsets_topic = topic(OFFSETS_TOPIC, len(self.logs.partitions))
+        self.catalog = MemoryCatalog(topic("orders"), topic("events"))
+        self.coordinator = self._make()
+
+    @property
+    def log(self) -> MemoryPartition:
+        return self.logs.partitions[0]
+
+    def _make(self) -> Coordinator:
+        return Coordinator(NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, settings=self.settings)
+
+    async def _topic(self) -> Topic:
+        return self.catalog.topics.setdefault(OFFSETS_TOPIC, self.offsets_topic)
+
+    async def crash(self) -> None:
+        """Another process takes over."""
+        self.coordinator.abandon()
+        self.coordinator = self._make()
+        await self.coordinator.start()
+
+    def isolate(self) -> None:
+        """Whatever it loses it cannot get back: two coordinators that both reload would take turns for ever."""
+        self.logs = MemoryLogs(len(self.logs.partitions))
+        for shard in self.coordinator._shards._shards:
+            shard._logs = self.logs
+
+    def facts(self, partition: int = 0) -> dict[tuple[object, ...], object]:
+        serving = self.coordinator._shards._shards[partition].serving
+        assert serving is not None
+        return serving.state.facts()
+
+    async def commit(self, group: str, offset: int, *, topic: str = "orders", partition: int = 0, **fields: Any) -> int:
+        request = commit_request(group, [(topic, partition, offset)], **fields)
+        response = await self.coordinator.offset_commit(request, CLIENT)
+        return int(response.topics[0].partitions[0].error_code)
+
+    async def fetch(self, group: str, *, topic: str = "orders", partition: int = 0) -> int:
+        topics = [m.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
+        request = m.OffsetFetchRequest(version=7, group_id=group, topics=topics, require_stable=False)
+        response = await self.coordinator.offset_fetch(request, CLIENT)
+        assert response.error_code == 0, ErrorCode(response.error_code)
+        return int(response.topics[0].partitions[0].committed_offset)
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    await world.coordinator.start()
+    try:
+        yield world
+    finally:
+        await world.coordinator.close()
+
+
+def commit_request(group: str, offsets: list[tuple[str, int, int]], **fields: Any) -> Any:
+    version = fields.pop("version", 9)
+    topic_class = m.OffsetCommitRequest.OffsetCommitRequestTopic
+    topics = [
+        topic_class(
+            name=name,
+            partitions=[
+                topic_class.OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=fields.get("leader_epoch", -1),
+                    committed_metadata=fields.get("metadata", ""),
+                )
+            ],
+        )
+        for name, partition, offset in offsets
+    ]
+    return m.OffsetCommitRequest(
+        version=version,
+        group_id=group,
+        generation_id_or_member_epoch=fields.get("generation", -1),
+        member_id=fields.get("member_id", ""),
+        group_instance_id=fields.get("instance_id"),
+        retention_time_ms=fields.get("retention_ms", -1),
+        topics=topics,
+    )
+
+
+def join_request(group: str, member_id: str = "", *, version: int = 9, **fields: Any) -> Any:
+    protocols = [
+        m.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=data)
+        for name, data in fields.pop(
+            "protocols", [("range", b"\x00\x01\x00\x00\x00\x01\x00\x06orders\x00\x00\x00\x00")]
+        )
+    ]
+    defaults = {
+        "group_id": group,
+        "member_id": member_id,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+    }
+    return m.JoinGroupRequest(version=version, protocols=protocols, **{**defaults, **fields})
+
+
+def sync_request(group: str, member_id: str, generation: int, assignments: Mapping[str, bytes] | None = None) -> Any:
+    return m.SyncGroupRequest(
+        version=5,
+        group_id=group,
+        member_id=member_id,
+        generation_id=generation,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[
+            m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=each, assignment=data)
+            for each, data in (assignments or {}).items()
+        ],
+    )
+
+
+async def join_alone(world: World, group: str, **fields: Any) -> tuple[str, int]:
+    """A group of one member, Stable: its member id and generation."""
+    first = await world.coordinator.join_group(join_request(group, **fields), CLIENT)
+    member_id = first.member_id
+    if first.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        first = await world.coordinator.join_group(join_request(group, member_id, **fields), CLIENT)
+    assert first.error_code == 0, ErrorCode(first.error_code)
+    synced = await world.coordinator.sync_group(
+        sync_request(group, first.member_id, first.generation_id, {first.member_id: b"all"}), CLIENT
+    )
+    assert synced.error_code == 0, ErrorCode(synced.error_code)
+    return first.member_id, first.generation_id
