@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bmq.core.compression import Compression
 from bmq.core.records import BatchRules
 
 
@@ -22,12 +23,18 @@ class LogConfig:
     """Kafka's is 4,096; storage is read in blocks of at least this, so a finer index buys nothing (storage.index)."""
     flush_sync: bool = False
     """flush.mode=hsync: acknowledge only what is on the datanodes' disks, not merely in their memory."""
+    replication: int = 3
+    """Copies of a segment: the topic's replication factor.  A local folder keeps one whatever this says."""
+    compression: Compression | None = None
+    """Kafka's compression.type; None is "producer": batches stay as they came."""
     rules: BatchRules = field(default_factory=BatchRules)
 
     def validate(self) -> None:
         """ValueError naming the setting."""
         if self.segment_bytes < 14:
             raise ValueError(f"segment.bytes={self.segment_bytes} is under 14")
+        if self.replication < 1:
+            raise ValueError(f"replication factor {self.replication} is under 1")
         if self.segment_ms < 1:
             raise ValueError(f"segment.ms={self.segment_ms} is under 1")
         if self.index_interval_bytes < 0:
@@ -64,6 +71,11 @@ class BrokerConfig:
     """A flush older than this makes the pipeline suspect (slowness rolls, see broker.health)."""
     slow_roll_interval_ms: int = 30_000
     """At most one such roll a partition in this time."""
+    close_timeout_ms: int = 10_000
+    """A pipeline that has not closed by then is given up, its file taken over: a hand-over must not wait for a
+    datanode that hangs.  A sound close takes milliseconds."""
+    handover_ms: int = 20_000
+    """So long ``Broker.close`` takes at most to hand its partitions over; below the 30 s that Kubernetes grants."""
     open_parallel: int = 32
     """Partitions fenced and recovered at once."""
     open_pipelines_max: int = 1_000

@@ -110,7 +110,7 @@ class Janitor:
         self.config.validate()
         self._shared = shared
         self._partitions = partitions
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random(random.getrandbits(64))  # so a seeded process is seeded wholly
         self._cares: dict[PartitionKey, _Care] = {}
         self._heap: list[tuple[int, int, _Care, Job]] = []
         self._serial = itertools.count()

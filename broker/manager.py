@@ -19,7 +19,7 @@ from bmq.broker.transitions import TERMINAL
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.model import PartitionKey
-from bmq.meta.kv import KeyValue
+from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.registration import Registration, broker_key
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError
@@ -74,7 +74,7 @@ class Broker:
             report=self._report,
         )
         self.janitor = Janitor(self.shared, self.partitions, upkeep)
-        self._registration = Registration(kv, broker_key(cluster, incarnation), {"incarnation": incarnation})
+        self._registration = self._new_registration()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Broker:
@@ -109,6 +109,20 @@ class Broker:
     def __len__(self) -> int:
         return len(self._partitions)
 
+    @property
+    def is_lost(self) -> bool:
+        """The store has declared this process dead: it owns nothing, until it is registered again."""
+        return self._registration.is_lost
+
+    @property
+    def open_pipelines(self) -> int:
+        return sum(writer.has_files for writer in self.shared.busy)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Accepted and not yet acknowledged by storage, over all partitions."""
+        return self.shared.budget.used
+
     def partitions(self) -> list[PartitionWriter]:
         """Those held now."""
         return list(self._partitions.values())
@@ -129,11 +143,13 @@ class Broker:
             await writer.wait_open()
         return writer
 
-    async def move(self, key: PartitionKey) -> None:
-        """Hand the partition over and forget it."""
+    async def move(self, key: PartitionKey, *, is_deleted: bool = False) -> None:
+        """Hand the partition over and forget it; ``is_deleted``: nobody comes after us, so wholly."""
         writer = self._partitions[key]
         await writer.move()
         self._forget(key, writer)
+        if is_deleted:
+            self._departed.pop(key, None)
 
     def _forget(self, key: PartitionKey, writer: PartitionWriter) -> None:
         if self._partitions.get(key) is writer:
@@ -143,12 +159,21 @@ class Broker:
                 self._departed[key] = final
 
     async def close(self) -> None:
-        """Hand everything over, then leave."""
+        """Hand everything over, then leave.
+
+        What storage does not let us close in ``handover_ms`` is left as after a crash: its next owner fences it.
+        """
         journal, *others = self._tasks or (None,)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.gather(*(self._close_one(key) for key in list(self._partitions)))
+        try:
+            async with asyncio.timeout(self.shared.config.handover_ms / 1000):
+                await asyncio.gather(*(self._close_one(key) for key in list(self._partitions)))
+        except TimeoutError:
+            left = list(self._partitions.values())
+            _log.warning("%d partitions are not handed over: storage does not let us close them", len(left))
+            await asyncio.gather(*(writer.abandon() for writer in left))
         self.shared.alarms.close()
         self.journal.close()
         if journal is not None:
@@ -176,10 +201,29 @@ class Broker:
         await self.journal.run()
 
     async def _membership(self) -> None:
-        """The store says that we are gone: stop acting on what we owned before anything else."""
-        await self._registration.run()
-        self._report("the store says that this broker's lease is gone")
-        self._fence_all()
+        """The store says that we are gone: stop acting on what we owned before anything else, then come back."""
+        while True:
+            await self._registration.run()
+            self._report("the store says that this broker's lease is gone")
+            self._fence_all()
+            await self._register_again()
+
+    async def _register_again(self) -> None:
+        """Under the same incarnation: it names this process start, and what it held is fenced."""
+        registration = self._new_registration()
+        while True:
+            try:
+                await registration.start()
+            except KvError:
+                await asyncio.sleep(_UPKEEP_S)
+                continue
+            self._registration = registration
+            return
+
+    def _new_registration(self) -> Registration:
+        shared = self.shared
+        key = broker_key(shared.cluster, shared.incarnation)
+        return Registration(shared.kv, key, {"incarnation": shared.incarnation})
 
     def _fence_all(self) -> None:
         for writer in list(self._partitions.values()):

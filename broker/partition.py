@@ -39,6 +39,9 @@ _WAKE = ev.Wake()
 _MB = 1 << 20
 CHUNK_BYTES_MIN = 512
 CHUNK_BYTES_MAX = 65_536
+FIRST_FLUSH_BYTES_MAX = 16 << 10
+"""What a partition's first batch is believed about the flushes to come: a chunk of 4 KB, so that flushes that turn out
+small resend little."""
 
 
 class Spare(Enum):
@@ -50,13 +53,17 @@ class Spare(Enum):
 
 
 class Duplicate:
-    """A batch that repeats ``base_offset``; ``pending`` is the original while it is not flushed (rule 9)."""
+    """A batch that repeats ``base_offset``; ``pending`` is the original while it is not flushed (rule 9).
 
-    __slots__ = ("base_offset", "pending")
+    ``timestamp`` is the original's largest.
+    """
 
-    def __init__(self, base_offset: int, pending: Pending | None) -> None:
+    __slots__ = ("base_offset", "pending", "timestamp")
+
+    def __init__(self, base_offset: int, pending: Pending | None, timestamp: int) -> None:
         self.base_offset = base_offset
         self.pending = pending
+        self.timestamp = timestamp
 
 
 def chunk_for(flush_bytes: int) -> int:
@@ -124,6 +131,8 @@ class Partition:
         if self.state is not State.WRITE:
             raise self._refusal()
         check_batch(batch, self.config.rules, wall_ms)
+        if batch.is_transactional:  # Kafka's code for who may not use transactions; fatal in Java and librdkafka
+            raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
         return self._accept(batch, wall_ms)
 
     def append_internal(self, batch: Batch, wall_ms: int) -> Pending | Duplicate:
@@ -136,7 +145,7 @@ class Partition:
         if batch.producer_id != NO_PRODUCER_ID:
             kept = self.producers.find_duplicate(batch)
             if kept is not None:
-                return Duplicate(kept.base_offset, self._find_pending(kept.base_offset))
+                return Duplicate(kept.base_offset, self._find_pending(kept.base_offset), kept.timestamp)
             self.producers.check(batch)
         if self.config.rules.log_append_time:
             batch.set_append_time(wall_ms)
@@ -369,7 +378,10 @@ class Partition:
 
     def _creation(self) -> ev.CreateSpare:
         self._serial += 1
-        return ev.CreateSpare(self.epoch, self._serial, self._spare_block, chunk_for(self._flush_bytes))
+        flush_bytes = self._flush_bytes
+        if not flush_bytes and self.unsent:
+            flush_bytes = min(self.unsent[0].batch.size, FIRST_FLUSH_BYTES_MAX)
+        return ev.CreateSpare(self.epoch, self._serial, self._spare_block, chunk_for(flush_bytes))
 
     def _note_flush_size(self, segment: OpenSegment) -> None:
         if segment.flushes:

@@ -23,11 +23,12 @@ from bmq.storage.segment import encode_idx
 class SegmentFiles:
     """One partition's."""
 
-    __slots__ = ("_is_synced", "_shared", "path")
+    __slots__ = ("_replication", "_shared", "is_synced", "path")
 
-    def __init__(self, shared: Shared, path: PartitionPath, *, is_synced: bool) -> None:
+    def __init__(self, shared: Shared, path: PartitionPath, *, is_synced: bool, replication: int) -> None:
         self._shared = shared
-        self._is_synced = is_synced
+        self.is_synced = is_synced
+        self._replication = replication
         self.path = path
 
     def lease(self, entry: SegmentEntry) -> Lease:
@@ -41,6 +42,7 @@ class SegmentFiles:
         options = CreateOptions(
             block_bytes=effect.block_bytes,
             chunk_bytes=effect.chunk_bytes,
+            replication=self._replication,
             exclude=shared.health.excluded(shared.now_ms()),
         )
         try:
@@ -68,7 +70,7 @@ class SegmentFiles:
         draft = f"{self.path.folder}/.idx-{name}-{self._shared.incarnation}"
         try:
             await self._shared.fs.delete(draft)
-            await write_once(self._shared.fs, draft, encode_idx(checkpoint), sync=self._is_synced)
+            await write_once(self._shared.fs, draft, encode_idx(checkpoint), sync=self.is_synced)
             await self._shared.fs.rename(draft, final)
         except AlreadyExists:
             await self._shared.fs.delete(draft)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ from bmq.broker.health import NodeHealth
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.core.clock import Clock
 from bmq.core.model import PartitionKey
+from bmq.core.records import Batch
 from bmq.meta.kv import KeyValue
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
@@ -25,6 +26,21 @@ class CheckpointSource(Protocol):
     """The last checkpoints that other brokers' journals hold (see ``broker.journals``)."""
 
     async def find(self, incarnation: str, key: PartitionKey) -> Checkpoint | None: ...
+
+
+class Tails(Protocol):
+    """Who hears of what partitions flush, in each one's order: a cache of tails (``proxy.owners.Tails``)."""
+
+    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        """The partition is in WRITE under this epoch."""
+
+    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        """These batches are below the watermark now; nobody writes into their bytes any more."""
+
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None: ...
+
+    def closed(self, key: PartitionKey) -> None:
+        """It has left WRITE.  What it still flushes while it hands over is not told."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +63,8 @@ class Shared:
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
     fenced: list[PartitionWriter] = field(default_factory=list)
     """Those that have heard that they are not the owner, to be forgotten."""
+    tails: Tails | None = None
+    """Set before the first partition is opened."""
     report: Callable[[str], None]
     """Told of what an operator should know, and of bugs; never per request."""
 

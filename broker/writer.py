@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from bmq.broker import events as ev
 from bmq.broker.config import LogConfig
@@ -21,7 +21,7 @@ from bmq.broker.takeover import Takeover
 from bmq.broker.transitions import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import parse_batch
+from bmq.core.records import Batch, parse_batch
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
@@ -38,6 +38,11 @@ from bmq.storage.layout import PartitionPath
 
 JOIN_BYTES = 8192  # batches smaller than this on average are joined: a copy costs less than a call for each
 ALARM_MS_MAX = 60_000
+T = TypeVar("T")
+
+
+def _base_offset(base_offset: int, timestamp: int) -> int:
+    return base_offset
 
 
 class Flight:
@@ -59,7 +64,7 @@ class PartitionWriter:
         self._shared = shared
         self.path = path
         self.partition = Partition(key, shared.incarnation, config, shared.config)
-        self._segments = SegmentFiles(shared, path, is_synced=config.flush_sync)
+        self._segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
         self._takeover = Takeover(shared, self._segments, key, config.index_interval_bytes)
         self._kv_key = ownership.partition_key(shared.cluster, key)
         self._files: dict[str, Appender] = {}  # by spare path, the name a file keeps for life
@@ -68,6 +73,9 @@ class PartitionWriter:
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
         self._durable_start = 0
+        self._is_told = False  # the tails hear of this partition
+        self.on_end: Callable[[], None] | None = None
+        """Called once, in a terminal state."""
         self.in_line = False
         self.flights = 0
 
@@ -102,28 +110,36 @@ class PartitionWriter:
         RequestError at once when it is refused.  The bytes stay ours until the future is done; they are numbered in
         place when they are writable, else in a copy.
         """
+        return self.when_flushed(self.accept(parse_batch(data), is_internal=is_internal), _base_offset)
+
+    def accept(self, batch: Batch, *, is_internal: bool = False) -> Pending | Duplicate:
+        """Check, number and queue one batch.  RequestError at once when it is refused."""
         shared = self._shared
-        batch = parse_batch(data)
         check = self.partition.append_internal if is_internal else self.partition.append
         accepted = check(batch, shared.clock.now_ms())
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if isinstance(accepted, Duplicate):
-            self._follow(accepted, future)
-            return future
-        accepted.token = [future]
-        shared.budget.take(batch.size)
-        if not self.in_line or self.partition.current is None:  # else its turn comes anyway
-            self._apply(self.partition.after_append(shared.now_ms()))
-        return future
+        if isinstance(accepted, Pending):
+            shared.budget.take(batch.size)
+            if not self.in_line or self.partition.current is None:  # else its turn comes anyway
+                self._apply(self.partition.after_append(shared.now_ms()))
+        return accepted
 
-    def _follow(self, duplicate: Duplicate, future: asyncio.Future[int]) -> None:
-        """Rule 9: the repeated batch is answered with its first offset, after the flush of the original."""
-        if duplicate.pending is None:
-            future.set_result(duplicate.base_offset)
-            return
-        waiters = duplicate.pending.token
-        assert isinstance(waiters, list)
-        waiters.append(future)
+    def when_flushed(self, accepted: Pending | Duplicate, result: Callable[[int, int], T]) -> asyncio.Future[T]:
+        """``result(base offset, largest timestamp)`` once the batch is flushed; RequestError if it will not be.
+
+        Rule 9: a repeated batch is answered with its first offset, after the flush of the original.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if isinstance(accepted, Duplicate):
+            if accepted.pending is None:
+                future.set_result(result(accepted.base_offset, accepted.timestamp))
+                return future
+            accepted = accepted.pending
+        if accepted.token is None:
+            accepted.token = [(future, result)]
+        else:
+            assert isinstance(accepted.token, list)
+            accepted.token.append((future, result))
+        return future
 
     @property
     def has_room(self) -> bool:
@@ -148,13 +164,22 @@ class PartitionWriter:
             raise RequestError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is past the high watermark {partition.high_watermark}"
             )
+        before = partition.log_start
         self.post(ev.LogStartRaised(offset))
+        if partition.log_start != before and self._shared.tails is not None:
+            self._shared.tails.log_start_moved(partition.key, partition.log_start)
         await self.wait(lambda: self._durable_start >= offset or partition.state is not State.WRITE)
         record, _ = await ownership.read(self._shared.kv, self._kv_key)
         if record.epoch != self.partition.epoch:
             self.post(ev.EpochRaised(record.epoch))
         if self.partition.state is not State.WRITE:
             raise self.partition._refusal()
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Follow other settings from now on; what was accepted and what is open stay as they are."""
+        self.partition.config = config
+        self._segments.is_synced = config.flush_sync
+        self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self) -> None:
         """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state."""
@@ -175,12 +200,13 @@ class PartitionWriter:
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine and perform what it asks for."""
-        self._apply(self.partition.handle(event, self._shared.now_ms()))
+        now_ms = self._shared.now_ms()
+        self._apply(self.partition.handle(event, now_ms))
         deadline = self.partition.deadline_ms()
         if deadline is None:
             return
         # Looked at again after a while rather than in a week: an alarm that lost its reason is soon forgotten.
-        deadline = min(deadline, self._shared.now_ms() + ALARM_MS_MAX)
+        deadline = min(deadline, now_ms + ALARM_MS_MAX)
         if self._alarm_ms < 0 or deadline < self._alarm_ms:
             self._alarm_ms = deadline
             self._shared.alarms.at(deadline, self._ring)
@@ -193,10 +219,12 @@ class PartitionWriter:
         for effect in effects:
             PERFORM[type(effect)](self, effect)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that ends with the partition."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -298,17 +326,22 @@ class PartitionWriter:
         budget = self._shared.budget
         for pending in effect.batches:
             budget.give_back(pending.batch.size)
+            batch = pending.batch
             if pending.token is not None:
-                for future in pending.token:  # type: ignore[attr-defined]
+                for future, result in pending.token:  # type: ignore[attr-defined]
                     if not future.done():
-                        future.set_result(pending.batch.base_offset)
+                        future.set_result(result(batch.base_offset, batch.max_timestamp))
+        if self._is_told:
+            assert self._shared.tails is not None
+            batches = [pending.batch for pending in effect.batches]
+            self._shared.tails.flushed(self.partition.key, batches, self.partition.high_watermark)
         if self._waiting:
             self._notify()
 
     def _do_reject(self, effect: ev.Reject) -> None:
         for pending in effect.batches:
             self._shared.budget.give_back(pending.batch.size)
-            for future in pending.token or ():  # type: ignore[attr-defined]
+            for future, _ in pending.token or ():  # type: ignore[attr-defined]
                 if not future.done():
                     future.set_exception(RequestError(effect.code, effect.reason))
 
@@ -322,14 +355,23 @@ class PartitionWriter:
         self._shared.report(f"{self.path}: {effect.reason}")
 
     def _do_state_changed(self, effect: ev.StateChanged) -> None:
-        if self.partition.state is State.FENCED:
+        partition, tails = self.partition, self._shared.tails
+        if partition.state is State.WRITE and tails is not None:
+            self._is_told = True
+            tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
+        elif self._is_told and tails is not None:
+            self._is_told = False
+            tails.closed(partition.key)
+        if partition.state is State.FENCED:
             self._shared.fenced.append(self)
         self._notify()
+        if partition.state in TERMINAL and self.on_end is not None:
+            self.on_end()
 
     def _do_suspect(self, effect: ev.Suspect) -> None:
         segment = self.partition.current
         assert segment is not None
-        self._spawn(self._look_into(effect, self._files[segment.entry.spare].nodes))
+        self.spawn(self._look_into(effect, self._files[segment.entry.spare].nodes))
 
     async def _look_into(self, suspect: ev.Suspect, nodes: tuple[str, ...]) -> None:
         """Fail over when a node is silent, or is an outlier, or when nothing has moved for twice the time; and only
@@ -375,7 +417,7 @@ class PartitionWriter:
             if self.partition.state not in TERMINAL:
                 call()
 
-        self._spawn(wait())
+        self.spawn(wait())
 
     # ------------------------------------------------------------------------------------------------- the record
 
@@ -390,7 +432,7 @@ class PartitionWriter:
                     continue
                 return
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_store_record(self, effect: ev.StoreRecord) -> None:
         async def work() -> None:
@@ -404,7 +446,7 @@ class PartitionWriter:
             else:
                 self.post(ev.RecordRefused(result.record, result.revision))
 
-        self._spawn(work())
+        self.spawn(work())
 
     async def _is_ours(self) -> bool:
         """Ask the store who owns the partition; hear of it when it is somebody else."""
@@ -425,7 +467,7 @@ class PartitionWriter:
                 return
             self.post(ev.SegmentsFenced(tuple(fenced)))
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_recover(self, effect: ev.RecoverLog) -> None:
         async def work() -> None:
@@ -438,10 +480,10 @@ class PartitionWriter:
             except StorageError as error:
                 self.post(ev.RecoveryFailed(repr(error)))
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_write_indexes(self, effect: ev.WriteIndexes) -> None:
-        self._spawn(self._takeover.write_indexes(effect))
+        self.spawn(self._takeover.write_indexes(effect))
 
     def _do_write_checkpoint(self, effect: ev.WriteCheckpoint) -> None:
         checkpoint = effect.checkpoint
@@ -476,7 +518,7 @@ class PartitionWriter:
                 )
             )
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_drop_spare(self, effect: ev.DropSpare) -> None:
         async def work() -> None:
@@ -484,13 +526,14 @@ class PartitionWriter:
             appender = self._files.pop(effect.entry.spare, None)
             try:
                 if appender is not None:
-                    await appender.close()
+                    async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
+                        await appender.close()
                 await self._shared.fs.delete(effect.entry.spare)
-            except StorageError:
+            except (StorageError, TimeoutError):
                 if appender is not None:
                     appender.abort()  # the sweeper takes it later
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_name_segment(self, effect: ev.NameSegment) -> None:
         async def work() -> None:
@@ -507,7 +550,7 @@ class PartitionWriter:
                 return
             self.post(ev.SegmentNamed(entry.name))
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_close_segment(self, effect: ev.CloseSegment) -> None:
         async def work() -> None:
@@ -516,21 +559,22 @@ class PartitionWriter:
             try:
                 if appender is None:
                     raise LeaseLost("its pipeline was given up")
-                await appender.close()
+                async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
+                    await appender.close()
                 if checkpoint is not None:
                     await self._segments.write_idx(entry.name, checkpoint)
-            except StorageError:
+            except (StorageError, TimeoutError):
                 if appender is not None:
                     appender.abort()
                 await self._seal(entry, checkpoint)
                 return
             self._closed(entry, checkpoint)
 
-        self._spawn(work())
+        self.spawn(work())
 
     def _do_seal_segment(self, effect: ev.SealSegment) -> None:
         self._abort_file(effect.entry)
-        self._spawn(self._seal(effect.entry, effect.checkpoint))
+        self.spawn(self._seal(effect.entry, effect.checkpoint))
 
     async def _seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> None:
         """Take our own file over, as a successor would, once the ownership is proven; until it succeeds."""

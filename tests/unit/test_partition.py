@@ -473,6 +473,17 @@ def test_the_next_segments_chunk_follows_the_usual_flush() -> None:
     assert create.chunk_bytes == 65_536
 
 
+@pytest.mark.parametrize(("size", "chunk"), [(10, 512), (5 << 10, 1024), (64 << 10, 4096), (1 << 20, 4096)])
+def test_the_first_segments_chunk_follows_its_first_batch_with_care(size: int, chunk: int) -> None:
+    """At most a quarter of the batch, and of 16 KB: the flushes to come may be smaller."""
+    machine = writing()
+    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    append(machine, size=size)
+    create = only(machine.after_append(0), ev.CreateSpare)
+    assert isinstance(create, ev.CreateSpare)
+    assert create.chunk_bytes == chunk
+
+
 def test_slow_storage_rolls_gently_and_not_too_often() -> None:
     """The segment drains and is closed; the next roll for this reason waits its time."""
     machine = opened(slow_roll_interval_ms=1000)

@@ -1,0 +1,305 @@
+"""The partitions that this broker is to own: opened, kept open, answered for.
+
+Which ones is somebody else's decision (``assign``, ``withdraw``).  They are opened in the background, and whoever asks
+for one that is not open yet moves it to the front.  Both, because:
+
+* opened only on demand, an idle partition's retention would stand still, and what a killed predecessor left open would
+  keep its leases and its pipelines;
+* all at once, 10,000 partitions would take ten seconds of CPU from the first clients on a local disk, and minutes of
+  the NameNode on HDFS.
+
+So three lines lead to being open.  Those that a request waits for go first, then those that somebody has looked at
+(a parked fetch, a Metadata answer, of which one may name them all), both at full width
+(``BrokerConfig.open_parallel``); the others trickle, ``BACKGROUND_PARALLEL`` at a time, while nobody asks.
+
+An ownership that ends although the partition is still assigned (fenced, or its opening failed) is tried again for ever,
+with bounded back-off: throttled storage at start is no reason to give up (AutoMQ #3177).  Only a partition that is
+OFFLINE waits for its operator.  An open partition costs its owner object here; a task or a timer exists only while
+something is being opened or tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import Enum
+
+from bmq.broker.config import LogConfig
+from bmq.broker.manager import Broker
+from bmq.broker.owner import PartitionOwner
+from bmq.broker.recompress import Offload, Recompressor, run_inline
+from bmq.broker.searches import Searches
+from bmq.broker.transitions import State
+from bmq.broker.writer import PartitionWriter
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.storage.layout import PartitionPath
+from bmq.storage.readpool import ReadConfig, ReadPool
+
+BACKGROUND_PARALLEL = 2
+_SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
+
+
+class _Place(Enum):
+    """Where a partition stands on its way to being open."""
+
+    QUEUED = "waiting in the background"
+    ASKED = "waiting: somebody has looked at it"
+    AWAITED = "waiting in front: a request waits for it"
+    OPENING = "being taken over"
+    OPEN = "taken over"
+    DELAYED = "tried again in a while"
+    OFFLINE = "waits for an operator"
+
+
+class _Slot:
+    __slots__ = ("config", "failures", "key", "opening", "owner", "path", "place", "reason", "waiters")
+
+    def __init__(self, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
+        self.path = path
+        self.key = key
+        self.config = config
+        self.place = _Place.QUEUED
+        self.owner: PartitionOwner | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.waiters: list[asyncio.Future[None]] = []  # as many as requests wait
+        self.failures = 0
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.path} {self.place.name} failures={self.failures} waiters={len(self.waiters)} {self.reason}>"
+
+
+class Assigned:
+    """A ``proxy.owners.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of their
+    own.  ``offload`` runs recompression (``compression.type``) off the loop."""
+
+    def __init__(self, broker: Broker, pool: ReadPool | None = None, *, offload: Offload = run_inline) -> None:
+        self._broker = broker
+        self._own_pool = ReadPool(broker.shared.fs, _SEARCH_READS) if pool is None else None
+        self._searches = Searches(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
+        self._recompressor = Recompressor(offload)
+        self._slots: dict[PartitionKey, _Slot] = {}
+        self._lines: dict[_Place, deque[_Slot]] = {
+            _Place.AWAITED: deque(),
+            _Place.ASKED: deque(),
+            _Place.QUEUED: deque(),
+        }
+        self._opening: set[asyncio.Task[None]] = set()
+        self._leaving: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Assigned {len(self._slots)} opening={len(self._opening)} leaving={len(self._leaving)}>"
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    # ---------------------------------------------------------------------------------------------------- assignment
+
+    def assign(self, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
+        """Own the partition from now on; again with another config to change that, without closing anything."""
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = _Slot(path, key, config)
+            self._line_up(slot, _Place.QUEUED)
+        elif slot.config != config:
+            slot.config = config
+            writer = self._broker.get(key)
+            if writer is not None and key not in self._leaving:
+                writer.reconfigure(config)
+
+    def withdraw(self, key: PartitionKey, *, is_deleted: bool = False) -> asyncio.Task[None]:
+        """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over.
+
+        ``is_deleted``: nobody will own it after us, so nothing of it is remembered for a successor.
+        """
+        slot = self._slots.pop(key, None)
+        leaving = self._leaving.get(key)
+        if slot is None and leaving is not None:
+            return leaving
+        task = asyncio.get_running_loop().create_task(self._leave(key, slot, leaving, is_deleted=is_deleted))
+        self._leaving[key] = task
+        task.add_done_callback(lambda done: self._left(key, done))
+        self._searches.forget(key)
+        if slot is not None:
+            _refuse(slot, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
+        return task
+
+    async def _leave(
+        self, key: PartitionKey, slot: _Slot | None, earlier: asyncio.Task[None] | None, *, is_deleted: bool
+    ) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        if slot is not None and slot.opening is not None:
+            slot.opening.cancel()
+            await asyncio.wait([slot.opening])
+        async with self._leave_turns:  # held across the hand-over on purpose: it bounds how many run at once
+            if self._broker.get(key) is not None:
+                await self._broker.move(key, is_deleted=is_deleted)
+
+    def _left(self, key: PartitionKey, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(key) is task:
+            del self._leaving[key]
+        _tell_bug(task, f"handing {key} over failed")
+
+    async def close(self) -> None:
+        """Open nothing more; what is open, or on its way out, is the broker's to hand over (``Broker.close``)."""
+        self._is_closed = True
+        tasks = [*self._opening, *self._leaving.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for slot in self._slots.values():
+            _refuse(slot, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing"))
+        if self._own_pool is not None:
+            await self._own_pool.close()
+
+    # ---------------------------------------------------------------------------------------------------- questions
+
+    def get(self, key: PartitionKey) -> PartitionOwner | None:
+        """The owner when it is in WRITE now; else it is opened before those that nobody has asked for."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        owner = slot.owner
+        if owner is not None and owner.is_open:
+            return owner
+        return self._find(slot)
+
+    def _find(self, slot: _Slot) -> PartitionOwner | None:
+        """Open since this very turn of the loop: whoever was just told so must find it."""
+        if slot.place is _Place.OPENING and slot.key not in self._leaving:
+            writer = self._broker.get(slot.key)
+            if writer is not None and writer.partition.state is State.WRITE:
+                return self._own(slot, writer)
+        if slot.place is _Place.QUEUED:
+            self._line_up(slot, _Place.ASKED)
+        return None
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> PartitionOwner:
+        """The owner once it is in WRITE.
+
+        RequestError: KAFKA_STORAGE_ERROR when the partition is OFFLINE, NOT_LEADER_OR_FOLLOWER when it takes longer or
+        is not assigned.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            owner = self.get(key)
+            if owner is not None:
+                return owner
+            slot = self._slots.get(key)
+            if slot is None or self._is_closed:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not this broker's")
+            if slot.place is _Place.OFFLINE:
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, slot.reason)
+            waiter: asyncio.Future[None] = loop.create_future()
+            slot.waiters.append(waiter)
+            if slot.place in (_Place.QUEUED, _Place.ASKED):
+                self._line_up(slot, _Place.AWAITED)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                message = f"{slot.path} is {slot.place.value} for over {timeout_s:g} s {slot.reason}"
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
+            finally:
+                if waiter in slot.waiters:
+                    slot.waiters.remove(waiter)
+
+    # ------------------------------------------------------------------------------------------------------ opening
+
+    def _line_up(self, slot: _Slot, place: _Place) -> None:
+        """To the end of a line; where it stood before, it is passed over."""
+        slot.place = place
+        self._lines[place].append(slot)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Begin to open what there is room for, in the order of the lines."""
+        for place, line in self._lines.items():
+            width = BACKGROUND_PARALLEL if place is _Place.QUEUED else self._broker.config.open_parallel
+            while line and len(self._opening) < width:
+                self._begin(line.popleft(), place)
+
+    def _begin(self, slot: _Slot, place: _Place) -> None:
+        if slot.place is not place or self._slots.get(slot.key) is not slot or self._is_closed:
+            return  # further in front meanwhile, or gone
+        slot.place = _Place.OPENING
+        task = asyncio.get_running_loop().create_task(self._open(slot))
+        slot.opening = task
+        self._opening.add(task)
+        task.add_done_callback(lambda done: self._opening_ended(slot, done))
+
+    async def _open(self, slot: _Slot) -> None:
+        leaving = self._leaving.get(slot.key)
+        if leaving is not None:  # assigned again while it is being handed over
+            await asyncio.wait([leaving])
+        try:
+            writer = await self._broker.open(slot.path, slot.key, slot.config)
+        except RequestError as error:
+            self._failed(slot, str(error))
+            return
+        if writer.partition.config != slot.config:  # it waited for its turn with the old one
+            writer.reconfigure(slot.config)
+        self._own(slot, writer)
+
+    def _own(self, slot: _Slot, writer: PartitionWriter) -> PartitionOwner | None:
+        """It is open; None when it has ended again in the same moment."""
+        if slot.owner is not None and slot.place is _Place.OPEN:
+            return slot.owner if slot.owner.is_open else None
+        if writer.partition.state is not State.WRITE:
+            self._failed(slot, f"it was {writer.partition.state.name} at once")
+            return None
+        writer.on_end = lambda: self._failed(slot, f"its ownership ended: {writer.partition.state.name}")
+        slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
+        slot.place, slot.failures, slot.reason = _Place.OPEN, 0, ""
+        _wake(slot)
+        return slot.owner
+
+    def _failed(self, slot: _Slot, reason: str) -> None:
+        slot.owner, slot.reason = None, reason
+        if self._is_closed or self._slots.get(slot.key) is not slot:
+            return
+        writer = self._broker.get(slot.key)
+        if writer is not None and writer.partition.state is State.OFFLINE:
+            slot.place, slot.reason = _Place.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
+            _wake(slot)
+            return
+        shared = self._broker.shared
+        delay_ms = min(shared.config.retry_ms << min(slot.failures, 16), shared.config.retry_max_ms)
+        slot.failures += 1
+        slot.place = _Place.DELAYED
+        shared.alarms.at(shared.now_ms() + delay_ms, lambda: self._again(slot))
+
+    def _again(self, slot: _Slot) -> None:
+        if slot.place is _Place.DELAYED:
+            self._line_up(slot, _Place.AWAITED if slot.waiters else _Place.QUEUED)
+
+    def _opening_ended(self, slot: _Slot, task: asyncio.Task[None]) -> None:
+        slot.opening = None
+        self._opening.discard(task)
+        if _tell_bug(task, f"opening {slot.path} failed"):
+            self._failed(slot, repr(task.exception()))
+        self._pump()
+
+
+def _wake(slot: _Slot) -> None:
+    for waiter in slot.waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+def _refuse(slot: _Slot, error: RequestError) -> None:
+    for waiter in slot.waiters:
+        if not waiter.done():
+            waiter.set_exception(error)
+
+
+def _tell_bug(task: asyncio.Task[None], message: str) -> bool:
+    if task.cancelled() or task.exception() is None:
+        return False
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": task.exception(), "task": task})
+    return True

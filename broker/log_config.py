@@ -1,0 +1,69 @@
+"""From a topic's configs, as Kafka names them, to what its partitions follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bmq.broker.config import LogConfig
+from bmq.core.compression import Compression
+from bmq.core.records import BatchRules
+from bmq.storage.log import FOR_EVER
+
+_LEVEL_DEFAULTS = {"gzip": -1, "lz4": 9, "zstd": 3}  # Kafka's
+
+
+def log_config(values: Mapping[str, str], replication: int) -> LogConfig:
+    """``values`` are the effective configs, a missing one is Kafka's default; ``replication``: a segment's copies.
+
+    With ``cleanup.policy=compact`` alone nothing expires: compaction itself is not done, and a log that keeps more
+    than the last record of each key is within its promise.  ``min.insync.replicas`` is storage's affair.  ValueError
+    naming a wrong config.
+    """
+    default, rules = LogConfig(), BatchRules()
+
+    def number(name: str, otherwise: int) -> int:
+        text = values.get(name)
+        try:
+            return otherwise if text is None else int(text)
+        except ValueError:
+            raise ValueError(f"{name}={text!r} is no whole number") from None
+
+    expires = "delete" in values.get("cleanup.policy", "delete").replace(" ", "").split(",")
+    config = LogConfig(
+        segment_bytes=number("segment.bytes", default.segment_bytes),
+        segment_ms=number("segment.ms", default.segment_ms),
+        retention_ms=number("retention.ms", default.retention_ms) if expires else FOR_EVER,
+        retention_bytes=number("retention.bytes", default.retention_bytes) if expires else FOR_EVER,
+        file_delete_delay_ms=number("file.delete.delay.ms", default.file_delete_delay_ms),
+        index_interval_bytes=number("index.interval.bytes", default.index_interval_bytes),
+        replication=replication,
+        flush_sync=_one_of(values, "flush.mode", ("hflush", "hsync")) == "hsync",
+        compression=_compression(values, number),
+        rules=BatchRules(
+            max_message_bytes=number("max.message.bytes", rules.max_message_bytes),
+            log_append_time=_one_of(values, "message.timestamp.type", ("CreateTime", "LogAppendTime"))
+            == "LogAppendTime",
+            timestamp_before_max_ms=number("message.timestamp.before.max.ms", rules.timestamp_before_max_ms),
+            timestamp_after_max_ms=number("message.timestamp.after.max.ms", rules.timestamp_after_max_ms),
+        ),
+    )
+    config.validate()
+    return config
+
+
+def _one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """The first choice is the default."""
+    value = values.get(name, choices[0])
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}; choose from {', '.join(choices)}")
+    return value
+
+
+def _compression(values: Mapping[str, str], number: Callable[[str, int], int]) -> Compression | None:
+    choices = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+    name = _one_of(values, "compression.type", choices)
+    if name == "producer":
+        return None
+    if name == "uncompressed":
+        return Compression("none")
+    return Compression(name, number(f"compression.{name}.level", _LEVEL_DEFAULTS[name]) if name != "snappy" else 0)

@@ -1,0 +1,240 @@
+"""One partition as its owner answers for it: what the proxy, and the coordinator's shards, may ask of a broker.
+
+It matches ``proxy.owners.Owner``; a test holds the two together.  Properties are looked up when they are read, so that
+they are never older than the partition.  Errors of storage and store become RequestErrors here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from bmq.broker.partition import Duplicate
+from bmq.broker.recompress import Recompressor, RecompressQueue, is_needed
+from bmq.broker.searches import SearchedLog, Searches
+from bmq.broker.shared import Shared
+from bmq.broker.transitions import State
+from bmq.broker.writer import PartitionWriter
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records import Appended, Batch, check_batch, parse_batch
+from bmq.meta.kv import KvError
+from bmq.meta.ownership import PartitionRecord
+from bmq.storage.checkpoint import ProducerState
+from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.log import walk
+from bmq.storage.reader import LiveSegment
+
+T = TypeVar("T")
+TO_WATERMARK = -1
+"""Kafka's DeleteRecords: everything that is there."""
+
+
+class PartitionOwner:
+    """Around one ``PartitionWriter``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
+
+    __slots__ = ("_queue", "_recompressor", "_searches", "_shared", "_size", "_writer", "key")
+
+    def __init__(self, shared: Shared, writer: PartitionWriter, searches: Searches, recompressor: Recompressor) -> None:
+        self.key: PartitionKey = writer.partition.key
+        self._shared = shared
+        self._writer = writer
+        self._searches = searches
+        self._recompressor = recompressor
+        self._queue: RecompressQueue | None = None
+        self._size: LogSize | None = None
+
+    def __repr__(self) -> str:
+        return f"<PartitionOwner {self._writer!r}>"
+
+    @property
+    def epoch(self) -> int:
+        return self._writer.partition.epoch
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer.partition.state is State.WRITE
+
+    @property
+    def log_start(self) -> int:
+        return self._writer.partition.log_start
+
+    @property
+    def high_watermark(self) -> int:
+        return self._writer.partition.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The watermark: there are no transactions yet."""
+        return self._writer.partition.high_watermark
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self._writer.partition.config.rules.max_message_bytes
+
+    @property
+    def live(self) -> LiveSegment | None:
+        segment = self._writer.partition.current
+        if segment is None:
+            return None
+        # Flush by flush the three move together: the watermark is the end of the segment's last flushed batch.
+        return LiveSegment(segment.entry.name, segment.flushed, self._writer.partition.high_watermark, segment.index)
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    @property
+    def has_room(self) -> bool:
+        return self._writer.has_room and (self._queue is None or self._queue.budget.has_room)
+
+    async def room(self) -> None:
+        """Until there is room, or the partition has left WRITE."""
+        while self.is_open and not self.has_room:
+            await self._writer.room()
+            if self._queue is not None:
+                await self._queue.budget.room()
+
+    def append(self, data: memoryview, *, acks_all: bool) -> Appended | asyncio.Future[Appended]:
+        """Accept the one batch in ``data``; its bytes are ours from here on.
+
+        A future that is done once the batch is flushed; without ``acks_all`` the answer at once, unless the batch has
+        to go through another codec first.  RequestError with Kafka's code when it is refused, now or in the future.
+        """
+        batch = parse_batch(data)
+        compression = self._writer.partition.config.compression
+        if self._queue or is_needed(batch, compression):
+            return self._recompress(batch, acks_all=acks_all)
+        return self._accept(batch, acks_all)
+
+    def append_internal(self, data: memoryview) -> asyncio.Future[int]:
+        """A batch of our own (a coordinator's): control batches, any size and internal producer ids are allowed."""
+        return self._writer.append(data, is_internal=True)
+
+    def _accept(self, batch: Batch, acks_all: bool) -> Appended | asyncio.Future[Appended]:
+        accepted = self._writer.accept(batch)
+        if acks_all:
+            return self._writer.when_flushed(accepted, self._appended)
+        if isinstance(accepted, Duplicate):
+            return self._appended(accepted.base_offset, accepted.timestamp)
+        return self._appended(batch.base_offset, batch.max_timestamp)
+
+    def _appended(self, base_offset: int, timestamp: int) -> Appended:
+        partition = self._writer.partition
+        return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
+
+    def _recompress(self, batch: Batch, *, acks_all: bool) -> asyncio.Future[Appended]:
+        """Checked before it is decompressed, and again as it then is: its size may have grown past the limit."""
+        config = self._writer.partition.config
+        check_batch(batch, config.rules, self._shared.clock.now_ms())
+        if self._queue is None:
+            shared = self._shared
+            self._queue = RecompressQueue(
+                self._recompressor, self._accept, self._writer.spawn, shared.budget, shared.config.buffer_bytes
+            )
+        return self._queue.put(batch, config.compression, acks_all=acks_all)
+
+    # ---------------------------------------------------------------------------------------------------- questions
+
+    def producers(self) -> Sequence[ProducerState]:
+        """Those known from flushed batches."""
+        return self._writer.partition.producers.snapshot()
+
+    async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Kafka's OffsetForLeaderEpoch (``LeaderEpochFileCache.endOffsetFor``): (largest epoch at or below, where the
+        next one begins), the watermark for our own; (-1, -1) for an epoch that is yet to come."""
+        if not 0 <= epoch <= self.epoch:
+            return -1, -1
+        end = self.high_watermark
+        if epoch < self.epoch:
+            found = await self._search(lambda log: log.end_of_epoch(epoch, end, self.live))
+            if found is not None:
+                return found
+        return epoch, end
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int]:
+        """(offset, timestamp) of the first record with the largest timestamp; (-1, -1) of an empty log."""
+        start, end, live = self.log_start, self.high_watermark, self.live
+        if start == end:
+            return -1, -1
+        found = await self._search(lambda log: log.offset_of_max_timestamp(start, end, live))
+        return (-1, -1) if found is None else (found.offset, found.timestamp)
+
+    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after ``timestamp``; None when there is none."""
+        start, end, live = self.log_start, self.high_watermark, self.live
+        if start == end:
+            return None
+        found = await self._search(
+            lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, live=live)
+        )
+        return None if found is None else (found.offset, found.timestamp)
+
+    async def _search(self, ask: Callable[[SearchedLog], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await ask(self._searches.log(self.key, self._writer.path))
+        except StorageError as error:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    async def delete_before(self, offset: int) -> int:
+        """Kafka's DeleteRecords: the new log start.  ``TO_WATERMARK`` deletes everything that is there.
+
+        OFFSET_OUT_OF_RANGE past the watermark; retriable when storage or store do not answer.
+        """
+        wanted = self.high_watermark if offset == TO_WATERMARK else offset
+        if wanted < 0:
+            raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is negative")
+        try:
+            await self._writer.delete_before(wanted)
+        except KvError as error:  # it is done, but nobody can say whether we were still the owner
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
+        return self.log_start
+
+    async def log_bytes(self) -> int:
+        """Bytes on storage from the log start on, as Kafka counts a replica: whole segments."""
+        partition = self._writer.partition
+        if self._size is None or self._size.log_start != partition.log_start:
+            self._size = LogSize(partition.log_start)
+        try:
+            return await self._size.count(self._shared.fs, self._writer)
+        except StorageError as error:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+class LogSize:
+    """Bytes of a log, counted as it grows: listed only when a segment was registered or closed since, and only what
+    is new."""
+
+    __slots__ = ("_closed", "_counted_to", "_is_settled", "_open", "_record", "log_start")
+
+    def __init__(self, log_start: int) -> None:
+        self.log_start = log_start
+        self._record: PartitionRecord | None = None
+        self._counted_to: SegmentName | None = None
+        self._closed = 0  # bytes up to there
+        self._open = 0  # behind it, as far as the folder tells
+        self._is_settled = False  # the newest segment is closed
+
+    async def count(self, fs: FileSystem, writer: PartitionWriter) -> int:
+        partition = writer.partition
+        if partition.record is not self._record or (partition.current is None and not self._is_settled):
+            await self._list(fs, writer, partition.record)
+        current = partition.current
+        return self._closed + max(self._open, current.flushed if current is not None else 0)
+
+    async def _list(self, fs: FileSystem, writer: PartitionWriter, record: PartitionRecord) -> None:
+        """What may still be open has a length that the namespace may not know: it is counted again the next time."""
+        unclosed = {entry.name for entry in record.segments if not entry.is_closed}
+        counted_to, closed, opened, is_settled = self._counted_to, self._closed, 0, True
+        async with aclosing(walk(fs, writer.path, counted_to)) as listing:
+            async for listed in listing:
+                is_below = listed.end is not None and listed.end <= self.log_start
+                if not listed.is_live or is_below or listed.name == self._counted_to:
+                    continue
+                is_settled = listed.has_idx
+                if listed.end is None or listed.name in unclosed or opened:
+                    opened += listed.length
+                else:
+                    counted_to, closed = listed.name, closed + listed.length
+        self._counted_to, self._closed, self._open = counted_to, closed, opened
+        self._record, self._is_settled = record, is_settled

@@ -1,0 +1,137 @@
+"""Searches in partitions' logs for their owners: by timestamp, by leader epoch, and how many bytes there are.
+
+None of this is kept for a partition that nobody asks about; what is kept costs a name a segment, for at most
+``LOGS_MAX`` partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from itertools import islice
+
+from bmq.core.model import PartitionKey
+from bmq.storage.filesystem import NoSuchFile
+from bmq.storage.index import SegmentIndex
+from bmq.storage.layout import PartitionPath
+from bmq.storage.log import Extent
+from bmq.storage.reader import REFRESHES_MAX, Found, LiveSegment, LogReader, Walk
+from bmq.storage.readpool import Facts, ReadPool
+
+LOGS_MAX = 1_000
+
+
+class SearchedLog:
+    """One partition's log.  ``end`` is always a high watermark that the caller has from its owner now; ``start`` the
+    log start."""
+
+    def __init__(self, pool: ReadPool, path: PartitionPath) -> None:
+        self._pool = pool
+        self._path = path
+        self.reader = LogReader(pool, path)
+        self._largest: dict[tuple[Extent, int], int] = {}  # timestamps of closed segments, from an offset on
+
+    async def end_of_epoch(self, epoch: int, end: int, live: LiveSegment | None) -> tuple[int, int] | None:
+        """(largest epoch at or below, where the next one begins); None when no later epoch has a segment.
+
+        A segment's name carries its epoch, and only segments of one epoch are ever joined: the names are the history.
+        Below the oldest that is left it is the epoch asked for, as in Kafka's ``LeaderEpochFileCache.endOffsetFor``.
+        """
+        segments = self.reader.segments
+        await segments.cover(end, live.name if live is not None else None)
+        found = epoch
+        for extent in segments.between(0, end):
+            if extent.name.epoch > epoch:
+                return found, extent.name.base
+            found = extent.name.epoch
+        return None
+
+    async def offset_of_max_timestamp(self, start: int, end: int, live: LiveSegment | None) -> Found | None:
+        """The first record with the largest timestamp; None when there is none."""
+        for attempt in range(REFRESHES_MAX + 1):
+            await self.reader.segments.cover(end, live.name if live is not None else None)
+            try:
+                largest = await self._largest_in(start, end, live)
+            except NoSuchFile:  # joined or deleted meanwhile: the names are read again
+                if attempt == REFRESHES_MAX:
+                    raise
+            else:
+                break
+        if largest < 0:
+            return None
+        return await self.reader.offset_for_timestamp(largest, end, start_offset=start, live=live)
+
+    async def _largest_in(self, start: int, end: int, live: LiveSegment | None) -> int:
+        if len(self._largest) > 2 * len(self.reader.segments) + 16:
+            self._largest.clear()  # segments deleted or joined since
+        largest = -1
+        extents = self.reader.segments.between(start, end)
+        while window := list(islice(extents, self._pool.config.parallel_indexes)):
+            found = await asyncio.gather(
+                *(self._largest_of(extent, start, end, live) for extent in window), return_exceptions=True
+            )
+            for extent, outcome in zip(window, found, strict=True):
+                if isinstance(outcome, NoSuchFile):
+                    await self.reader.segments.refresh(extent.name)
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                largest = max(largest, outcome)
+        return largest
+
+    async def _largest_of(self, extent: Extent, start: int, end: int, live: LiveSegment | None) -> int:
+        """By the segment's index when that speaks of just these records, else by stepping over their headers."""
+        start = max(start, extent.name.base)
+        is_whole = start == extent.name.base
+        if live is not None and live.name == extent.name:
+            if is_whole:
+                return live.index.max_timestamp
+            return await self._walk(
+                extent, Facts(live.index, live.end_offset, live.position, is_ours=False), start, end
+            )
+        known = self._largest.get((extent, start))
+        if known is not None:
+            return known
+        checkpoint = await self._pool.index(self._path.idx(extent.name))
+        if checkpoint is None:
+            facts = Facts(SegmentIndex(), extent.name.base, 0, is_ours=False)
+            largest = await self._walk(extent, facts, start, end)
+        elif is_whole and checkpoint.end_offset == (end if extent.end is None else extent.end):
+            largest = checkpoint.max_timestamp
+        else:
+            index = SegmentIndex(entries=checkpoint.index)
+            facts = Facts(index, checkpoint.end_offset, checkpoint.position, is_ours=False)
+            largest = await self._walk(extent, facts, start, end)
+        if extent.end is not None:
+            self._largest[extent, start] = largest
+        return largest
+
+    async def _walk(self, extent: Extent, facts: Facts, start: int, end: int) -> int:
+        stop = end if extent.end is None else min(end, extent.end)
+        begin = facts.start_for(start, extent.name.base)
+        walk = Walk(self._pool, self._path.log(extent.name), facts, begin, stop, end)
+        largest = -1
+        while await walk.step():
+            if walk.next_offset > start:
+                largest = max(largest, walk.max_timestamp)
+        return largest
+
+
+class Searches:
+    """Of one process: the logs asked about last."""
+
+    def __init__(self, pool: ReadPool) -> None:
+        self._pool = pool
+        self._logs: OrderedDict[PartitionKey, SearchedLog] = OrderedDict()
+
+    def log(self, key: PartitionKey, path: PartitionPath) -> SearchedLog:
+        log = self._logs.get(key)
+        if log is None:
+            log = self._logs[key] = SearchedLog(self._pool, path)
+            if len(self._logs) > LOGS_MAX:
+                self._logs.popitem(last=False)
+        else:
+            self._logs.move_to_end(key)
+        return log
+
+    def forget(self, key: PartitionKey) -> None:
+        self._logs.pop(key, None)

@@ -1,0 +1,422 @@
+"""Which partitions are open, in what order they are opened, and what happens when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from bmq.broker.assigned import BACKGROUND_PARALLEL
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.log_config import log_config
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records import BatchRules
+from bmq.meta.memory import KvFaults
+from bmq.meta.registration import broker_key
+from bmq.storage.memory import Faults
+from tests.simulation.loop import run
+from tests.unit.broker.world import World, batch, idempotent, world
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+
+    run(main())
+
+
+def refusal(outcome: BaseException | None) -> ErrorCode:
+    assert isinstance(outcome, RequestError)
+    return outcome.code
+
+
+def test_all_are_opened_in_the_background() -> None:
+    """A few at a time, without anybody asking."""
+
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(latency_s=0.01)
+        w.topic("orders", 50)
+        most = 0
+        while sum(event[0] == "opened" for event in w.tails.told) < 50:
+            most = max(most, len(w.assigned._opening))
+            await asyncio.sleep(0.001)
+        assert most == BACKGROUND_PARALLEL
+        order = [event[1] for event in w.tails.told]
+        assert all(abs(at - number) <= BACKGROUND_PARALLEL for at, number in enumerate(order)), "as they were assigned"
+
+    play(story)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_a_segment_has_as_many_copies_as_its_topic_asks_for(copies: int) -> None:
+    async def story(w: World) -> None:
+        topic = w.topic("orders", assign=False)
+        config = log_config(topic.configs, copies)
+        w.assigned.assign(w.path(), w.key(), config)
+        await w.owner()
+        await w.produce_one(batch())
+        files = w.storage.namespace.files.values()
+        (segment,) = (file for file in files if "/topics/" in w.storage.namespace.path_of(file) and file.replicas)
+        assert len(segment.replicas) == copies
+
+    play(story)
+
+
+@pytest.mark.parametrize("ask", ["wait", "get"])
+def test_whoever_asks_goes_first(ask: str) -> None:
+    """The last of 1,000 is open long before the others; a fetch only ever calls ``get``."""
+
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(latency_s=0.01)
+        w.topic("orders", 1000)
+        key = w.key("orders", 999)
+        if ask == "wait":
+            await w.assigned.wait(key, 5.0)
+        else:
+            assert w.assigned.get(key) is None
+            await asyncio.sleep(0.1)
+        assert w.assigned.get(key) is not None
+        assert len(w.tails.told) < 30
+
+    play(story)
+
+
+def test_a_request_goes_before_a_flood_of_looks() -> None:
+    """One Metadata answer looks at every partition there is; a produce must not stand behind them all."""
+
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(latency_s=0.01)
+        w.topic("orders", 1000)
+        for number in range(1000):
+            w.assigned.get(w.key("orders", number))
+        await w.assigned.wait(w.key("orders", 999), 5.0)
+        assert len(w.tails.told) < 50
+
+    play(story)
+
+
+def test_many_that_are_wanted_open_at_full_width() -> None:
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(latency_s=0.01)
+        w.topic("orders", 100)
+        asking = [asyncio.ensure_future(w.assigned.wait(w.key("orders", number), 5.0)) for number in range(100)]
+        await asyncio.sleep(0.005)
+        assert len(w.assigned._opening) == 8
+        await asyncio.gather(*asking)
+
+    play(story, broker=BrokerConfig(open_parallel=8))
+
+
+def test_who_is_told_finds_it_at_once() -> None:
+    """A fetch is woken by ``opened`` and asks in the same turn: hearing "not here" it would park again."""
+    found: list[bool] = []
+
+    async def story(w: World) -> None:
+        w.tails.opened = lambda key, *_: found.append(w.assigned.get(key) is not None)  # type: ignore[method-assign]
+        w.topic("orders", 3)
+        for number in range(3):
+            await w.owner("orders", number)
+        assert found == [True] * 3
+
+    play(story)
+
+
+def test_a_wait_ends_with_a_retriable_error() -> None:
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(unavailable=1.0)
+        w.topic()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(RequestError) as late:
+            await w.assigned.wait(w.key(), 2.0)
+        assert (refusal(late.value), asyncio.get_running_loop().time()) == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            began + 2.0,
+        )
+        w.kv.faults = KvFaults()
+        await w.assigned.wait(w.key(), 2.0)
+        w.topic("unassigned", assign=False)
+        with pytest.raises(RequestError) as nobody:
+            await w.assigned.wait(w.key("unassigned"), 2.0)
+        assert refusal(nobody.value) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert w.assigned.get(w.key("unassigned")) is None
+
+    play(story)
+
+
+def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> None:
+    """AutoMQ #3177: hours of it, then everything opens without anybody asking again."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 4)
+        for number in range(4):
+            await w.produce_one(batch(), number)
+        w.broker.shared.alarms.close()  # kill -9
+        w.fs.crash()
+        w.kv.crash()
+        await w.start()
+        w.storage.faults = Faults(unavailable=1.0)
+        w.assign()
+        await asyncio.sleep(2 * 3600)
+        w.storage.faults = Faults()
+        await asyncio.sleep(30)
+        for number in range(4):
+            owner = w.assigned.get(w.key("orders", number))
+            assert owner is not None
+            assert (owner.high_watermark, owner.epoch) == (1, 2)
+
+    play(story)
+
+
+def test_a_lost_partition_is_opened_again() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        first = await w.owner()
+        await w.produce_one(batch())
+        w.broker._fence_all()
+        assert w.assigned.get(w.key()) is None
+        second = await w.owner()
+        assert (second.epoch, second.high_watermark, first.is_open) == (2, 1, False)
+        await asyncio.sleep(5)  # the broker forgets the old one, not the new
+        assert w.assigned.get(w.key()) is second
+        assert [event[0] for event in w.tails.told] == ["opened", "flushed", "closed", "opened"]
+
+    play(story)
+
+
+def test_a_lost_lease_is_taken_again() -> None:
+    """The store forgot us (a machine that slept): everything is fenced, then owned anew by a registered broker."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 3)
+        for number in range(3):
+            await w.produce_one(batch(), number)
+        w.kv.faults = KvFaults(unavailable=1.0)
+        await asyncio.sleep(300)
+        w.kv.faults = KvFaults()
+        await asyncio.sleep(30)
+        assert [event[0] for event in w.tails.told].count("closed") == 3
+        for number in range(3):
+            assert (await w.produce_one(batch(), number)).base_offset == 1
+        assert await w.kv.get(broker_key("bmq", "b1")) is not None
+        assert not w.broker.is_lost
+
+    play(story)
+
+
+def test_a_partition_that_another_broker_takes_again_and_again() -> None:
+    """Back-off between tries is bounded, and grows."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.owner()
+        times = []
+        loop = asyncio.get_running_loop()
+        opening = w.broker.open
+
+        async def refuse(*_: Any) -> Any:
+            times.append(loop.time())
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced at once")
+
+        w.broker.open = refuse  # type: ignore[method-assign, assignment]
+        w.broker._fence_all()
+        await asyncio.sleep(20)
+        waits = [round(after - before, 1) for before, after in pairwise(times)]
+        assert waits[:5] == [0.2, 0.4, 0.8, 1.6, 2.0]
+        assert set(waits[5:]) == {2.0}
+        w.broker.open = opening  # type: ignore[method-assign]
+        assert (await w.owner()).epoch == 2
+
+    play(story)
+
+
+def test_offline_waits_for_an_operator() -> None:
+    """Said at once and with the reason, as a storage error; not tried again."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        for number in range(3):
+            await w.produce_one(batch(b"%d" % number * 100))
+        await asyncio.sleep(5)
+        owner = await w.owner()
+        live = owner.live
+        assert live is not None
+        w.broker.shared.alarms.close()  # kill -9
+        w.fs.crash()
+        w.kv.crash()
+        await w.start()
+        await w.fs.delete(w.path().log(live.name))
+        w.assign()
+        for _ in range(2):
+            with pytest.raises(RequestError) as offline:
+                await w.assigned.wait(w.key(), 60.0)
+            assert refusal(offline.value) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert "offline" in offline.value.message
+        assert asyncio.get_running_loop().time() < 60
+        assert w.assigned.get(w.key()) is None
+        assert (await w.produce_one(batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    play(story)
+
+
+def test_assign_is_idempotent_and_reconfigures() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        w.assign()
+        owner = await w.owner()
+        assert (await w.produce_one(batch(b"x" * 500))).error_code == 0
+        w.assigned.assign(w.path(), w.key(), LogConfig(rules=BatchRules(max_message_bytes=100)))
+        assert (await w.produce_one(batch(b"x" * 500))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert w.assigned.get(w.key()) is owner
+        assert len(w.assigned) == 1
+        assert [event[0] for event in w.tails.told] == ["opened", "flushed"]
+
+    play(story)
+
+
+def test_a_config_that_changes_while_it_opens() -> None:
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(latency_s=0.1)
+        w.topic("orders", 5)
+        await asyncio.sleep(0.05)
+        small = LogConfig(rules=BatchRules(max_message_bytes=100))
+        for number in range(5):
+            w.assigned.assign(w.path("orders", number), w.key("orders", number), small)
+        for number in range(5):
+            assert (await w.owner("orders", number)).max_message_bytes == 100
+
+    play(story)
+
+
+def test_withdraw() -> None:
+    """At once for whoever asks; what was accepted is flushed and answered first."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(idempotent(0))
+        w.storage.faults = Faults(ack_s=(0.5, 0.5))
+        sent = w.produce({("orders", 0): idempotent(1)})
+        await asyncio.sleep(0)
+        task = w.assigned.withdraw(w.key())
+        assert w.assigned.get(w.key()) is None
+        await task
+        assert (await sent)[0].base_offset == 1
+        assert w.broker.get(w.key()) is None
+        assert w.broker._departed
+        await w.assigned.withdraw(w.key())  # once more does no harm
+        w.assign()
+        assert (await w.owner()).high_watermark == 2
+
+    play(story)
+
+
+def test_a_pipeline_that_does_not_close_holds_nobody_up() -> None:
+    """A datanode hangs just when the last segment is closed: its file is taken over, and the hand-over ends."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(batch())
+        w.storage.faults = Faults(hung_ack=1.0)
+        task = w.assigned.withdraw(w.key())
+        await asyncio.sleep(w.broker.config.close_timeout_ms / 1000 - 1)
+        assert not task.done()
+        w.storage.faults = Faults()
+        async with asyncio.timeout(5):
+            await task
+        w.assign()
+        assert (await w.owner()).high_watermark == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+def test_storage_that_is_gone_does_not_keep_a_broker_from_leaving(is_withdrawn: bool) -> None:
+    """The only datanode that holds the segment has died.  When it is back, the next broker finds every record."""
+
+    async def story(w: World) -> None:
+        topic = w.topic("orders", assign=False)
+        w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 1))
+        await w.produce_one(batch())
+        files = w.storage.namespace.files.values()
+        (node,) = (r.node.name for f in files if "/topics/" in w.storage.namespace.path_of(f) for r in f.replicas)
+        w.storage.kill_datanode(node)
+        if is_withdrawn:
+            w.assigned.withdraw(w.key())
+        async with asyncio.timeout(w.broker.config.handover_ms / 1000 + 60):
+            await w.stop()
+        w.storage.start_datanode(node)
+        await w.start()
+        w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 1))
+        assert (await w.owner()).high_watermark == 1
+
+    play(story)
+
+
+def test_withdraw_of_a_deleted_topic_leaves_nothing() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(batch())
+        await w.assigned.withdraw(w.key(), is_deleted=True)
+        assert not w.broker._departed
+        assert len(w.assigned) == len(w.broker) == 0
+        assert not w.assigned._leaving
+
+    play(story)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.15, 0.3])
+def test_withdraw_while_it_opens_and_assign_again(after_s: float) -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", 3)
+        await w.produce_one(batch())
+        await w.assigned.withdraw(w.key())
+        w.kv.faults = KvFaults(latency_s=0.1)
+        w.assign()
+        waiting = asyncio.ensure_future(w.assigned.wait(w.key(), 10.0))
+        await asyncio.sleep(after_s)
+        leaving = w.assigned.withdraw(w.key())
+        outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
+        if isinstance(outcome, RequestError):
+            assert outcome.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        w.assign()  # before it has left
+        owner = await w.owner()
+        assert owner.high_watermark == 1
+        assert leaving.done()
+        await asyncio.sleep(5)
+        assert w.assigned.get(w.key()) is owner
+
+    play(story)
+
+
+def test_close_refuses_those_who_wait() -> None:
+    async def story(w: World) -> None:
+        w.kv.faults = KvFaults(unavailable=1.0)
+        w.topic("orders", 3)
+        waiting = [asyncio.ensure_future(w.assigned.wait(w.key("orders", number), 60.0)) for number in range(3)]
+        held = w.produce({("orders", 1): batch()})
+        await asyncio.sleep(1)
+        await w.assigned.close()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {refusal(each) for each in outcomes if isinstance(each, BaseException)} == {
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        }
+        assert (await held)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        w.kv.faults = KvFaults()
+
+    play(story)
+
+
+def test_an_idle_partition_has_no_task_and_no_timer() -> None:
+    async def story(w: World) -> None:
+        before = len(asyncio.all_tasks())
+        w.topic("orders", 100)
+        for number in range(100):
+            await w.owner("orders", number)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == before
+        assert not w.broker.shared.alarms._heap
+
+    play(story)

@@ -1,0 +1,87 @@
+"""A topic's configs under Kafka's names become what its partitions follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.broker.config import LogConfig
+from bmq.broker.log_config import log_config
+from bmq.core.compression import Compression
+from bmq.core.config import NodeConfig
+from bmq.core.records import BatchRules
+from bmq.meta.topic_configs import effective
+
+
+def test_the_defaults_are_kafkas() -> None:
+    assert log_config({}, 3) == LogConfig()
+    assert log_config(effective({}, NodeConfig(), {}, {}), 3) == LogConfig()
+
+
+def test_every_config() -> None:
+    values = {
+        "segment.bytes": "1048576",
+        "segment.ms": "60000",
+        "retention.ms": "-1",
+        "retention.bytes": "123",
+        "file.delete.delay.ms": "7",
+        "index.interval.bytes": "4096",
+        "flush.mode": "hsync",
+        "compression.type": "zstd",
+        "compression.zstd.level": "5",
+        "max.message.bytes": "99",
+        "message.timestamp.type": "LogAppendTime",
+        "message.timestamp.before.max.ms": "11",
+        "message.timestamp.after.max.ms": "12",
+    }
+    assert log_config(effective(values, NodeConfig(), {}, {}), 3) == LogConfig(
+        segment_bytes=1048576,
+        segment_ms=60000,
+        retention_ms=-1,
+        retention_bytes=123,
+        file_delete_delay_ms=7,
+        index_interval_bytes=4096,
+        flush_sync=True,
+        compression=Compression("zstd", 5),
+        rules=BatchRules(
+            max_message_bytes=99, log_append_time=True, timestamp_before_max_ms=11, timestamp_after_max_ms=12
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "expires"), [("delete", True), ("compact", False), ("compact,delete", True), ("delete, compact", True)]
+)
+def test_compacted_topics_expire_only_with_delete(policy: str, expires: bool) -> None:
+    config = log_config({"cleanup.policy": policy, "retention.ms": "5", "retention.bytes": "6"}, 3)
+    assert (config.retention_ms, config.retention_bytes) == ((5, 6) if expires else (-1, -1))
+
+
+@pytest.mark.parametrize(
+    ("name", "compression"),
+    [
+        ("producer", None),
+        ("uncompressed", Compression("none")),
+        ("gzip", Compression("gzip", -1)),
+        ("snappy", Compression("snappy")),
+        ("lz4", Compression("lz4", 9)),
+        ("zstd", Compression("zstd", 3)),
+    ],
+)
+def test_compression(name: str, compression: Compression | None) -> None:
+    assert log_config({"compression.type": name}, 3).compression == compression
+    assert log_config(effective({"compression.type": name}, NodeConfig(), {}, {}), 3).compression == compression
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "long"),
+        ("flush.mode", "fsync"),
+        ("compression.type", "brotli"),
+        ("message.timestamp.type", "createtime"),
+        ("segment.bytes", "1"),
+    ],
+)
+def test_wrong_values_are_named(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        log_config({name: value}, 3)

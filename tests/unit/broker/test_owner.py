@@ -1,0 +1,537 @@
+"""The owner's side of the seam: properties, questions, what tails are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from kafka.protocol.admin import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.owner import LogSize, PartitionOwner
+from bmq.broker.writer import PartitionWriter
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import SegmentName
+from bmq.core.records import CONTROL
+from bmq.meta.memory import KvFaults
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.filesystem import FileStatus
+from bmq.storage.memory import Faults, MemoryFileSystem
+from tests.simulation.loop import run
+from tests.unit.broker.world import World, batch, idempotent, world
+
+if TYPE_CHECKING:
+    from bmq.broker.assigned import Assigned
+    from bmq.broker.shared import Tails as BrokerTails
+    from bmq.proxy.owners import Owner, Owners, Tails
+
+    def is_an_owner(owner: PartitionOwner) -> Owner:
+        """mypy holds the broker to the proxy's seam here."""
+        return owner
+
+    def are_owners(assigned: Assigned) -> Owners:
+        return assigned
+
+    def are_tails(tails: Tails) -> BrokerTails:
+        return tails
+
+
+ROLLING = BrokerConfig(block_bytes=1 << 20, idle_close_ms=1000)
+T0 = 1_700_000_000_000
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+
+    run(main())
+
+
+async def fill(w: World, *timestamps: int, rolls_every: int = 0) -> None:
+    """One record a batch; with ``rolls_every`` so many batches a segment."""
+    for number, timestamp in enumerate(timestamps):
+        assert (await w.produce_one(batch(base_timestamp=T0 + timestamp))).error_code == 0
+        if rolls_every and (number + 1) % rolls_every == 0:
+            await asyncio.sleep(3)  # it closes as idle
+
+
+# ------------------------------------------------------------------------------------------------------- properties
+
+
+def test_properties_follow_the_partition() -> None:
+    async def story(w: World) -> None:
+        w.topic(max_message_bytes="5000")
+        owner = await w.owner()
+        assert (owner.epoch, owner.log_start, owner.high_watermark, owner.last_stable_offset) == (1, 0, 0, 0)
+        assert (owner.is_open, owner.has_room, owner.max_message_bytes) == (True, True, 5000)
+        assert owner.live is None
+        await w.produce_one(batch(count=3))
+        assert (owner.high_watermark, owner.last_stable_offset) == (3, 3)
+        live = owner.live
+        assert live is not None
+        assert (live.end_offset, live.position) == (3, len(batch(count=3)))
+        w.storage.faults = Faults(ack_s=(1.0, 1.0))
+        later = w.produce({("orders", 0): batch()})
+        await asyncio.sleep(0.5)
+        assert owner.live == live, "position and end offset are those of one flush"
+        await later
+        assert owner.live is not None
+        assert owner.live.end_offset == 4
+        w.broker._fence_all()
+        assert not owner.is_open
+
+    play(story)
+
+
+def test_internal_appends() -> None:
+    """What a coordinator's shard writes: control batches and internal producers, answered with the base offset."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await w.owner()
+        await w.produce_one(batch(count=5))
+        barrier = batch(attributes=CONTROL, producer_id=-9, producer_epoch=3, base_sequence=0)
+        assert await owner.append_internal(memoryview(barrier)) == 5
+        await w.broker.move(w.key())
+        with pytest.raises(RequestError) as refused:
+            owner.append_internal(memoryview(batch()))
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(story)
+
+
+def test_tails_are_told_in_order() -> None:
+    """One call a flush; nothing after ``closed``, although the hand-over still flushes."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await w.owner()
+        await w.produce_one(batch(count=2))
+        w.storage.faults = Faults(ack_s=(0.5, 0.5))
+        sent = [w.produce({("orders", 0): batch()}) for _ in range(3)]
+        await asyncio.gather(*sent)
+        await owner.delete_before(3)
+        late = w.produce({("orders", 0): batch()})
+        await asyncio.sleep(0.01)
+        await w.assigned.withdraw(w.key())
+        assert (await late)[0].base_offset == 5
+        assert w.tails.told == [
+            ("opened", 0, 1, 0, 0),
+            ("flushed", 0, [0], 2),
+            ("flushed", 0, [2, 3, 4], 5),
+            ("log start", 0, 3),
+            ("closed", 0),
+        ]
+        w.assign()
+        await w.owner()
+        assert w.tails.told[-1] == ("opened", 0, 2, 3, 6)
+
+    play(story)
+
+
+def test_without_tails() -> None:
+    async def story(w: World) -> None:
+        w.broker.shared.tails = None
+        w.topic()
+        assert (await w.produce_one(batch())).base_offset == 0
+        await (await w.owner()).delete_before(1)
+        assert not w.tails.told
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------ ListOffsets
+
+
+async def offsets(
+    w: World, *timestamps: int, version: int = 11, epoch: int = -1, partition: int = 0, timeout_ms: int = 1000
+) -> list[Any]:
+    """(error, offset, timestamp, leader epoch) for each."""
+    Topic = ListOffsetsRequest.ListOffsetsTopic
+    found = []
+    for timestamp in timestamps:
+        part = Topic.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp, max_num_offsets=1
+        )
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=1, topics=[Topic(name="orders", partitions=[part])], timeout_ms=timeout_ms
+        )
+        response = await w.call(request, ListOffsetsResponse, version)
+        ((answer,),) = [topic.partitions for topic in response.topics]
+        name = ErrorCode(answer.error_code).name
+        found.append((name, answer.offset, answer.timestamp, answer.leader_epoch))
+    return found
+
+
+def test_list_offsets() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        assert await offsets(w, -1, -2, -3, T0) == [
+            ("NONE", 0, -1, 1),
+            ("NONE", 0, -1, 1),
+            ("NONE", -1, -1, -1),
+            ("NONE", -1, -1, -1),
+        ]
+        await fill(w, 0, 100, 50, 300, 200, rolls_every=2)
+        assert await offsets(w, -1, -2, -4, -5, -6) == [
+            ("NONE", 5, -1, 1),
+            ("NONE", 0, -1, -1),
+            ("NONE", 0, -1, -1),
+            ("NONE", -1, -1, -1),
+            ("NONE", -1, -1, -1),
+        ]
+        assert await offsets(w, T0 + 1, T0 + 101, T0 + 301, 0) == [
+            ("NONE", 1, T0 + 100, -1),
+            ("NONE", 3, T0 + 300, -1),
+            ("NONE", -1, -1, -1),
+            ("NONE", 0, T0, -1),
+        ]
+        assert await offsets(w, -3) == [("NONE", 3, T0 + 300, -1)]
+
+    play(story, broker=ROLLING)
+
+
+@pytest.mark.parametrize("rolls_every", [0, 1, 2, 3])
+@pytest.mark.parametrize("log_start", range(6))
+def test_max_timestamp_in_what_is_left(rolls_every: int, log_start: int) -> None:
+    """Whatever the segments, and however far the log start has moved into one."""
+    timestamps = [500, 100, 400, 50, 300, 200]
+
+    async def story(w: World) -> None:
+        w.topic()
+        await fill(w, *timestamps, rolls_every=rolls_every)
+        owner = await w.owner()
+        await owner.delete_before(log_start)
+        largest = max(timestamps[log_start:])
+        for _ in range(2):  # found, then remembered
+            assert await owner.offset_of_max_timestamp() == (timestamps.index(largest), T0 + largest)
+        await fill(w, 900)
+        assert await owner.offset_of_max_timestamp() == (6, T0 + 900)
+        await owner.delete_before(-1)
+        assert await owner.offset_of_max_timestamp() == (-1, -1)
+
+    play(story, broker=ROLLING)
+
+
+def test_list_offsets_refusals() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await w.owner()
+        assert (await offsets(w, -3, version=6))[0][0] == "UNSUPPORTED_VERSION"
+        assert (await offsets(w, -4, version=7))[0][0] == "UNSUPPORTED_VERSION"
+        assert (await offsets(w, -5, version=8))[0][0] == "UNSUPPORTED_VERSION"
+        assert (await offsets(w, -6, version=10))[0][0] == "UNSUPPORTED_VERSION"
+        assert (await offsets(w, -7))[0][0] == "UNSUPPORTED_VERSION"
+        assert (await offsets(w, -1, epoch=0))[0][0] == "FENCED_LEADER_EPOCH"
+        assert (await offsets(w, -1, epoch=2))[0][0] == "UNKNOWN_LEADER_EPOCH"
+        assert (await offsets(w, -1, epoch=1))[0][0] == "NONE"
+        assert (await offsets(w, -1, partition=1))[0][0] == "UNKNOWN_TOPIC_OR_PARTITION"
+        for version in range(1, 12):
+            assert [each[:2] for each in await offsets(w, -1, -2, version=version)] == [("NONE", 0), ("NONE", 0)]
+
+    play(story)
+
+
+def test_list_offsets_names_a_partition_once() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        Topic = ListOffsetsRequest.ListOffsetsTopic
+        twice = [Topic.ListOffsetsPartition(partition_index=0, timestamp=-1) for _ in range(2)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[Topic(name="orders", partitions=twice)])
+        response = await w.call(request, ListOffsetsResponse, 9)
+        assert [each.error_code for each in response.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
+
+    play(story)
+
+
+def test_a_search_has_a_time_out() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await fill(w, 0, 1, rolls_every=1)
+        w.storage.faults = Faults(call_s=(5.0, 5.0))
+        assert (await offsets(w, T0))[0][0] == "REQUEST_TIMED_OUT"
+        w.storage.faults = Faults(unavailable=1.0)
+        assert (await offsets(w, T0))[0][0] == "KAFKA_STORAGE_ERROR"
+
+    play(story, broker=ROLLING)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_no_time_told_is_no_time_out(timeout_ms: int) -> None:
+    """kafka-python sends 0: what is known is answered, and a slow search gets the time of those who do not say."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await fill(w, 0, 1, rolls_every=1)
+        for version in (10, 11):
+            found = await offsets(w, -1, -2, T0 + 1, version=version, timeout_ms=timeout_ms)
+            assert [each[:2] for each in found] == [("NONE", 2), ("NONE", 0), ("NONE", 1)]
+        w.storage.faults = Faults(call_s=(5.0, 5.0))
+        assert (await offsets(w, T0, timeout_ms=timeout_ms))[0][:2] == ("NONE", 0)
+
+    play(story, broker=ROLLING)
+
+
+# -------------------------------------------------------------------------------------------- OffsetForLeaderEpoch
+
+
+async def end_of_epoch(w: World, epoch: int, *, current: int = -1, version: int = 4) -> tuple[str, int, int]:
+    Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    part = Topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic="orders", partitions=[part])])
+    response = await w.call(request, OffsetForLeaderEpochResponse, version)
+    ((answer,),) = [topic.partitions for topic in response.topics]
+    return ErrorCode(answer.error_code).name, answer.leader_epoch, answer.end_offset
+
+
+def test_epochs_over_restarts() -> None:
+    """Epochs 1, 2 and 4 wrote, 3 did not; Kafka's ``LeaderEpochFileCache.endOffsetFor``."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await fill(w, 0, 1, 2)
+        for number in range(3):
+            await w.stop()
+            await w.start()
+            w.assign()
+            await w.owner()
+            if number != 1:
+                await fill(w, 3, 4)
+        assert (await w.owner()).epoch == 4
+        for version in (2, 3, 4):
+            assert await end_of_epoch(w, 1, version=version) == ("NONE", 1, 3)
+        assert await end_of_epoch(w, 2) == ("NONE", 2, 5)
+        assert await end_of_epoch(w, 3) == ("NONE", 2, 5), "the largest epoch at or below"
+        assert await end_of_epoch(w, 4) == ("NONE", 4, 7), "the owner's own: its watermark"
+        assert await end_of_epoch(w, 0) == ("NONE", 0, 0), "before all that is known: where that begins"
+        assert await end_of_epoch(w, 5) == ("NONE", -1, -1)
+        assert await end_of_epoch(w, -1) == ("NONE", -1, -1)
+        assert (await end_of_epoch(w, 1, current=3))[0] == "FENCED_LEADER_EPOCH"
+        assert (await end_of_epoch(w, 1, current=5))[0] == "UNKNOWN_LEADER_EPOCH"
+
+    play(story)
+
+
+def test_an_epoch_that_wrote_nothing_yet() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await fill(w, 0, 1)
+        await w.stop()
+        await w.start()
+        w.assign()
+        await w.owner()
+        assert await end_of_epoch(w, 1) == ("NONE", 1, 2)
+        assert await end_of_epoch(w, 2) == ("NONE", 2, 2)
+
+    play(story)
+
+
+# ---------------------------------------------------------------------------------------------------- DeleteRecords
+
+
+async def delete(w: World, offset: int, name: str = "orders", **options: Any) -> tuple[str, int]:
+    Topic = DeleteRecordsRequest.DeleteRecordsTopic
+    part = Topic.DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(
+        topics=[Topic(name=name, partitions=[part])], timeout_ms=options.get("timeout_ms", 1000)
+    )
+    response = await w.call(request, DeleteRecordsResponse, options.get("version", 2))
+    ((answer,),) = [topic.partitions for topic in response.topics]
+    return ErrorCode(answer.error_code).name, answer.low_watermark
+
+
+def test_delete_records() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        w.topic("__consumer_offsets")
+        w.topic("compacted", cleanup_policy="compact")
+        w.topic("both", cleanup_policy="compact,delete")
+        await fill(w, *range(10))
+        assert await delete(w, 4) == ("NONE", 4)
+        assert await delete(w, 2, version=0) == ("NONE", 4), "a log start never goes back"
+        assert await delete(w, 11) == ("OFFSET_OUT_OF_RANGE", -1)
+        assert await delete(w, -2) == ("OFFSET_OUT_OF_RANGE", -1)
+        assert await delete(w, -1, version=1) == ("NONE", 10)
+        assert (await offsets(w, -2))[0][1] == 10
+        assert await delete(w, 0, "missing") == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
+        assert await delete(w, 0, "__consumer_offsets") == ("INVALID_TOPIC_EXCEPTION", -1)
+        assert await delete(w, 0, "compacted") == ("POLICY_VIOLATION", -1)
+        assert await delete(w, 0, "both") == ("NONE", 0)
+
+    play(story)
+
+
+def test_delete_records_needs_the_ownership_proven() -> None:
+    """Rule 10.  The store does not answer: a retriable error, or the request's time-out."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await fill(w, 0, 1, 2)
+        w.kv.faults = KvFaults(unavailable=1.0)
+        assert await delete(w, 1) == ("NOT_LEADER_OR_FOLLOWER", -1)
+        w.kv.faults = KvFaults(latency_s=100.0)
+        assert await delete(w, 2, timeout_ms=500) == ("REQUEST_TIMED_OUT", -1)
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------- DescribeProducers
+
+
+def test_describe_producers() -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", 2)
+        await w.produce_one(idempotent(0, 3))
+        await w.produce_one(idempotent(3, 2))
+        await (await w.owner()).append_internal(memoryview(batch(producer_id=-5, producer_epoch=1, base_sequence=0)))
+        Topic = DescribeProducersRequest.TopicRequest
+        request = DescribeProducersRequest(topics=[Topic(name="orders", partition_indexes=[0, 1, 2])])
+        response = await w.call(request, DescribeProducersResponse, 0)
+        first, second, third = response.topics[0].partitions
+        (producer,) = first.active_producers
+        assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 0, 4)
+        assert producer.last_timestamp == w.services.clock.now_ms()
+        assert (producer.current_txn_start_offset, second.active_producers) == (-1, [])
+        assert (third.error_code, third.partition_index) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2)
+
+    play(story)
+
+
+# --------------------------------------------------------------------------------------------------- DescribeLogDirs
+
+
+async def sizes(w: World, topics: Any = None, version: int = 4) -> dict[tuple[str, int], int]:
+    response = await w.call(DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse, version)
+    (result,) = response.results
+    assert (result.error_code, result.log_dir) == (0, "file:///data")
+    assert (result.total_bytes, result.usable_bytes) == (-1, -1)
+    return {
+        (topic.name, each.partition_index): each.partition_size for topic in result.topics for each in topic.partitions
+    }
+
+
+def test_describe_log_dirs() -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", 2)
+        w.topic("other")
+        size = len(batch())
+        await fill(w, *range(4), rolls_every=2)
+        for partition in range(2):
+            await w.owner("orders", partition)
+        await w.owner("other")
+        everything = {("orders", 0): 4 * size, ("orders", 1): 0, ("other", 0): 0}
+        for version in (1, 2, 3, 4, 5):
+            assert await sizes(w, version=version) == everything
+        Topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        assert await sizes(w, [Topic(topic="orders", partitions=[0, 9]), Topic(topic="no", partitions=[0])]) == {
+            ("orders", 0): 4 * size
+        }
+        w.storage.faults = Faults(unavailable=1.0)
+        w.topic("late")
+        await w.owner("late")
+        response = await w.call(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, 4)
+        assert response.results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    play(story, broker=ROLLING)
+
+
+@pytest.mark.parametrize("rolls_every", [0, 1, 3])
+def test_log_bytes_are_counted_as_the_log_grows(rolls_every: int) -> None:
+    """Right whenever asked, and no listing while nothing was registered or closed."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await w.owner()
+        size = len(batch())
+        for number in range(7):
+            await fill(w, number)
+            if rolls_every and number % rolls_every == 0:
+                await asyncio.sleep(3)
+            assert await owner.log_bytes() == (number + 1) * size
+        w.storage.faults = Faults(unavailable=1.0)
+        assert await owner.log_bytes() == 7 * size
+        w.storage.faults = Faults()
+        await owner.delete_before(7)
+        newest = {0: 7, 1: 1, 3: 3}[rolls_every]  # batches of the last segment: it stays, empty as the log is
+        assert await owner.log_bytes() == newest * size
+
+    play(story, broker=ROLLING)
+
+
+def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
+    """The namespace does not know an open file's length (HDFS: until the block ends), also when the next is open."""
+    lengths = {0: 0, 5: 0}
+    listings = 0
+
+    class Namespace(MemoryFileSystem):
+        async def list(self, folder: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+            nonlocal listings
+            listings += 1
+            for base, length in lengths.items():
+                name = f"{folder}/{SegmentName(base, 1, base)}.log"
+                if name.rpartition("/")[2] > after:
+                    yield FileStatus(path=name, length=length, is_dir=False, modified_ms=0)
+
+    def entry(base: int, length: int = -1) -> SegmentEntry:
+        return SegmentEntry(name=SegmentName(base, 1, base), spare="", holder="", file_id=1, length=length)
+
+    async def story(w: World) -> None:
+        w.topic()
+        fs = Namespace(w.storage, "n")
+        partition = SimpleNamespace(
+            record=PartitionRecord(segments=(entry(0), entry(5))), current=SimpleNamespace(flushed=70)
+        )
+        writer = cast(PartitionWriter, SimpleNamespace(partition=partition, path=w.path()))
+        size = LogSize(0)
+        assert await size.count(fs, writer) == 70
+        lengths[0] = 1000
+        partition.record = PartitionRecord(segments=(entry(0, 1000), entry(5)))
+        assert await size.count(fs, writer) == 1070
+        partition.current.flushed = 80
+        assert await size.count(fs, writer) == 1080
+        assert listings == 2, "nothing was registered or closed"
+        partition.current = None
+        lengths[5] = 90
+        assert await size.count(fs, writer) == 1090
+
+    play(story)
+
+
+def test_a_config_reaches_the_open_partition() -> None:
+    """Nothing is closed: the same owner, under the new settings."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await w.owner()
+        await w.produce_one(batch(b"x" * 500))
+        segment = owner.live
+        assert segment is not None
+        w.assigned.assign(w.path(), w.key(), LogConfig(segment_ms=5000))
+        assert w.assigned.get(w.key()) is owner
+        assert owner.live is not None
+        await asyncio.sleep(6)
+        assert owner.live is None, "a nearer deadline is kept"
+        writer = w.broker.get(w.key())
+        assert writer is not None
+        assert not writer._segments.is_synced
+        w.assigned.assign(w.path(), w.key(), LogConfig(flush_sync=True))
+        assert writer._segments.is_synced, "an index is as durable as its records"
+
+    play(story)

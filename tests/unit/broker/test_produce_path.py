@@ -1,0 +1,504 @@
+"""Produce from the bytes of a request to the bytes of its answer, through endpoint, handler, owner, and a broker on
+storage in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from kafka.protocol.producer import ProduceRequest
+
+from bmq.broker.config import BrokerConfig
+from bmq.core.call import NO_ANSWER, Answer, CloseConnection
+from bmq.core.compression import Compression, recompress
+from bmq.core.errors import ErrorCode
+from bmq.core.record_reader import read_records
+from bmq.core.records import CONTROL, TRANSACTIONAL, Batch
+from bmq.meta.memory import KvFaults
+from bmq.storage.memory import Faults
+from tests.simulation.loop import run
+from tests.simulation.world import read_log
+from tests.unit.broker.world import FakeClient, World, batch, idempotent, world
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version(version: int) -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        for expected in (0, 3):
+            answer = await w.produce_one(batch(count=3), version=version)
+            assert (answer.index, answer.error_code, answer.base_offset) == (0, 0, expected)
+            assert answer.log_append_time_ms == -1
+            if version >= 5:
+                assert answer.log_start_offset == 0
+        stored = await read_log(w.fs, 6, w.path())
+        assert [each.base_offset for each in stored] == [0, 3]
+
+    play(story)
+
+
+def test_rule_1_acked_means_flushed() -> None:
+    """acks=-1 waits for the flush, acks=1 does not, acks=0 is never answered."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await w.owner()
+        await w.produce_one(batch())
+        w.storage.faults = Faults(ack_s=(1.0, 1.0))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert (await w.produce_one(batch(), acks=1)).base_offset == 1
+        assert await w.produce({("orders", 0): batch()}, acks=0) == []
+        assert loop.time() == began
+        assert owner.high_watermark == 1
+        assert (await w.produce_one(batch())).base_offset == 3
+        assert loop.time() >= began + 1.0
+        assert owner.high_watermark == 4
+
+    play(story)
+
+
+def test_several_topics_and_partitions() -> None:
+    """One request, answered in its own order; what fails does not hold the rest up."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 2)
+        w.topic("other", 1)
+        w.topic("__consumer_offsets", 1)
+        answers = await w.produce(
+            {
+                ("other", 0): batch(),
+                ("missing", 0): batch(),
+                ("orders", 1): batch(count=2),
+                ("orders", 7): batch(),
+                ("__consumer_offsets", 0): batch(),
+                ("orders", 0): None,
+            }
+        )
+        assert [ErrorCode(each.error_code).name for each in answers] == [
+            "NONE",
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            "NONE",
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            "INVALID_TOPIC_EXCEPTION",
+            "INVALID_RECORD",
+        ]
+        assert [each.base_offset for each in answers] == [0, -1, 0, -1, -1, -1], "an error never tells offset 0"
+        assert all(each.error_message for each in answers if each.error_code)
+        counters = w.metrics.topics["orders"]
+        assert (counters.produces, counters.failed_produces, counters.messages_in) == (3, 2, 2)
+        assert counters.bytes_in == len(batch(count=2))
+        assert "missing" not in w.metrics.topics
+        assert w.metrics.apis[0].errors == {3: 2, 17: 1, 87: 1}
+
+    play(story)
+
+
+def test_unknown_topic_id() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        (answer,) = await w.produce({("missing", 0): batch()}, version=13)
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    play(story)
+
+
+def test_what_is_no_produce_request_closes_the_connection() -> None:
+    async def story(w: World) -> None:
+        frame = bytearray.fromhex("0000 0009 00000001 ffff 00") + b"\x00" * 3
+        with pytest.raises(CloseConnection):
+            w.endpoint(memoryview(frame), w.client)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (b"", ErrorCode.INVALID_RECORD),
+        (b"\x00" * 20, ErrorCode.CORRUPT_MESSAGE),
+        (bytes(batch()) + bytes(batch()), ErrorCode.INVALID_RECORD),
+        (bytes(batch())[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
+        (bytes(batch(attributes=CONTROL)), ErrorCode.INVALID_RECORD),
+        (
+            bytes(batch(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
+        (bytes(batch(b"x" * 2_000_000)), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+    ids=["empty", "short", "two batches", "crc", "control", "transactional", "large"],
+)
+def test_refused_records(records: bytes, code: ErrorCode) -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        answer = await w.produce_one(records)
+        assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (code, -1, -1)
+        assert (await w.owner()).high_watermark == 0
+
+    play(story)
+
+
+def test_zstd_needs_version_7() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        squeezed = recompress(Batch(memoryview(batch())), Compression("zstd", 3))
+        assert (await w.produce_one(squeezed, version=6)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        assert (await w.produce_one(squeezed, version=7)).error_code == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
+        ({"acks": -2}, ErrorCode.INVALID_REQUIRED_ACKS),
+        ({"transactional_id": "t"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    ],
+)
+def test_refused_requests(options: dict[str, Any], code: ErrorCode) -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", 2)
+        answers = await w.produce({("orders", 0): batch(), ("orders", 1): batch()}, **options)
+        assert [each.error_code for each in answers] == [code, code]
+
+    play(story)
+
+
+def test_a_failed_produce_without_acks_closes_the_connection() -> None:
+    """As in Kafka: the client cannot be told otherwise that it looks in the wrong place."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        with pytest.raises(CloseConnection):
+            await w.produce({("missing", 0): batch()}, acks=0)
+
+    play(story)
+
+
+def test_log_append_time() -> None:
+    async def story(w: World) -> None:
+        w.topic(message_timestamp_type="LogAppendTime")
+        answer = await w.produce_one(idempotent(0))
+        assert answer.log_append_time_ms == w.services.clock.now_ms()
+        again = await w.produce_one(idempotent(0))
+        assert again.log_append_time_ms == answer.log_append_time_ms
+        assert (await w.produce_one(batch(), acks=1)).log_append_time_ms == w.services.clock.now_ms()
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------- duplicates
+
+
+def test_rule_9_duplicates_wait_for_the_original() -> None:
+    """Resent while the original is on its way: the first offset, when that is flushed, and written once."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.owner()
+        await w.produce_one(idempotent(0, 2))
+        w.storage.faults = Faults(ack_s=(1.0, 1.0))
+        first = w.produce({("orders", 0): idempotent(2, 3)})
+        second = w.produce({("orders", 0): idempotent(2, 3)})
+        buffered = await w.produce_one(idempotent(2, 3), acks=1)
+        assert buffered.base_offset == 2
+        await asyncio.sleep(0.5)
+        assert not second.done()
+        assert [(await each)[0].base_offset for each in (first, second)] == [2, 2]
+        late = await w.produce_one(idempotent(0, 2))
+        assert (late.error_code, late.base_offset) == (0, 0)
+        gap = await w.produce_one(idempotent(9))
+        assert (gap.error_code, gap.base_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert [each.base_offset for each in await read_log(w.fs, 5, w.path())] == [0, 2]
+
+    play(story)
+
+
+def test_rule_9_a_duplicate_of_what_was_only_buffered() -> None:
+    """The original asked for acks=1, its repetition for -1: that one waits."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(batch())
+        w.storage.faults = Faults(ack_s=(1.0, 1.0))
+        assert (await w.produce_one(idempotent(0), acks=1)).base_offset == 1
+        began = asyncio.get_running_loop().time()
+        assert (await w.produce_one(idempotent(0))).base_offset == 1
+        assert asyncio.get_running_loop().time() >= began + 0.9
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------------ order
+
+
+def test_pipelined_requests_keep_their_order() -> None:
+    """Sent back to back without waiting, to a partition that is not even open yet."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(20)]
+        assert len(w.services.holding) == 1
+        assert [(await each)[0].base_offset for each in sent] == list(range(20))
+        assert (len(w.services.holding), w.services.holding.held_bytes) == (0, 0)
+        assert not w.client.calls, "nobody is told of the connection's end any more"
+
+    play(story)
+
+
+def test_rule_9_held_produces_are_a_fifo_that_nothing_overtakes() -> None:
+    """The partition opens while requests are held and others go on coming."""
+
+    async def story(w: World) -> None:
+        w.topic(assign=False)
+        w.topic("ready")
+        assert (await w.produce({("ready", 0): batch()}))[0].error_code == 0
+        w.storage.faults = Faults(call_s=(0.01, 0.02))
+        w.assign()
+        sent = []
+        for number in range(60):
+            sent.append(w.produce({("orders", 0): idempotent(number)}))
+            await asyncio.sleep(0.001)
+        assert [(await each)[0].base_offset for each in sent] == list(range(60))
+
+    play(story)
+
+
+def test_rule_9_not_even_in_the_moment_of_opening() -> None:
+    """A produce that arrives between the partition's opening and the turn of those held goes behind them."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        sent = [w.produce({("orders", 0): idempotent(0)})]
+
+        def arrive(*_: object) -> None:
+            assert w.assigned.get(w.key()) is not None
+            sent.append(w.produce({("orders", 0): idempotent(1)}))
+
+        w.tails.opened = arrive  # type: ignore[method-assign, assignment]
+        await asyncio.gather(*sent)
+        assert [(await each)[0].base_offset for each in sent] == [0, 1]
+
+    play(story)
+
+
+def test_held_for_a_while_then_told_to_retry() -> None:
+    """held_produce_ms bounds the wait for an owner; another partition of the same request is written meanwhile."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", assign=False)
+        w.topic("ready")
+        await w.produce({("ready", 0): batch()})
+        w.kv.faults = KvFaults(unavailable=1.0)
+        w.assign()
+        began = asyncio.get_running_loop().time()
+        answers = await w.produce({("ready", 0): batch(), ("orders", 0): batch()})
+        assert [each.error_code for each in answers] == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert 0.5 <= asyncio.get_running_loop().time() - began < 0.7
+        w.kv.faults = KvFaults()
+        assert (await w.produce_one(batch())).base_offset == 0
+
+    play(story, held_produce_ms=500)
+
+
+def test_the_requests_time_out_bounds_the_hold() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        w.kv.faults = KvFaults(unavailable=1.0)
+        began = asyncio.get_running_loop().time()
+        answer = await w.produce_one(batch(), timeout_ms=200)
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert asyncio.get_running_loop().time() - began < 0.4
+        w.kv.faults = KvFaults()
+        assert (await w.produce_one(batch())).base_offset == 0, "what timed out while it was held is not written"
+
+    play(story)
+
+
+def test_a_time_out_does_not_take_back_the_append() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(batch())
+        w.storage.faults = Faults(ack_s=(1.0, 1.0))
+        answer = await w.produce_one(idempotent(0), timeout_ms=100)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert (await w.produce_one(idempotent(0))).base_offset == 1
+
+    play(story)
+
+
+def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        w.kv.faults = KvFaults(unavailable=1.0)
+        w.produce({("orders", 0): batch(b"dropped")})
+        w.client.close()
+        w.client = FakeClient()
+        kept = w.produce({("orders", 0): batch(b"kept")})
+        w.kv.faults = KvFaults()
+        assert (await kept)[0].base_offset == 0
+        (stored,) = await read_log(w.fs, 1, w.path())
+        assert b"kept" in bytes(stored.data)
+        assert w.services.holding.held_bytes == 0
+
+    play(story)
+
+
+def test_held_bytes_are_bounded() -> None:
+    """Past a quarter of what may be unanswered, produces for a partition without owner are told to come again."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        w.kv.faults = KvFaults(unavailable=1.0)
+        sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(30)]
+        assert w.services.holding.held_bytes <= 4096 // 4
+        w.kv.faults = KvFaults()
+        answers = [(await each)[0] for each in sent]
+        codes = [ErrorCode(each.error_code) for each in answers]
+        refused = codes.index(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert 0 < refused < 30
+        assert [each.base_offset for each in answers[:refused]] == list(range(refused))
+        assert set(codes[refused:]) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+    play(story, queued_max_request_bytes=4096, socket_request_max_bytes=4096)
+
+
+def test_back_pressure_waits_in_line() -> None:
+    """An owner without room: produces are held, in order, and never refused; the buffer's bound is kept."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(idempotent(0))
+        w.storage.faults = Faults(ack_s=(0.05, 0.05))
+        writer = w.broker.get(w.key())
+        assert writer is not None
+        sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(1, 101)]
+        most = 0
+        while not sent[-1].done():
+            most = max(most, writer.partition.buffered_bytes)
+            await asyncio.sleep(0.01)
+        assert [(await each)[0].base_offset for each in sent] == list(range(1, 101))
+        assert most < 2000 + len(idempotent(0))
+
+    play(story, broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000, flushes_per_partition=1))
+
+
+def test_losing_the_partition_is_a_retriable_error() -> None:
+    """Redpanda #5355: never UNKNOWN_SERVER_ERROR.  Afterwards it is reopened, and the resent batch stands once."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(batch())
+        w.storage.faults = Faults(ack_s=(5.0, 5.0))
+        sent = w.produce({("orders", 0): idempotent(0)})
+        await asyncio.sleep(0.01)
+        w.broker._fence_all()
+        answer = (await sent)[0]
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        w.storage.faults = Faults()
+        again = await w.produce_one(idempotent(0))
+        assert again.error_code == 0
+        stored = await read_log(w.fs, again.base_offset + 1, w.path())
+        assert [each.producer_id for each in stored].count(7) == 1
+
+    play(story)
+
+
+# ----------------------------------------------------------------------------------------------------- recompression
+
+
+@pytest.mark.parametrize("target", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_compression_type(target: str) -> None:
+    """Batches are stored under the topic's codec, whatever they came with, in the order of the requests."""
+
+    async def story(w: World) -> None:
+        w.topic(compression_type=target)
+        came = [Compression("none"), Compression("gzip", 6), Compression("zstd", 3), Compression("lz4", 9)]
+        sent = []
+        for number in range(12):
+            data = recompress(Batch(memoryview(idempotent(2 * number, 2))), came[number % 4])
+            sent.append(w.produce({("orders", 0): data}))
+        assert [(await each)[0].base_offset for each in sent] == list(range(0, 24, 2))
+        stored = await read_log(w.fs, 24, w.path())
+        name = "none" if target == "uncompressed" else target
+        assert {each.attributes & 7 for each in stored} == {Compression(name).number}
+        assert [record.offset for each in stored for record in read_records(each)] == list(range(24))
+
+    async def slowly(call: Callable[[], bytearray]) -> bytearray:
+        await asyncio.sleep(0.01)
+        return call()
+
+    play(story, offload=slowly)
+
+
+def test_recompression_may_make_a_batch_too_large() -> None:
+    async def story(w: World) -> None:
+        w.topic(compression_type="uncompressed")
+        small = recompress(Batch(memoryview(batch(b"x" * 2_000_000))), Compression("zstd", 3))
+        assert (await w.produce_one(small)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert (await w.produce_one(small, acks=1)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert (await w.produce_one(batch(), acks=1)).base_offset == 0
+
+    play(story)
+
+
+def test_damaged_compressed_records() -> None:
+    """The CRC is right, the records are not: INVALID_RECORD, and those behind go on."""
+
+    async def story(w: World) -> None:
+        w.topic(compression_type="gzip")
+        bad = recompress(Batch(memoryview(batch())), Compression("none"))
+        broken = batch(attributes=Compression("zstd").number)
+        assert bad == batch()
+        sent = [w.produce({("orders", 0): data}) for data in (broken, batch())]
+        answers = [(await each)[0] for each in sent]
+        assert [ErrorCode(each.error_code).name for each in answers] == ["INVALID_RECORD", "NONE"]
+
+    play(story)
+
+
+def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
+    async def story(w: World) -> None:
+        w.topic(compression_type="gzip")
+        owner = await w.owner()
+        sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(100)]
+        await asyncio.sleep(0.001)
+        assert not owner.has_room
+        assert len(w.services.holding) == 1
+        w.broker._fence_all()
+        outcomes = {ErrorCode((await each)[0].error_code) for each in sent[:3]}
+        assert outcomes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+    async def stuck(call: Callable[[], bytearray]) -> bytearray:
+        await asyncio.sleep(100)
+        return call()
+
+    play(story, offload=stuck, broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000))
+
+
+def test_an_answer_is_there_at_once_when_nothing_waits() -> None:
+    """acks=1 and acks=0 on an open partition need no task, no timer and no turn of the loop."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.owner()
+        Data = ProduceRequest.TopicProduceData
+        for acks in (1, 0):
+            piece = Data.PartitionProduceData(index=0, records=bytes(batch()))
+            request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=[Data(name="orders", partition_data=[piece])])
+            outcome = w.send(request, 9)
+            assert isinstance(outcome, Answer)
+            assert (outcome is NO_ANSWER) == (acks == 0)
+
+    play(story)

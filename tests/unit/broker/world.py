@@ -1,0 +1,234 @@
+"""A broker on storage and store in memory, its assigned partitions, and the endpoint in front of them.
+
+Requests and answers are bytes on the wire, made and read by kafka-python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, cast
+
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.config import BrokerConfig
+from bmq.broker.log_config import log_config
+from bmq.broker.manager import Broker
+from bmq.broker.owner import PartitionOwner
+from bmq.broker.recompress import Offload, run_inline
+from bmq.core.call import Answer
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.metrics import Metrics
+from bmq.core.model import PartitionKey
+from bmq.core.records import Batch, Record, build_batch
+from bmq.meta.catalog import Topic
+from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.handlers import (
+    delete_records,
+    describe_log_dirs,
+    describe_producers,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+)
+from bmq.proxy.services import Services
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.unit.proxy.serving import FakeCatalog
+
+MODULES = (produce, list_offsets, offset_for_leader_epoch, delete_records, describe_producers, describe_log_dirs)
+FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
+
+
+class FakeClient:
+    peer = "10.0.0.1:5"
+    host = "10.0.0.1"
+    client_software = ("", "")
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.calls: list[Callable[[], None]] = []
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        self.calls.append(call)
+        return lambda: self.calls.remove(call)
+
+    def close(self) -> None:
+        self.is_closed = True
+        for call in list(self.calls):
+            call()
+
+
+class RecordingTails:
+    """What owners tell."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.broker: Broker | None = None
+
+    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        self.told.append(("opened", key.partition, epoch, log_start, high_watermark))
+
+    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        self.told.append(("flushed", key.partition, [batch.base_offset for batch in batches], high_watermark))
+
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        self.told.append(("log start", key.partition, log_start))
+
+    def closed(self, key: PartitionKey) -> None:
+        self.told.append(("closed", key.partition))
+
+
+class World:
+    def __init__(self, *, broker: BrokerConfig | None = None, offload: Offload = run_inline, **options: Any) -> None:
+        rng = Random(0)
+        self.storage = MemoryStorage(rng, Faults(), datanodes=4)
+        self.store = MemoryStore()
+        self.rng = rng
+        self.broker_config = broker or BrokerConfig()
+        self.offload = offload
+        self.config = NodeConfig(root="file:///data", **options)
+        self.catalog = FakeCatalog()
+        self.metrics = Metrics()
+        self.client = FakeClient()
+        self.tails = RecordingTails()
+        self._correlation = 0
+        self._starts = 0
+
+    async def start(self) -> None:
+        """A fresh process on the same storage and store."""
+        self._starts += 1
+        name = f"b{self._starts}"
+        self.fs = MemoryFileSystem(self.storage, name)
+        self.kv = MemoryKeyValue(self.store, random=self.rng, faults=KvFaults())
+        self.broker = Broker(self.fs, self.kv, incarnation=name, clock=LoopClock(), config=self.broker_config)
+        self.broker.shared.tails = self.tails
+        self.assigned = Assigned(self.broker, offload=self.offload)
+        self.services = Services(
+            config=self.config,
+            clock=LoopClock(),
+            metrics=self.metrics,
+            catalog=self.catalog,
+            members=cast(Any, None),
+            owners=self.assigned,
+            admin=cast(Any, None),
+            coordinator=cast(Any, None),
+            producer_ids=cast(Any, None),
+            reading=cast(Any, None),
+        )
+        self.endpoint = Endpoint(self.services, [api for module in MODULES for api in module.APIS])
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.assigned.close()
+        await self.broker.close()
+
+    # Topics
+
+    def topic(self, name: str = "orders", partitions: int = 1, *, assign: bool = True, **configs: str) -> Topic:
+        topic = Topic(
+            name=name,
+            topic_id=uuid.UUID(int=len(self.catalog.topics) + 1),
+            partitions=partitions,
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        self.catalog.put(name, topic)
+        if assign:
+            self.assign(name)
+        return topic
+
+    def assign(self, name: str = "orders") -> None:
+        topic = self.catalog.topics[name]
+        for partition in range(topic.partitions):
+            self.assigned.assign(
+                self.path(name, partition),
+                self.key(name, partition),
+                log_config(topic.configs, topic.replication_factor),
+            )
+
+    def key(self, name: str = "orders", partition: int = 0) -> PartitionKey:
+        return PartitionKey(self.catalog.topics[name].topic_id, partition)
+
+    def path(self, name: str = "orders", partition: int = 0) -> PartitionPath:
+        return PartitionPath(name, str(self.catalog.topics[name].topic_id), partition)
+
+    async def owner(self, name: str = "orders", partition: int = 0) -> PartitionOwner:
+        return await self.assigned.wait(self.key(name, partition), 10.0)
+
+    # Requests
+
+    def send(self, request: Any, version: int) -> Awaitable[Answer] | Answer:
+        """Hand the request's bytes to the endpoint, as a connection does."""
+        self._correlation += 1
+        request.with_header(correlation_id=self._correlation, client_id="test")
+        frame = bytearray(request.encode(version=version, header=True, framed=False))
+        return self.endpoint(memoryview(frame), self.client)
+
+    async def call(self, request: Any, response: Any, version: int) -> Any:
+        return await answered(self.send(request, version), response, version)
+
+    def produce(
+        self,
+        parts: dict[tuple[str, int], bytes | bytearray | None],
+        *,
+        version: int = 11,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        transactional_id: str | None = None,
+    ) -> asyncio.Future[list[Any]]:
+        """One partition's answers in order: ``FIELDS`` of each.  The request is with the endpoint on return."""
+        Data = ProduceRequest.TopicProduceData
+        topics = []
+        for (name, index), records in parts.items():
+            known = self.catalog.topics.get(name)
+            named = (
+                {"name": name} if version < 13 else {"topic_id": known.topic_id if known else uuid.UUID(int=1 << 90)}
+            )
+            piece = Data.PartitionProduceData(index=index, records=None if records is None else bytes(records))
+            topics.append(Data(**named, partition_data=[piece]))
+        request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        return asyncio.ensure_future(produced(self.send(request, version), version))
+
+    async def produce_one(self, records: bytes | bytearray | None, partition: int = 0, **options: Any) -> Any:
+        """The one partition's answer; base offset and error name first."""
+        (answer,) = await self.produce({("orders", partition): records}, **options)
+        return answer
+
+
+async def answered(outcome: Awaitable[Answer] | Answer, response: Any, version: int) -> Any:
+    answer = outcome if isinstance(outcome, Answer) else await outcome
+    return response.decode(b"".join(answer.buffers), version=version, header=True)
+
+
+async def produced(outcome: Awaitable[Answer] | Answer, version: int) -> list[Any]:
+    answer = outcome if isinstance(outcome, Answer) else await outcome
+    if not answer.buffers:
+        return []
+    response = ProduceResponse.decode(b"".join(answer.buffers), version=version, header=True)
+    return [part for topic in response.responses for part in topic.partition_responses]
+
+
+@asynccontextmanager
+async def world(**options: Any) -> AsyncIterator[World]:
+    made = World(**options)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def batch(value: bytes = b"v", count: int = 1, **options: Any) -> bytearray:
+    """Records of one value, a millisecond apart."""
+    options.setdefault("base_timestamp", 1_700_000_000_000)
+    return build_batch([Record(value=value, timestamp_delta=number) for number in range(count)], **options)
+
+
+def idempotent(sequence: int, count: int = 1, producer_id: int = 7, epoch: int = 0) -> bytearray:
+    return batch(count=count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
