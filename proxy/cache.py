@@ -1,0 +1,204 @@
+"""The newest batches of every partition, as their owners flushed them: pure.
+
+A partition's tail is a run of consecutive batches that ends at its high watermark.  A batch that does not continue the
+run (some were missed, or another owner wrote them) begins it anew.  One bound holds for all tails together; past it the
+batch that came first, whichever partition's, goes first.  A partition without batches here costs nothing.
+
+What counts are the bytes kept alive (rule 8).  A produce request is one frame that may hold the batches of many
+partitions, and a view of one pins all of it.  Its batches arrive together and go together, so a frame is kept as it
+came, counted once, and given back with the last batch in it; but a batch that is small, or a small part of its frame,
+is copied out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from bmq.core.call import Buffer
+from bmq.core.model import PartitionKey
+from bmq.core.records import Batch
+
+ENTRY_BYTES = 540
+"""What one batch costs beside its bytes: its view, its entry, its place in the order (measured, CPython 3.11)."""
+JOIN_BYTES = 8 << 10
+"""Batches smaller than this on average are joined when read: a copy costs less than a system call's vector of them."""
+COPY_BYTES = 16 << 10
+"""A batch smaller than this is copied out of a frame that is over twice as large."""
+COPY_SHARE = 16
+"""And any batch that is less than this fraction of its frame: it could pin too much, should the others not come."""
+_COMPACT = 64  # evicted places at the front of a run, before it is shortened
+_END = attrgetter("end")
+
+
+class Slice(NamedTuple):
+    """Whole batches, one after another; ``size`` in bytes."""
+
+    buffers: Sequence[Buffer]
+    size: int
+
+
+class _Entry:
+    """One batch.  ``end`` is the offset after its last record; ``cost`` the bytes that it keeps alive, without those
+    of a shared ``frame``."""
+
+    __slots__ = ("cost", "data", "end", "frame", "size", "tail")
+
+    def __init__(self, tail: _Tail, data: Buffer, end: int, cost: int, frame: _Frame | None) -> None:
+        self.tail = tail
+        self.data = data
+        self.size = len(data)
+        self.end = end
+        self.cost = cost
+        self.frame = frame
+
+
+class _Frame:
+    """What several batches are views of; ``kept`` are those that are here."""
+
+    __slots__ = ("id", "kept", "size")
+
+    def __init__(self, frame_id: int, size: int) -> None:
+        self.id = frame_id
+        self.size = size
+        self.kept = 0
+
+
+class _Tail:
+    """One partition's run: offsets [start, end) in ``entries[first:]``."""
+
+    __slots__ = ("end", "entries", "first", "key", "start")
+
+    def __init__(self, key: PartitionKey, start: int) -> None:
+        self.key = key
+        self.entries: list[_Entry] = []
+        self.first = 0
+        self.start = self.end = start
+
+    def __len__(self) -> int:
+        return len(self.entries) - self.first
+
+    def pop(self) -> _Entry:
+        """The oldest batch, taken out."""
+        entry = self.entries[self.first]
+        self.first += 1
+        self.start = entry.end
+        if self.first >= _COMPACT and 2 * self.first >= len(self.entries):
+            del self.entries[: self.first]
+            self.first = 0
+        return entry
+
+
+class TailCache:
+    """All tails, within ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._tails: dict[PartitionKey, _Tail] = {}
+        self._order: OrderedDict[_Entry, None] = OrderedDict()  # of arrival, over all tails
+        self._frames: dict[int, _Frame] = {}  # by id of the bytes, which are alive as long as one batch is kept
+
+    def __len__(self) -> int:
+        """Batches kept."""
+        return len(self._order)
+
+    def __repr__(self) -> str:
+        return f"<TailCache {len(self._order)} batches of {len(self._tails)} partitions, {self.used}/{self.limit}>"
+
+    def extent(self, key: PartitionKey) -> tuple[int, int] | None:
+        """Offsets [start, end) kept of a partition; None when there are none."""
+        tail = self._tails.get(key)
+        return (tail.start, tail.end) if tail is not None else None
+
+    def add(self, key: PartitionKey, batches: Sequence[Batch]) -> None:
+        """These were flushed, in this order."""
+        tail = self._tails.get(key)
+        if tail is None:
+            tail = self._tails[key] = _Tail(key, batches[0].base_offset)
+        order = self._order
+        for batch in batches:
+            if batch.base_offset != tail.end:
+                self._empty(tail)
+                tail.start = batch.base_offset
+            tail.end = batch.next_offset
+            entry = self._entry(tail, batch.data)
+            tail.entries.append(entry)
+            order[entry] = None
+            self.used += entry.cost
+        while self.used > self.limit:
+            self._evict(next(iter(order)).tail)
+
+    def _entry(self, tail: _Tail, data: memoryview) -> _Entry:
+        """Decides what to keep of a batch: it as it came, or a copy."""
+        size, frame_size = len(data), memoryview(data.obj).nbytes
+        if size < COPY_BYTES and 2 * size >= frame_size:
+            return _Entry(tail, data, tail.end, frame_size + ENTRY_BYTES, None)
+        if size < COPY_BYTES or COPY_SHARE * size < frame_size:
+            return _Entry(tail, bytes(data), tail.end, size + ENTRY_BYTES, None)
+        frame_id = id(data.obj)
+        frame = self._frames.get(frame_id)
+        if frame is None:
+            frame = self._frames[frame_id] = _Frame(frame_id, frame_size)
+            self.used += frame_size
+        frame.kept += 1
+        return _Entry(tail, data, tail.end, ENTRY_BYTES, frame)
+
+    def drop(self, key: PartitionKey) -> None:
+        """Forget the partition."""
+        tail = self._tails.pop(key, None)
+        if tail is not None:
+            self._empty(tail)
+
+    def trim(self, key: PartitionKey, log_start: int) -> None:
+        """Forget the batches that lie wholly below ``log_start``."""
+        tail = self._tails.get(key)
+        while tail is not None and tail and tail.entries[tail.first].end <= log_start:
+            self._evict(tail)
+
+    def read(
+        self, key: PartitionKey, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
+    ) -> Slice | None:
+        """Batches from the one that holds ``offset`` on, as many as fit, all below ``end_offset``.
+
+        ``at_least_one``: the first even if it is larger than ``max_bytes``.  None when ``offset`` is not kept.
+        """
+        tail = self._tails.get(key)
+        if tail is None or not tail.start <= offset < tail.end:
+            return None
+        entries = tail.entries
+        at = bisect_right(entries, offset, tail.first, key=_END)
+        buffers: list[Buffer] = []
+        size = 0
+        while at < len(entries):
+            entry = entries[at]
+            if entry.end > end_offset or (size + entry.size > max_bytes and (size or not at_least_one)):
+                break
+            buffers.append(entry.data)
+            size += entry.size
+            at += 1
+        if len(buffers) > 1 and size < JOIN_BYTES * len(buffers):
+            return Slice((b"".join(buffers),), size)
+        return Slice(buffers, size)
+
+    def _evict(self, tail: _Tail) -> None:
+        self._forget(tail.pop())
+        if not tail:
+            del self._tails[tail.key]
+
+    def _empty(self, tail: _Tail) -> None:
+        while tail:
+            self._forget(tail.pop())
+
+    def _forget(self, entry: _Entry) -> None:
+        del self._order[entry]
+        self.used -= entry.cost
+        frame = entry.frame
+        if frame is not None:
+            frame.kept -= 1
+            if not frame.kept:
+                del self._frames[frame.id]
+                self.used -= frame.size

@@ -1,0 +1,378 @@
+"""One fetch on its way: look, read what lies on storage, park, answer.
+
+A fetch that finds enough in memory is answered in the call that brought it (``try_now``); all others ``run``.  It ends
+when there are ``min_bytes``, when something went wrong that the client must know, when storage was read, or when its
+time is up.  Its bytes are reserved before they are read, and released when the answer was sent.
+
+Storage may be slow.  A fetch that has enough in memory waits for it only shortly; what is read too late is read to its
+end all the same, for the block cache: the next fetch finds it there.  Partitions left out stay at the front of their
+session's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from bmq.core.errors import ErrorCode
+from bmq.proxy.budget import Lane, Reservation
+from bmq.proxy.longpoll import Wanted, Watch
+from bmq.proxy.look import Look
+from bmq.proxy.sessions import NO_SESSION, Turn
+
+if TYPE_CHECKING:
+    from bmq.proxy.reading import Reading
+
+STORAGE_PATIENCE_S = 10.0
+"""A fetch with nothing else to give waits so long for storage (or its max.wait, if longer): below any client's
+request time-out, since a fetch that is never answered makes librdkafka and franz-go begin again (nisshi #668)."""
+SHORT_PATIENCE_S = 0.5
+"""A fetch that has enough without storage waits so long (Kafka's remote.fetch.max.wait.ms)."""
+LANE_PATIENCE_S = 10.0
+"""So long a fetch waits for bytes of the budget; then it is answered without records."""
+PARALLEL_READS = 8
+"""Partitions that one fetch reads from storage at once."""
+READ_BYTES_MIN = 64 << 10
+"""What a read is counted with at least: it gives a whole batch, however little was asked for."""
+READ_COPIES = 2
+"""While a range is read its bytes exist twice: in the reader's window and in the answer."""
+
+
+class FetchParams:
+    """What a request asks for beside its partitions; ``max_wait_s`` in seconds."""
+
+    __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes")
+
+    def __init__(self, min_bytes: int, max_bytes: int, max_wait_s: float, *, committed: bool) -> None:
+        self.max_bytes = max_bytes
+        self.min_bytes = min(min_bytes, max_bytes)
+        self.max_wait_s = max(0.0, max_wait_s)
+        self.committed = committed
+
+
+class Fetched:
+    """The answer, not encoded yet.  ``release`` gives the budget its bytes back."""
+
+    __slots__ = ("error", "looks", "release", "session_id")
+
+    def __init__(
+        self,
+        error: ErrorCode = ErrorCode.NONE,
+        session_id: int = NO_SESSION,
+        looks: Sequence[Look] = (),
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        self.error = error
+        self.session_id = session_id
+        self.looks = looks
+        self.release = release
+
+
+class Fetching:
+    """``try_now``; if that gives nothing, ``run``."""
+
+    __slots__ = ("_follows", "_fresh", "_hurries", "_params", "_planned", "_reading", "_reads", "_rest", "_seen",
+                 "_size", "_storage_deadline", "_turn", "_watch")  # fmt: skip
+
+    def __init__(self, reading: Reading, turn: Turn, params: FetchParams) -> None:
+        self._reading = reading
+        self._turn = turn
+        self._params = params
+        self._fresh: list[Look] = []  # of the last round: records, or an error that cannot wait
+        self._rest: dict[Wanted, Look] = {}  # of any round: nothing to read, and nothing has happened since
+        self._size = self._planned = self._seen = 0
+        self._hurries = self._reads = False
+        self._storage_deadline = 0.0
+        if turn.session is not None:
+            self._follows = True
+            self._watch = turn.session.watch
+        else:
+            self._follows = False  # before it parks
+            self._watch = Watch()
+            for wanted in turn.partitions or ():
+                self._watch.add(wanted)
+
+    def try_now(self) -> Fetched | None:
+        """The answer, if it needs neither storage nor time."""
+        self._look()
+        is_late = self._params.max_wait_s <= 0
+        if self._reads or not (is_late or self._is_enough()):
+            return None
+        reservation = self._take_now(self._reading.budget.memory)
+        return self._finish(reservation, is_late=is_late) if reservation is not None else None
+
+    async def run(self) -> Fetched:
+        """The answer, in time.  Cancelled when the client has gone."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._params.max_wait_s
+        self._storage_deadline = now() + max(STORAGE_PATIENCE_S, self._params.max_wait_s)
+        fetched: Fetched | None = None
+        try:
+            self._follow()
+            while fetched is None:
+                self._look()
+                is_late = now() >= deadline or self._is_cut_off or self._reading.is_draining
+                if is_late or self._reads or self._is_enough():
+                    fetched = await self._gather(is_late=is_late)
+                if fetched is None and self._seen == self._watch.events and not self._is_cut_off:
+                    await self._park(deadline)
+            return fetched
+        finally:
+            self._leave(is_answered=fetched is not None)
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """Its session has ended, or goes on with a later request."""
+        session = self._turn.session
+        return session is not None and (session.is_closed or self._turn.is_overtaken)
+
+    @property
+    def _may_follow(self) -> bool:
+        return self._follows and not self._is_cut_off
+
+    # ----------------------------------------------------------------------------------------------------- look
+
+    def _look(self) -> None:
+        """One round over the partitions that may have something, in the order of service, until the bytes are used."""
+        params, look_at = self._params, self._reading.look
+        follows = self._may_follow
+        is_full = self._turn.partitions is not None
+        self._fresh = []
+        self._seen = self._watch.events
+        self._size = self._planned = 0
+        self._hurries = self._reads = False
+        left, is_first = params.max_bytes, True
+        for wanted in tuple(self._watch.changed):
+            if left <= 0 and not is_first and not is_full:
+                break
+            look = look_at(
+                wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=params.committed, follows=follows
+            )
+            if look.reads or look.size:
+                self._rest.pop(wanted, None)
+                self._fresh.append(look)
+                is_first = False
+                left -= self._plan(look)
+            else:
+                self._sort(look)
+
+    def _plan(self, look: Look) -> int:
+        """Bytes that the partition will take of the answer."""
+        if look.reads:
+            self._reads = True
+            self._planned += _cost(look)
+            return max(0, look.limit)
+        self._size += look.size
+        self._planned += look.size
+        return look.size
+
+    def _sort(self, look: Look) -> None:
+        """A partition without records: an error that cannot wait, or one for the rest."""
+        wanted, watch = look.wanted, self._watch
+        if look.error and not look.waits and not look.is_unknown:
+            self._rest.pop(wanted, None)
+            self._fresh.append(look)
+            self._hurries = True
+            return
+        self._rest[wanted] = look
+        if look.is_unknown:
+            watch.is_quiet(wanted, is_told=False)
+            self._hurries |= look.is_gone
+        elif look.waits:
+            watch.is_waiting(wanted)
+        elif not look.has_more:
+            watch.is_quiet(wanted, is_told=look.marks == wanted.told)
+
+    def _is_enough(self) -> bool:
+        return self._size >= self._params.min_bytes or self._hurries or self._knows_nothing()
+
+    def _knows_nothing(self) -> bool:
+        """Not one of its partitions exists (or there are none): there is nothing to wait for."""
+        session, partitions = self._turn.session, self._turn.partitions
+        count = len(partitions) if partitions is not None else len(session.partitions) if session is not None else 0
+        return len(self._watch.unsaid) == count and all(look.is_unknown for look in self._rest.values())
+
+    # ------------------------------------------------------------------------------------------------- read, park
+
+    async def _gather(self, *, is_late: bool) -> Fetched | None:
+        """Reserve, read from storage, answer.  None when there is nothing after all, and time is left."""
+        reservation = await self._reserve()
+        if reservation is None:
+            return self._finish_empty()
+        try:
+            if self._reads:
+                await self._read(reservation)
+            if not (is_late or self._size or self._is_enough()):
+                reservation.release()
+                return None
+            return self._finish(reservation, is_late=is_late)
+        except BaseException:
+            reservation.release()
+            raise
+
+    async def _reserve(self) -> Reservation | None:
+        """Bytes for what was found.  None when there are none for long.
+
+        Whoever has to wait lets go of what it found, and looks again when it is its turn.
+        """
+        budget = self._reading.budget
+        lane = budget.storage if self._reads else budget.memory
+        reservation = self._take_now(lane)
+        if reservation is not None:
+            return reservation
+        self._fresh = []
+        try:
+            async with asyncio.timeout(LANE_PATIENCE_S):
+                reservation = await lane.take(self._planned)
+        except TimeoutError:
+            self._look()
+            return None
+        self._look()
+        reservation.resize(self._planned)
+        return reservation
+
+    def _take_now(self, lane: Lane) -> Reservation | None:
+        """Bytes for what was found, if there are any now; an answer without records waits behind nobody."""
+        return lane.try_take(self._planned) if self._planned else Reservation(lane, 0)
+
+    async def _read(self, reservation: Reservation) -> None:
+        """Read what lies on storage, several partitions at once."""
+        params = self._params
+        gate = asyncio.Semaphore(PARALLEL_READS)
+        loop = asyncio.get_running_loop()
+        tasks = {loop.create_task(self._reading.read(look, gate)): look for look in self._fresh if look.reads}
+        is_rich = 0 < self._size >= params.min_bytes
+        patience = SHORT_PATIENCE_S if is_rich else max(0.0, self._storage_deadline - loop.time())
+        try:
+            await asyncio.wait(tasks, timeout=patience)
+            for task, look in tasks.items():
+                if task.done():
+                    self._take(look, task.result())
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        for task, look in tasks.items():
+            if look.reads:  # still: it goes on without us
+                look.reads = False
+                self._reading.adopt(task, reservation.split(_cost(look)))
+        self._fit()
+
+    def _take(self, look: Look, outcome: bytes | ErrorCode) -> None:
+        look.reads = False
+        if isinstance(outcome, ErrorCode):
+            look.fails(outcome)
+            self._hurries = True
+        elif outcome:
+            look.buffers, look.size, look.is_stored = (outcome,), len(outcome), True
+
+    def _fit(self) -> None:
+        """Only the first partition that has records may pass the limits, by one batch (KIP-74)."""
+        self._size = 0
+        for look in self._fresh:
+            size = look.size
+            if size and self._size and (size > look.limit or self._size + size > self._params.max_bytes):
+                look.buffers, look.size = (), 0
+            self._size += look.size
+
+    async def _park(self, deadline: float) -> None:
+        """Until enough has been flushed, something has changed, or time is up."""
+        loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
+        future: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_at(deadline, _ring, future)
+        watch.token = future
+        watch.park(self._params.min_bytes - self._size)
+        self._fresh = []  # what was found may leave the cache meanwhile: it is looked for again
+        reading.metrics.parked_fetches += 1
+        reading.parked.add(future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            reading.metrics.parked_fetches -= 1
+            reading.parked.discard(future)
+            if watch.token is future:  # else a later request of the session has parked
+                watch.token = None
+                watch.unpark()
+
+    # --------------------------------------------------------------------------------------------------- answer
+
+    def _finish(self, reservation: Reservation, *, is_late: bool) -> Fetched:
+        turn = self._turn
+        session = turn.session
+        if session is not None and turn.is_overtaken:
+            reservation.release()
+            return Fetched(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
+        looks = self._told(is_late=is_late)
+        watch = self._watch
+        for look in looks:
+            self._reading.count(look)
+            look.wanted.told = look.marks
+            if look.size:
+                watch.served(look.wanted)
+            elif not look.error:
+                watch.unsaid.pop(look.wanted, None)
+        reservation.resize(self._size)
+        return Fetched(
+            session_id=session.id if session is not None else NO_SESSION,
+            looks=looks,
+            release=reservation.release if self._size else None,
+        )
+
+    def _finish_empty(self) -> Fetched:
+        """There was no room in the budget for long: say what else there is to say."""
+        for look in self._fresh:
+            look.buffers, look.size, look.reads = (), 0, False
+        self._size = 0
+        return self._finish(Reservation(self._reading.budget.memory, 0), is_late=True)
+
+    def _told(self, *, is_late: bool) -> list[Look]:
+        """What the answer carries: everything, or in a session what is news."""
+        if self._turn.partitions is not None:
+            for look in self._rest.values():
+                if look.waits and not is_late and look.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    look.error = ErrorCode.NONE  # not yet: see ``proxy.look``
+            return [*self._fresh, *self._rest.values()]
+        watch = self._watch
+        looks = [look for look in self._fresh if look.is_news]
+        looks += map(self._rest_of, watch.unsaid)
+        if is_late:
+            looks += map(self._rest_of, watch.waiting)
+        return looks
+
+    def _rest_of(self, wanted: Wanted) -> Look:
+        """Its look; a new one if it was looked at by an earlier request of the session."""
+        look = self._rest.get(wanted)
+        if look is None:
+            committed, follows = self._params.committed, self._may_follow
+            look = self._reading.look(wanted, 0, at_least_one=False, committed=committed, follows=follows)
+        return look
+
+    # --------------------------------------------------------------------------------------------------- follow
+
+    def _follow(self) -> None:
+        """From now on events count.  A fetch without a session looks at all of its partitions again."""
+        if self._turn.session is None:
+            self._follows = True
+            for wanted in self._turn.partitions or ():
+                self._watch.touch(wanted)
+
+    def _leave(self, *, is_answered: bool) -> None:
+        turn = self._turn
+        if turn.session is None:
+            for wanted in turn.partitions or ():
+                self._reading.poll.leave(wanted)
+        elif turn.is_new and not is_answered:  # the client will never learn of it
+            self._reading.end_session(turn.session)
+
+
+def _cost(look: Look) -> int:
+    """Bytes to reserve for a read from storage."""
+    return READ_COPIES * max(READ_BYTES_MIN, look.limit)
+
+
+def _ring(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

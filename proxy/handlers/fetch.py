@@ -1,0 +1,128 @@
+"""Fetch, versions 4 to 18 (Kafka 4.x; older ones ask for record formats that are not kept).
+
+Behaviour: ``proxy.fetching``.  Every proxy serves every partition; an offset is out of range only if its owner says so.
+
+Version notes: 7 incremental sessions (KIP-227), 9 the client's leader epoch is checked (KIP-320), 10 first to know
+zstd (a batch is sent as it was produced, whatever the version), 12 ``last_fetched_epoch`` is for followers and not
+looked at, 13 topic ids.  An error that a version's clients may not know is told as NOT_LEADER_OR_FOLLOWER.
+
+Not implemented: fetches of followers (``replica_id`` of 0 or more: every partition is answered
+NOT_LEADER_OR_FOLLOWER, as Kafka does for a replica that it does not know); ``preferred_read_replica`` is always -1:
+with more than one proxy it is chosen here, from the client's rack (KIP-392).  No transaction is ever aborted yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from uuid import UUID
+
+from bmq.core.call import Answer, CloseConnection, Request
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.fetch import (
+    TOPIC_IDS_SINCE,
+    FetchedPartition,
+    FetchedTopic,
+    FetchRequest,
+    FetchTopic,
+    encode_fetch,
+    parse_fetch,
+)
+from bmq.proxy.fetching import Fetched, FetchParams
+from bmq.proxy.longpoll import Identity, Wanted
+from bmq.proxy.look import Look
+from bmq.proxy.services import Api, Services
+
+READ_COMMITTED = 1
+KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE: 11}
+"""The version whose clients know the error (Kafka's ``KafkaApis.maybeDownConvertStorageError``; KIP-207)."""
+
+
+def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
+    version = request.api_version
+    try:
+        asked = parse_fetch(request.body, version)
+    except FormatError as error:
+        raise CloseConnection(str(error)) from None
+    listed = [wanted for topic in asked.topics for wanted in _wanted(topic)]
+    if asked.replica_id >= 0:
+        return _encode(request, Fetched(looks=_refused(listed)), committed=False)
+    committed = asked.isolation_level == READ_COMMITTED
+    fetched = services.reading.fetch(
+        asked.session_id,
+        asked.session_epoch,
+        listed,
+        _forgotten(asked),
+        FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed),
+        by_id=version >= TOPIC_IDS_SINCE,
+    )
+    if isinstance(fetched, Fetched):
+        return _encode(request, fetched, committed=committed)
+    return _later(request, fetched, committed=committed)
+
+
+async def _later(request: Request, work: Awaitable[Fetched], *, committed: bool) -> Answer:
+    return _encode(request, await work, committed=committed)
+
+
+def _wanted(topic: FetchTopic) -> Iterable[Wanted]:
+    name = topic.name if topic.topic_id is None else topic.topic_id
+    assert name is not None
+    return [
+        Wanted(name, each.partition, each.fetch_offset, each.max_bytes, each.current_leader_epoch)
+        for each in topic.partitions
+    ]
+
+
+def _forgotten(asked: FetchRequest) -> Iterable[Identity]:
+    for topic in asked.forgotten:
+        name = topic.name if topic.topic_id is None else topic.topic_id
+        assert name is not None
+        for partition in topic.partitions:
+            yield name, partition
+
+
+def _refused(listed: Iterable[Wanted]) -> list[Look]:
+    return [Look(wanted, None, 0).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER) for wanted in listed]
+
+
+def _encode(request: Request, fetched: Fetched, *, committed: bool) -> Answer:
+    return encode_fetch(
+        request.api_version,
+        request.correlation_id,
+        _topics(fetched.looks, request.api_version, committed=committed),
+        error_code=fetched.error,
+        session_id=fetched.session_id,
+        release=fetched.release,
+    )
+
+
+def _topics(looks: Sequence[Look], version: int, *, committed: bool) -> list[FetchedTopic]:
+    """Grouped by topic, in the order in which each is met first."""
+    by_topic: dict[str | UUID, list[FetchedPartition]] = {}
+    for look in looks:
+        by_topic.setdefault(look.wanted.topic, []).append(_partition(look, version, committed=committed))
+    return [
+        FetchedTopic(topic, None, partitions) if isinstance(topic, str) else FetchedTopic(None, topic, partitions)
+        for topic, partitions in by_topic.items()
+    ]
+
+
+def _partition(look: Look, version: int, *, committed: bool) -> FetchedPartition:
+    error = look.error
+    if KNOWN_SINCE.get(error, 0) > version:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    watermark, stable, log_start = look.marks
+    return FetchedPartition(
+        look.wanted.partition,
+        error,
+        watermark,
+        stable,
+        log_start,
+        look.buffers,
+        look.size,
+        aborted=() if committed and not error else None,
+    )
+
+
+APIS = (Api(ApiKey.FETCH, 4, 18, handle_raw=handle),)

@@ -1,0 +1,124 @@
+"""What one partition has for a fetch, as its owner and the tail cache say at this moment: pure.
+
+Rule 2 decides: nothing at or past the high watermark is shown, and OFFSET_OUT_OF_RANGE is said only by an owner in
+WRITE.  Without such an owner, and for an offset past the watermark, the fetch waits: the partition may be moving, and a
+record answered with acks=1 is below the watermark in a moment.  Both are told only when the fetch's time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode
+from bmq.core.records import HEADER_BYTES
+from bmq.meta.catalog import Topic
+from bmq.proxy.cache import TailCache
+from bmq.proxy.longpoll import UNTOLD, Marks, Wanted
+from bmq.proxy.owners import Owner
+from bmq.storage.reader import LiveSegment
+
+
+class Look:
+    """The outcome.
+
+    ``error``    to be told; with ``waits`` only when time is up
+    ``buffers``  whole batches of ``size`` bytes, from memory
+    ``reads``    records are there, below ``end``, but on storage: at most ``limit`` bytes are wanted
+    ``has_more`` records are there, but none was taken: they did not fit
+    ``is_stored`` the buffers came from storage
+    ``is_gone``  the catalog had this partition when it was looked at last, and has it no more
+    """
+
+    __slots__ = (
+        "buffers",
+        "end",
+        "error",
+        "has_more",
+        "is_gone",
+        "is_stored",
+        "key",
+        "limit",
+        "live",
+        "marks",
+        "offset",
+        "reads",
+        "size",
+        "topic",
+        "waits",
+        "wanted",
+    )
+
+    def __init__(self, wanted: Wanted, topic: Topic | None, limit: int) -> None:
+        self.wanted = wanted
+        self.topic = topic
+        self.key = wanted.key
+        self.limit = limit
+        self.offset = wanted.offset  # a later request of the session may change it there
+        self.error = ErrorCode.NONE
+        self.marks: Marks = UNTOLD
+        self.buffers: Sequence[Buffer] = ()
+        self.size = 0
+        self.end = 0
+        self.live: LiveSegment | None = None
+        self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
+
+    def __repr__(self) -> str:
+        return f"<Look {self.wanted!r} {self.error.name} {self.size} bytes marks={self.marks} reads={self.reads}>"
+
+    @property
+    def is_unknown(self) -> bool:
+        """The catalog has no such partition."""
+        return self.topic is None
+
+    @property
+    def is_news(self) -> bool:
+        """Whether an incremental answer must carry it."""
+        return bool(self.size or self.error) or self.marks != self.wanted.told
+
+    def fails(self, error: ErrorCode, *, waits: bool = False) -> Look:
+        """Kafka tells no marks beside an error."""
+        self.error = error
+        self.waits = waits
+        self.marks = UNTOLD
+        return self
+
+
+def look_at(
+    wanted: Wanted,
+    topic: Topic,
+    owner: Owner | None,
+    tails: TailCache,
+    limit: int,
+    *,
+    at_least_one: bool,
+    committed: bool,
+) -> Look:
+    """``wanted.key`` is known.  At most ``limit`` bytes, or one batch if ``at_least_one``; ``committed``: only what is
+    below the last stable offset."""
+    look = Look(wanted, topic, limit)
+    if owner is None or not owner.is_open:
+        return look.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)
+    if wanted.leader_epoch >= 0 and wanted.leader_epoch != owner.epoch:  # KIP-320
+        is_older = wanted.leader_epoch < owner.epoch
+        return look.fails(ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    watermark, stable, log_start = owner.high_watermark, owner.last_stable_offset, owner.log_start
+    offset = wanted.offset
+    if not log_start <= offset <= watermark:
+        return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE, waits=offset > watermark)
+    look.marks = (watermark, stable, log_start)
+    look.end = stable if committed else watermark
+    if offset >= look.end:
+        return look
+    if limit < HEADER_BYTES and not at_least_one:
+        look.has_more = True
+        return look
+    assert look.key is not None
+    found = tails.read(look.key, offset, limit, look.end, at_least_one=at_least_one)
+    if found is None:
+        look.reads = True
+        look.live = owner.live
+    else:
+        look.buffers, look.size = found
+        look.has_more = not look.size
+    return look

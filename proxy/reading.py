@@ -1,0 +1,265 @@
+"""Everything that serves Fetch: what owners flush comes in, fetches are answered.
+
+Three places hold what a consumer may want (DESIGN, Reading): the tail cache, the parked fetch that waits for the next
+flush, and storage.  Nothing here polls, and nothing here exists for an idle partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.metrics import Metrics
+from bmq.core.model import PartitionKey
+from bmq.core.records import Batch
+from bmq.meta.catalog import Catalog, Topic, TopicChange
+from bmq.proxy.budget import FetchBudget, Reservation
+from bmq.proxy.cache import TailCache
+from bmq.proxy.fetching import READ_COPIES, Fetched, Fetching, FetchParams
+from bmq.proxy.longpoll import Identity, LongPoll, Wanted, Watch
+from bmq.proxy.look import Look, look_at
+from bmq.proxy.owners import Owners
+from bmq.proxy.sessions import EPOCH_MAX, FetchSession, FetchSessions
+from bmq.storage.filesystem import StorageError
+from bmq.storage.layout import PartitionPath
+from bmq.storage.reader import LogReader, OffsetNotFound
+from bmq.storage.readpool import ReadPool
+
+READERS_MAX = 1_000
+"""Partitions whose segment names are remembered; one costs a name for each of its segments."""
+
+
+class Reading:
+    """One process's.  It is a ``proxy.owners.Tails``: owners call it, synchronously, in each partition's order."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        catalog: Catalog,
+        owners: Owners,
+        pool: ReadPool,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self.metrics = metrics
+        self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool.limit_cache)
+        self.tails = TailCache(self.budget.tail_limit)
+        self.poll = LongPoll()
+        self.sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, _random_id)
+        self._catalog = catalog
+        self._owners = owners
+        self._pool = pool
+        self._clock = clock
+        self._readers: OrderedDict[PartitionKey, LogReader] = OrderedDict()
+        self.parked: set[asyncio.Future[None]] = set()
+        self.is_draining = False
+        self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
+        self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
+        catalog.subscribe(self._topic_changed)
+
+    def __repr__(self) -> str:
+        return f"<Reading {self.tails!r} {self.budget!r} {self.sessions!r} followed={len(self.poll)}>"
+
+    def drain(self) -> None:
+        """Answer fetches that are parked, and park none any more: the process is about to end."""
+        self.is_draining = True
+        for future in self.parked:
+            if not future.done():
+                future.set_result(None)
+
+    async def close(self) -> None:
+        """End the reads that nobody waits for."""
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
+
+    # ---------------------------------------------------------------------------------------------------- fetches
+
+    def fetch(
+        self,
+        session_id: int,
+        session_epoch: int,
+        listed: Sequence[Wanted],
+        forgotten: Iterable[Identity],
+        params: FetchParams,
+        *,
+        by_id: bool,
+    ) -> Fetched | Coroutine[Any, Any, Fetched]:
+        """Answer one request: at once if that needs no wait."""
+        now_ms = int(self._clock.monotonic() * 1000)
+        turn = self.sessions.begin(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
+        for wanted in turn.left:
+            self.poll.leave(wanted)
+        for session in turn.closed:
+            self._unfollow(session)
+        self.metrics.fetch_sessions = len(self.sessions)
+        if turn.error:
+            return Fetched(turn.error)
+        if turn.session is not None:
+            self._resume(turn.session.watch)
+        params.max_bytes = min(params.max_bytes, self._bytes_max)
+        params.min_bytes = min(params.min_bytes, params.max_bytes)
+        fetching = Fetching(self, turn, params)
+        return fetching.try_now() or fetching.run()
+
+    def _resume(self, watch: Watch) -> None:
+        """A session's next request: it overtakes one that is parked, and asks again for what is unknown."""
+        for wanted in tuple(watch.unsaid):
+            watch.touch(wanted)
+        if watch.is_parked:
+            watch.unpark()
+            _wake((watch,))
+
+    def end_session(self, session: FetchSession) -> None:
+        self.sessions.close(session)
+        self._unfollow(session)
+        self.metrics.fetch_sessions = len(self.sessions)
+
+    def _unfollow(self, session: FetchSession) -> None:
+        for wanted in session.partitions.values():
+            self.poll.leave(wanted)
+        if session.watch.is_parked:
+            session.watch.unpark()
+            _wake((session.watch,))
+
+    # ------------------------------------------------------------------------------------------------- partitions
+
+    def look(self, wanted: Wanted, limit: int, *, at_least_one: bool, committed: bool, follows: bool) -> Look:
+        """What the partition has now.  ``follows``: its events are wanted from here on."""
+        topic = self._topic_of(wanted)
+        if topic is None or not 0 <= wanted.partition < topic.partitions:
+            return self._unknown(wanted, limit, has_topic=topic is not None)
+        key = wanted.key
+        if key is None or key.topic_id != topic.topic_id:
+            key = PartitionKey(topic.topic_id, wanted.partition)
+        if follows:
+            self.poll.follow(wanted, key)
+        wanted.key = key
+        owner = self._owners.get(key)
+        return look_at(wanted, topic, owner, self.tails, limit, at_least_one=at_least_one, committed=committed)
+
+    def _topic_of(self, wanted: Wanted) -> Topic | None:
+        if isinstance(wanted.topic, str):
+            return self._catalog.topics.get(wanted.topic)
+        return self._catalog.by_id(wanted.topic)
+
+    def _unknown(self, wanted: Wanted, limit: int, *, has_topic: bool) -> Look:
+        look = Look(wanted, None, limit)
+        look.is_gone = wanted.key is not None
+        self.poll.leave(wanted)
+        if has_topic or isinstance(wanted.topic, str):
+            return look.fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return look.fails(ErrorCode.UNKNOWN_TOPIC_ID)
+
+    def count(self, look: Look) -> None:
+        """It is part of an answer."""
+        if look.topic is None:
+            return  # a name that a client made up gets no counters
+        counters = self.metrics.topic(look.topic.name)
+        counters.fetches += 1
+        counters.bytes_out += look.size
+        if look.error:
+            counters.failed_fetches += 1
+        elif look.is_stored:
+            self.metrics.storage_read_bytes += look.size
+        else:
+            self.metrics.tail_hit_bytes += look.size
+
+    # ---------------------------------------------------------------------------------------------------- storage
+
+    def reader(self, key: PartitionKey, path: PartitionPath) -> LogReader:
+        """The partition's reader; the least recently used ones are forgotten."""
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = LogReader(self._pool, path)
+            if len(self._readers) > READERS_MAX:
+                self._readers.popitem(last=False)
+        else:
+            self._readers.move_to_end(key)
+        return reader
+
+    async def read(self, look: Look, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+        """The records that ``look`` found on storage, or the error to tell for this partition alone."""
+        key, topic = look.key, look.topic
+        assert key is not None
+        assert topic is not None
+        reader = self.reader(key, PartitionPath(topic.name, str(topic.topic_id), key.partition))
+        try:
+            async with gate:
+                return await reader.read(look.offset, look.limit, look.end, live=look.live)
+        except OffsetNotFound:
+            return self._missing(key, look.offset)
+        except StorageError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _missing(self, key: PartitionKey, offset: int) -> ErrorCode:
+        """Storage has no such offset: only the owner may say that it is out of range (rule 2)."""
+        owner = self._owners.get(key)
+        if owner is None or not owner.is_open:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if offset < owner.log_start:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return ErrorCode.OFFSET_NOT_AVAILABLE
+
+    def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
+        """A read that its fetch waits for no longer: let it fill the block cache.  Its reservation bounds these."""
+        self._late[task] = reservation
+        task.add_done_callback(self._late_ended)
+
+    def _late_ended(self, task: asyncio.Task[bytes | ErrorCode]) -> None:
+        self._late.pop(task).release()
+
+    # ------------------------------------------------------------------------------------------------------ tails
+
+    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        self._forget_tail(key)
+        _wake(self.poll.changed(key))
+
+    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        if not batches:
+            return
+        self.tails.add(key, batches)
+        self.budget.tail_is(self.tails.used)
+        _wake(self.poll.flushed(key, sum([batch.size for batch in batches])))
+
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        self.tails.trim(key, log_start)
+        self.budget.tail_is(self.tails.used)
+        _wake(self.poll.changed(key))
+
+    def closed(self, key: PartitionKey) -> None:
+        self._forget_tail(key)
+        _wake(self.poll.changed(key))
+
+    def _forget_tail(self, key: PartitionKey) -> None:
+        self.tails.drop(key)
+        self.budget.tail_is(self.tails.used)
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        """Whoever reads a topic that is gone must hear of it; its counters go with it."""
+        before, after = change.before, change.after
+        if before is None or (after is not None and after.topic_id == before.topic_id):
+            return
+        self.metrics.topics.pop(before.name, None)
+        for partition in range(before.partitions):
+            key = PartitionKey(before.topic_id, partition)
+            self._readers.pop(key, None)
+            self._forget_tail(key)
+            _wake(self.poll.changed(key))
+
+
+def _wake(watches: Iterable[Watch]) -> None:
+    for watch in watches:
+        future = watch.token
+        if isinstance(future, asyncio.Future) and not future.done():
+            future.set_result(None)
+
+
+def _random_id() -> int:
+    return random.randint(1, EPOCH_MAX)

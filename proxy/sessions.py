@@ -1,0 +1,249 @@
+"""Incremental fetch sessions (KIP-227): pure.
+
+A client lists its partitions once and then only changes; an answer carries only what has changed.  What a request's
+session id and epoch mean (Kafka's ``FetchManager.newContext``)::
+
+    epoch  0              full: the session named is closed, a new one is made if there is room
+    epoch -1              full: the session named is closed, none is made
+    other, id unknown     FETCH_SESSION_ID_NOT_FOUND
+    other, epoch differs  INVALID_FETCH_SESSION_EPOCH
+    other, by name where the session is by id, or the reverse: FETCH_SESSION_TOPIC_ID_ERROR
+    other                 incremental; a session that has forgotten its last partition is closed
+
+There are at most ``slots`` sessions, with at most ``PARTITIONS_PER_SLOT`` times as many partitions together (Kafka has
+no such bound).  Who finds no room gets session id 0, and lists everything each time.  Room is made as in Kafka's
+``FetchSessionCache.tryEvict``: by the session unused for longest, if that is over ``eviction_ms``; else by the smallest
+of those older than ``eviction_ms``, if it is smaller than the new one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from bmq.core.errors import ErrorCode
+from bmq.proxy.longpoll import Identity, Wanted, Watch
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 0x7FFFFFFF
+EVICTION_MS = 120_000
+"""Kafka's min.incremental.fetch.session.eviction.ms."""
+PARTITIONS_PER_SLOT = 100
+"""About 0.7 KB each: 70 MB with Kafka's default of 1,000 slots, were all full."""
+
+
+class FetchSession:
+    """One client's.  ``epoch`` is what its next request must carry."""
+
+    __slots__ = ("by_id", "created_ms", "epoch", "id", "is_closed", "partitions", "rank", "used_ms", "watch")
+
+    def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
+        self.id = session_id
+        self.by_id = by_id
+        self.epoch = INITIAL_EPOCH + 1
+        self.created_ms = self.used_ms = now_ms
+        self.partitions: dict[Identity, Wanted] = {}
+        self.watch = Watch()
+        self.rank: tuple[int, int] | None = None  # (partitions, id), once others may evict it by size
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<FetchSession {self.id} epoch={self.epoch} partitions={len(self.partitions)} {self.watch!r}>"
+
+
+class Turn:
+    """What one fetch request means.
+
+    ``error``     the whole request is refused with it
+    ``session``   None for a fetch without one; its ``watch`` says what to look at
+    ``partitions``  of a full fetch: all of them, each to be told of; None of an incremental one
+    ``closed``    sessions that came to their end, ``left`` partitions that were forgotten: nobody follows these now
+    """
+
+    __slots__ = ("closed", "epoch", "error", "is_new", "left", "partitions", "session")
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.NONE
+        self.session: FetchSession | None = None
+        self.partitions: Sequence[Wanted] | None = None
+        self.closed: list[FetchSession] = []
+        self.left: list[Wanted] = []
+        self.is_new = False
+        self.epoch = 0
+
+    @property
+    def is_overtaken(self) -> bool:
+        """A later request of the same session has come meanwhile."""
+        return self.session is not None and self.session.epoch != self.epoch
+
+
+class FetchSessions:
+    """All sessions.  ``new_id`` gives random numbers of [1, 2^31)."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int], eviction_ms: int = EVICTION_MS) -> None:
+        self.slots = slots
+        self.partitions_max = slots * PARTITIONS_PER_SLOT
+        self.partitions = 0
+        self.evictions = 0
+        self._eviction_ms = eviction_ms
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the one unused for longest first
+        self._ranks: list[tuple[int, int]] = []  # of the evictable ones, smallest first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __repr__(self) -> str:
+        return f"<FetchSessions {len(self._sessions)}/{self.slots} partitions={self.partitions}>"
+
+    def get(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        listed: Sequence[Wanted],
+        forgotten: Iterable[Identity],
+        *,
+        by_id: bool,
+        now_ms: int,
+    ) -> Turn:
+        """A request came.  ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id."""
+        turn = Turn()
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._begin_full(turn, session_id, epoch, listed, by_id, now_ms)
+            return turn
+        session = self._sessions.get(session_id)
+        if session is None:
+            turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        elif session.epoch != epoch:
+            turn.error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        elif session.by_id != by_id:
+            turn.error = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        else:
+            self._continue(turn, session, listed, forgotten, now_ms)
+        return turn
+
+    def close(self, session: FetchSession) -> None:
+        """It is not found any more."""
+        if session.is_closed:
+            return
+        session.is_closed = True
+        del self._sessions[session.id]
+        self.partitions -= len(session.partitions)
+        self._set_rank(session, None)
+
+    # ----------------------------------------------------------------------------------------------------- full
+
+    def _begin_full(
+        self, turn: Turn, session_id: int, epoch: int, listed: Sequence[Wanted], by_id: bool, now_ms: int
+    ) -> None:
+        old = self._sessions.get(session_id)
+        if old is not None:
+            self.close(old)
+            turn.closed.append(old)
+        by_identity = {wanted.identity: wanted for wanted in listed}  # named twice: the last one counts
+        turn.partitions = list(by_identity.values())
+        if epoch == FINAL_EPOCH or not listed or not self._make_room(turn, len(by_identity), now_ms):
+            return
+        session = FetchSession(self._free_id(), by_id, now_ms)
+        self._sessions[session.id] = session
+        self._add(session, turn.partitions)
+        turn.session, turn.epoch, turn.is_new = session, session.epoch, True
+
+    def _make_room(self, turn: Turn, size: int, now_ms: int) -> bool:
+        if size > self.partitions_max or not self.slots:
+            return False
+        while len(self._sessions) >= self.slots or self.partitions + size > self.partitions_max:
+            victim = self._victim(size, now_ms)
+            if victim is None:
+                return False
+            self.close(victim)
+            self.evictions += 1
+            turn.closed.append(victim)
+        return True
+
+    def _victim(self, size: int, now_ms: int) -> FetchSession | None:
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.used_ms > self._eviction_ms:
+            return oldest
+        if not self._ranks or self._ranks[0][0] >= size:
+            return None
+        return self._sessions[self._ranks[0][1]]
+
+    def _free_id(self) -> int:
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._new_id()
+        return session_id
+
+    # ---------------------------------------------------------------------------------------------- incremental
+
+    def _continue(
+        self,
+        turn: Turn,
+        session: FetchSession,
+        listed: Sequence[Wanted],
+        forgotten: Iterable[Identity],
+        now_ms: int,
+    ) -> None:
+        fresh = [wanted for wanted in listed if not self._update(session, wanted)]
+        if self.partitions + len(fresh) > self.partitions_max:
+            self.close(session)
+            turn.closed.append(session)
+            turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client lists everything from now on
+            return
+        self._add(session, fresh)
+        for identity in forgotten:
+            wanted = session.partitions.pop(identity, None)
+            if wanted is not None:
+                self.partitions -= 1
+                session.watch.remove(wanted)
+                turn.left.append(wanted)
+        if not session.partitions:
+            self.close(session)
+            turn.closed.append(session)
+            turn.partitions = list({wanted.identity: wanted for wanted in listed}.values())
+            return
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        self._used(session, now_ms)
+        turn.session, turn.epoch = session, session.epoch
+
+    def _update(self, session: FetchSession, listed: Wanted) -> bool:
+        """Take over what the request says of a partition of the session; False when it is none."""
+        wanted = session.partitions.get(listed.identity)
+        if wanted is None:
+            return False
+        wanted.offset = listed.offset
+        wanted.max_bytes = listed.max_bytes
+        wanted.leader_epoch = listed.leader_epoch
+        session.watch.touch(wanted)
+        return True
+
+    def _add(self, session: FetchSession, wanted: Iterable[Wanted]) -> None:
+        for each in wanted:
+            if each.identity not in session.partitions:
+                self.partitions += 1
+            elif (named_twice := session.partitions[each.identity]) is not each:
+                session.watch.remove(named_twice)
+            session.partitions[each.identity] = each
+            session.watch.add(each)
+
+    def _used(self, session: FetchSession, now_ms: int) -> None:
+        session.used_ms = now_ms
+        self._sessions.move_to_end(session.id)
+        if now_ms - session.created_ms > self._eviction_ms:
+            self._set_rank(session, (len(session.partitions), session.id))
+
+    def _set_rank(self, session: FetchSession, rank: tuple[int, int] | None) -> None:
+        if session.rank == rank:
+            return
+        if session.rank is not None:
+            del self._ranks[bisect_left(self._ranks, session.rank)]
+        if rank is not None:
+            insort(self._ranks, rank)
+        session.rank = rank

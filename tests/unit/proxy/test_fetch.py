@@ -1,0 +1,188 @@
+"""The Fetch handler, on the wire of every version: an independent codec asks and reads the answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from bmq.core.call import Answer, Client, CloseConnection, Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.proxy.handlers.fetch import APIS, handle
+from bmq.proxy.services import Services
+from bmq.storage.filesystem import StorageUnavailable
+from tests.simulation.loop import run
+from tests.unit.proxy.serving import World, batch_of
+
+VERSIONS = range(4, 19)
+
+
+def in_world(main: Callable[[World], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        world = World()
+        world.topic("t", 2)
+        await main(world)
+        await world.reading.close()
+        assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
+
+    run(whole())
+
+
+def asked(version: int, body: bytes) -> Request:
+    return Request(1, version, 77, "me", memoryview(body), cast(Client, None), 0.0)
+
+
+def topic_of(world: World, name: str, *partitions: int, topic_id: uuid.UUID | None = None, offset: int = 0) -> Any:
+    return FetchRequest.FetchTopic(
+        topic=name,
+        topic_id=topic_id or world.catalog.topics[name].topic_id,
+        partitions=[
+            FetchRequest.FetchTopic.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
+            for number in partitions
+        ],
+    )
+
+
+async def fetch(world: World, version: int, topics: list[Any], **fields: Any) -> Any:
+    """The decoded response; the answer was sent."""
+    message = FetchRequest(
+        version=version,
+        **{
+            "max_wait_ms": 0,
+            "min_bytes": 1,
+            "max_bytes": 2 << 20,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "forgotten_topics_data": [],
+            "rack_id": "",
+            **fields,
+        },
+        topics=topics,
+    )
+    services = cast(Services, SimpleNamespace(reading=world.reading))
+    answer = handle(services, asked(version, bytes(message.encode(version=version))))
+    if not isinstance(answer, Answer):
+        answer = await answer
+    if answer.release is not None:
+        answer.release()
+    data = b"".join(answer.buffers)
+    head = 5 if version >= 12 else 4  # correlation id, and tags
+    assert int.from_bytes(data[:4], "big") == 77
+    return FetchResponse.decode(data[head:], version=version)
+
+
+def partitions(response: Any) -> dict[int, Any]:
+    return {each.partition_index: each for topic in response.responses for each in topic.partitions}
+
+
+def test_it_is_registered_as_kafka_lists_it() -> None:
+    assert [(api.key, api.min_version, api.max_version) for api in APIS] == [(ApiKey.FETCH, 4, 18)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_and_marks(version: int) -> None:
+    async def main(world: World) -> None:
+        for _ in range(3):
+            world.flush("t", 1)
+        response = await fetch(world, version, [topic_of(world, "t", 0, 1, offset=0)])
+        found = partitions(response)
+        assert bytes(found[1].records) == batch_of(0) + batch_of(1) + batch_of(2)
+        assert (found[1].high_watermark, found[1].last_stable_offset, found[1].error_code) == (3, 3, 0)
+        assert not found[0].records
+        assert (found[0].aborted_transactions, found[1].aborted_transactions) == (None, None)
+        assert len(response.responses) == 1
+        if version >= 13:
+            assert response.responses[0].topic_id == world.catalog.topics["t"].topic_id
+        else:
+            assert response.responses[0].topic == "t"
+        if version >= 11:
+            assert found[1].preferred_read_replica == -1
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_read_committed_is_told_that_nothing_was_aborted(version: int) -> None:
+    async def main(world: World) -> None:
+        world.flush("t", 1)
+        response = await fetch(world, version, [topic_of(world, "t", 1)], isolation_level=1)
+        assert partitions(response)[1].aborted_transactions == []
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_unknown_topics_by_the_versions_word(version: int) -> None:
+    async def main(world: World) -> None:
+        unknown = topic_of(world, "x", 0, topic_id=uuid.UUID(int=99))
+        response = await fetch(world, version, [unknown])
+        expected = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert partitions(response)[0].error_code == expected
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_error_that_a_version_does_not_know_is_told_as_one_that_it_knows(version: int) -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        world.fs.fault = StorageUnavailable("no")
+        world.owner("t", 1).high_watermark = 5  # and nothing on storage
+        found = partitions(await fetch(world, version, [topic_of(world, "t", 0, 1)]))
+        codes = [ErrorCode(found[number].error_code).name for number in (0, 1)]
+        older = "NOT_LEADER_OR_FOLLOWER"
+        assert codes == [
+            "KAFKA_STORAGE_ERROR" if version >= 6 else older,
+            "OFFSET_NOT_AVAILABLE" if version >= 11 else older,
+        ]
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+def test_a_session_over_the_wire(version: int) -> None:
+    async def main(world: World) -> None:
+        first = await fetch(world, version, [topic_of(world, "t", 0, 1)], session_epoch=0)
+        assert (first.error_code, sorted(partitions(first))) == (0, [0, 1])
+        session = {"session_id": first.session_id}
+        world.flush("t", 1)
+        second = await fetch(world, version, [], **session, session_epoch=1)
+        assert (second.session_id, list(partitions(second))) == (first.session_id, [1])
+        forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=world.catalog.topics["t"].topic_id, partitions=[1])
+        third = await fetch(world, version, [], **session, session_epoch=2, forgotten_topics_data=[forgotten])
+        assert partitions(third) == {}
+        stale = await fetch(world, version, [], **session, session_epoch=2)
+        assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        other = await fetch(world, 12 if version >= 13 else 13, [], **session, session_epoch=3)
+        assert other.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_follower_is_refused(version: int) -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        replica: dict[str, Any] = {"replica_id": 2}
+        if version >= 15:
+            replica = {"replica_state": FetchRequest.ReplicaState(replica_id=2, replica_epoch=1)}
+        found = partitions(await fetch(world, version, [topic_of(world, "t", 0)], **replica))
+        assert found[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not found[0].records
+
+    in_world(main)
+
+
+def test_what_is_no_fetch_closes_the_connection() -> None:
+    async def main(world: World) -> None:
+        services = cast(Services, SimpleNamespace(reading=world.reading))
+        with pytest.raises(CloseConnection):
+            handle(services, asked(12, b"\0\0\0"))
+
+    in_world(main)

@@ -1,0 +1,457 @@
+"""Fetches of a session: only what is news is told, only what has changed is looked at, and nobody starves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode
+from bmq.proxy.fetching import Fetched
+from bmq.proxy.longpoll import Wanted
+from tests.simulation.loop import run
+from tests.unit.proxy.serving import World, errors, offsets, release, want
+
+
+def in_world(main: Callable[[World], Awaitable[None]], *, partitions: int = 3, **options: Any) -> None:
+    async def whole() -> None:
+        world = World(**options)
+        world.topic("t", partitions)
+        await main(world)
+        await world.reading.close()
+        assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
+        assert world.metrics.parked_fetches == 0
+
+    run(whole())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Client:
+    """A consumer with a session, as Kafka's FetchSessionHandler does it."""
+
+    def __init__(self, world: World, partitions: Iterable[int], **options: Any) -> None:
+        self.world = world
+        self.options = options
+        self.positions = dict.fromkeys(partitions, 0)
+        self.session_id, self.epoch = 0, 0
+        self.got: dict[int, list[int]] = {partition: [] for partition in self.positions}
+        self.moved = list(self.positions)
+
+    async def poll(self, **options: Any) -> Fetched:
+        """One fetch; the answer is sent, and the positions move on."""
+        listed = [self.wanted(partition) for partition in self.moved]
+        session = (self.session_id, self.epoch)
+        fetched = await self.world.fetch(listed, session=session, **{**self.options, **options})
+        assert fetched.error == ErrorCode.NONE
+        self.session_id, self.epoch = fetched.session_id, self.epoch + 1
+        self.moved = []
+        for (_, partition), bases in offsets(fetched).items():
+            if bases:
+                self.got[partition] += bases
+                self.positions[partition] = bases[-1] + 1
+                self.moved.append(partition)
+        release(fetched)
+        return fetched
+
+    def wanted(self, partition: int) -> Wanted:
+        return want("t", partition, self.positions[partition])
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# ------------------------------------------------------------------------------------------------------- what is told
+
+
+def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(3))
+        assert sorted(offsets(await client.poll())) == [("t", 0), ("t", 1), ("t", 2)]
+        assert client.session_id != 0
+        assert world.metrics.fetch_sessions == 1
+        assert offsets(await client.poll()) == {}
+        world.flush("t", 1)
+        assert offsets(await client.poll()) == {("t", 1): [0]}
+        assert offsets(await client.poll()) == {}
+        owner = world.owner("t", 1)
+        owner.log_start = 1
+        world.reading.log_start_moved(owner.key, 1)
+        (look,) = (await client.poll()).looks
+        assert (look.wanted.partition, look.marks, look.size) == (1, (1, 1, 1), 0)
+        assert offsets(await client.poll()) == {}
+
+    in_world(main)
+
+
+def test_news_without_records_do_not_end_the_wait() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(3))
+        await client.poll(max_wait_s=0)
+        parked = asyncio.create_task(client.poll(max_wait_s=100))
+        await asyncio.sleep(1)
+        world.reading.log_start_moved(world.key("t"), 0)
+        world.owner("t", 1).stable = 0
+        world.reading.log_start_moved(world.key("t", 1), 0)
+        await asyncio.sleep(1)
+        assert not parked.done()
+        world.flush("t", 2)
+        assert offsets(await parked) == {("t", 2): [0]}
+
+    in_world(main)
+
+
+def test_records_that_the_client_does_not_take_are_given_again() -> None:
+    """It may poll without moving its position; nothing new needs to happen there."""
+
+    async def main(world: World) -> None:
+        client = Client(world, range(3))
+        await client.poll(max_wait_s=0)
+        world.flush("t", 1)
+        for _ in range(3):
+            fetched = await client.poll()
+            client.moved = []
+            assert offsets(fetched) == {("t", 1): [0]}
+
+    in_world(main)
+
+
+def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(2))
+        await client.poll(max_wait_s=0)
+        world.close("t", 1)
+        world.flush("t", 0)
+        assert errors(await client.poll()) == {}
+        assert errors(await client.poll(max_wait_s=0)) == {("t", 1): "NOT_LEADER_OR_FOLLOWER"}
+
+    in_world(main)
+
+
+def test_a_fetch_of_no_bytes_still_gets_one_batch() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(2), max_bytes=0)
+        world.flush("t", 0)
+        world.flush("t", 1)
+        for _ in range(2):
+            await client.poll()
+        assert client.got == {0: [0], 1: [0]}
+
+    in_world(main)
+
+
+def test_a_topic_made_anew_between_two_polls_is_read_from_its_new_log() -> None:
+    async def main(world: World) -> None:
+        world.topic("u", number=40)
+        first = await world.fetch([want("u")], session=(0, 0), max_wait_s=0)
+        world.topic("u", number=41)
+        await world.fetch(session=(first.session_id, 1), max_wait_s=0)
+        parked = asyncio.create_task(world.fetch(session=(first.session_id, 2), max_wait_s=100))
+        await settle()
+        world.flush("u")
+        assert offsets(await parked) == {("u", 0): [0]}
+        assert now() == 0
+        release(await parked)
+
+    in_world(main)
+
+
+def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(2))
+        await client.poll(max_wait_s=0)
+        world.close("t", 1)
+        for _ in range(2):
+            assert errors(await client.poll()) == {("t", 1): "NOT_LEADER_OR_FOLLOWER"}
+        assert now() == pytest.approx(1)
+        world.open("t", 1)
+        (look,) = (await client.poll()).looks
+        assert (look.wanted.partition, look.error, look.marks) == (1, ErrorCode.NONE, (0, 0, 0))
+        client.positions[0] = -1
+        client.moved = [0]
+        for _ in range(2):
+            at = now()
+            assert errors(await client.poll()) == {("t", 0): "OFFSET_OUT_OF_RANGE"}
+            assert now() == at
+
+    in_world(main)
+
+
+def test_a_topic_that_goes_and_comes_again() -> None:
+    async def main(world: World) -> None:
+        world.topic("u", number=40)
+        listed = [want("t"), want("u")]
+        first = await world.fetch(listed, session=(0, 0), max_wait_s=0)
+        parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
+        await settle()
+        world.catalog.put("u", None)
+        assert errors(await parked) == {("u", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
+        assert now() == 0
+        again = await world.fetch(session=(first.session_id, 2))
+        assert errors(again) == {("u", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
+        assert now() == pytest.approx(0.5)  # the other partition is waited for, as in Kafka
+        world.topic("u", number=41)
+        world.flush("u")
+        found = await world.fetch(session=(first.session_id, 3))
+        assert offsets(found) == {("u", 0): [0]}
+        release(found)
+
+    in_world(main)
+
+
+def test_a_session_of_unknown_topics_only_is_answered_at_once() -> None:
+    async def main(world: World) -> None:
+        first = await world.fetch([want("x"), want("y")], session=(0, 0))
+        again = await world.fetch(session=(first.session_id, 1))
+        for fetched in (first, again):
+            assert sorted(errors(fetched)) == [("x", 0), ("y", 0)]
+        assert now() == 0
+
+    in_world(main)
+
+
+def test_session_errors_are_answered_without_partitions() -> None:
+    async def main(world: World) -> None:
+        fetched = await world.fetch([want("t")], session=(5, 3))
+        assert (fetched.error, fetched.session_id, fetched.looks) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, ())
+
+    in_world(main)
+
+
+# ------------------------------------------------------------------------------------------------ ends and overtaking
+
+
+def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
+    async def main(world: World) -> None:
+        first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
+        parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
+        await settle()
+        later = asyncio.create_task(world.fetch(session=(first.session_id, 2), max_wait_s=100))
+        overtaken = await parked
+        assert (overtaken.error, overtaken.looks) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
+        assert overtaken.session_id == first.session_id
+        await settle()
+        world.flush("t")
+        assert offsets(await later) == {("t", 0): [0]}
+        assert now() == 0
+        release(await later)
+
+    in_world(main)
+
+
+def test_a_session_closed_under_its_parked_fetch_is_answered_and_followed_no_more() -> None:
+    async def main(world: World) -> None:
+        first = await world.fetch([want("t"), want("t", 1)], session=(0, 0), max_wait_s=0)
+        assert len(world.reading.poll) == 2
+        parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
+        await settle()
+        await world.fetch([want("t")], session=(first.session_id, -1), max_wait_s=0)
+        assert (await parked).error == ErrorCode.NONE
+        assert now() == 0
+        assert (len(world.reading.poll), world.metrics.fetch_sessions) == (0, 0)
+
+    in_world(main)
+
+
+def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_the_read() -> None:
+    async def main(world: World) -> None:
+        first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
+        await world.store("t", count=3)
+        world.owner("t").stable = 2  # inside the batch: storage has nothing to give
+        world.reading.log_start_moved(world.key("t"), 0)
+        world.fs.gate.clear()
+        reading = asyncio.create_task(world.fetch(session=(first.session_id, 1), committed=True, max_wait_s=100))
+        await settle()
+        assert world.fs.running == 1
+        await world.fetch([], session=(first.session_id, -1))
+        world.fs.gate.set()
+        assert (await reading).error == ErrorCode.NONE
+        assert now() == 0
+
+    in_world(main)
+
+
+def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
+    async def main(world: World) -> None:
+        parked = asyncio.create_task(world.fetch([want("t")], session=(0, 0), max_wait_s=100))
+        await settle()
+        assert world.metrics.fetch_sessions == 1
+        parked.cancel()
+        await asyncio.gather(parked, return_exceptions=True)
+        assert (len(world.reading.poll), world.metrics.fetch_sessions) == (0, 0)
+
+    in_world(main)
+
+
+def test_an_established_session_survives_a_client_that_goes() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(2))
+        await client.poll(max_wait_s=0)
+        parked = asyncio.create_task(world.fetch(session=(client.session_id, 1), max_wait_s=100))
+        await settle()
+        parked.cancel()
+        await asyncio.gather(parked, return_exceptions=True)
+        client.epoch = 2
+        world.flush("t")
+        assert offsets(await client.poll()) == {("t", 0): [0]}
+
+    in_world(main)
+
+
+def test_forgotten_partitions_are_followed_no_more() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(3))
+        await client.poll(max_wait_s=0)
+        await client.poll(max_wait_s=0, forgotten=[("t", 0), ("t", 2)])
+        assert len(world.reading.poll) == 1
+        world.flush("t", 0)
+        assert offsets(await client.poll()) == {}
+        assert offsets(await client.poll(forgotten=[("t", 1)])) == {}
+        assert (len(world.reading.poll), world.metrics.fetch_sessions, client.session_id) == (0, 0, 0)
+
+    in_world(main)
+
+
+# -------------------------------------------------------------------------------------------------- cost and fairness
+
+
+def test_a_poll_of_ten_thousand_partitions_looks_at_the_three_that_have_changed() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(10_000))
+        await client.poll(max_wait_s=0)
+        asked = world.owners.asked
+        asked.clear()
+        await client.poll(max_wait_s=0)
+        assert asked == []
+        for partition in (17, 4_000, 9_999):
+            world.flush("t", partition)
+        assert len(offsets(await client.poll(max_wait_s=0))) == 3
+        assert len(asked) == 3
+        await client.poll(max_wait_s=0)  # the three were listed: their positions have moved
+        assert len(asked) == 6
+        parked = asyncio.create_task(client.poll(max_wait_s=100))
+        await settle()
+        world.flush("t", 5)
+        await parked
+        assert len(asked) <= 8
+
+    in_world(main, partitions=10_000)
+
+
+def test_ten_thousand_owners_that_come_one_by_one_cost_one_look_each() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(1_000))
+        for partition in range(1_000):
+            world.close("t", partition)
+        await client.poll(max_wait_s=0)
+        parked = asyncio.create_task(client.poll(max_wait_s=100))
+        await settle()
+        world.owners.asked.clear()
+        for partition in range(1_000):
+            world.open("t", partition)
+            await settle()
+        world.flush("t", 3)
+        assert len((await parked).looks) == 1_000
+        assert len(world.owners.asked) < 2_100
+
+    in_world(main, partitions=1_000)
+
+
+def test_partitions_take_turns_when_an_answer_cannot_hold_all() -> None:
+    async def main(world: World) -> None:
+        for _ in range(20):
+            for partition in range(10):
+                size = world.flush("t", partition)
+        client = Client(world, range(10), max_bytes=3 * size)
+        for _ in range(20):
+            world.owners.asked.clear()
+            before = {partition: len(bases) for partition, bases in client.got.items()}
+            await client.poll()
+            served = [len(bases) - before[partition] for partition, bases in client.got.items()]
+            assert sum(served) == 3
+            assert client.epoch == 1 or len(world.owners.asked) <= 3  # and not all that have something
+        counts = [len(bases) for bases in client.got.values()]
+        assert sum(counts) == 60
+        assert max(counts) - min(counts) <= 3
+
+    in_world(main, partitions=10)
+
+
+def test_lagging_partitions_are_not_starved_by_busy_ones() -> None:
+    """Inkless #750."""
+
+    async def main(world: World) -> None:
+        await world.store("t", 9, batches=40)
+        client = Client(world, range(10))
+        for _ in range(60):
+            for partition in range(9):
+                for _ in range(3):
+                    size = world.flush("t", partition)
+            await client.poll(max_bytes=5 * size)
+        assert len(client.got[9]) >= 25  # its share is a tenth of 300
+
+    in_world(main, partitions=10)
+
+
+# ------------------------------------------------------------------------------------------------------------ all of it
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> None:
+    """Random flushes to tail or storage, owners that go and come, log starts that move, clients that poll."""
+    random_ = random.Random(seed)
+    partitions = 4
+
+    async def main(world: World) -> None:
+        clients = [Client(world, range(partitions), min_bytes=random_.choice([1, 500, 5_000]),
+                          max_bytes=random_.choice([1, 800, 1 << 20])) for _ in range(3)]  # fmt: skip
+        polling = [asyncio.create_task(poll_for_ever(client)) for client in clients]
+        for _ in range(150):
+            await act(world, random_.randrange(partitions), random_)
+            await asyncio.sleep(random_.choice([0, 0, 0.01, 0.3]))
+        for partition in range(partitions):
+            if world.key("t", partition) not in world.owners.by_key:
+                world.reopen("t", partition)
+        await asyncio.sleep(300)
+        for task in polling:
+            task.cancel()
+        ended = await asyncio.gather(*polling, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+        for client in clients:
+            for partition, bases in client.got.items():
+                assert bases == list(range(world.owner("t", partition).high_watermark)), (seed, partition)
+
+    in_world(main, partitions=partitions, block_bytes=512)
+
+
+async def poll_for_ever(client: Client) -> None:
+    while True:
+        fetched = await client.poll()
+        assert set(errors(fetched).values()) <= {"NOT_LEADER_OR_FOLLOWER"}
+        if errors(fetched):
+            await asyncio.sleep(0.05)
+
+
+async def act(world: World, partition: int, random_: random.Random) -> None:
+    if world.key("t", partition) not in world.owners.by_key:
+        if random_.random() < 0.5:
+            world.reopen("t", partition)
+        return
+    kind: str = random_.choice(ACTIONS)
+    if kind == "close":
+        world.close("t", partition)
+    elif kind == "evict":
+        world.reading.tails.drop(world.key("t", partition))
+    else:
+        for _ in range(random_.randrange(1, 4)):
+            await world.produce("t", partition)
+
+
+ACTIONS: Sequence[str] = ("produce", "produce", "produce", "evict", "close")

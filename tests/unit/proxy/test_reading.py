@@ -1,0 +1,660 @@
+"""Fetches without a session: what they find, when they wait, what wakes them, and what they may not show."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bmq.core.records import HEADER_BYTES
+from bmq.meta.catalog import Topic
+from bmq.proxy.fetching import SHORT_PATIENCE_S, Fetched
+from bmq.storage.filesystem import CorruptData, StorageUnavailable
+from tests.simulation.loop import run
+from tests.unit.proxy.serving import World, errors, offsets, release, want
+
+T0 = ("t", 0)
+
+
+def in_world(main: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    """Run ``main`` in a world with topic t of two partitions; afterwards nothing is held and nobody follows."""
+
+    async def whole() -> None:
+        world = World(**options)
+        world.topic("t", 2)
+        await main(world)
+        await world.reading.close()
+        assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
+        assert world.metrics.parked_fetches == 0
+        assert len(world.reading.poll) == 0
+
+    run(whole())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def settle() -> None:
+    """Until tasks that can go on stand still again."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# ------------------------------------------------------------------------------------------------------ from memory
+
+
+def test_records_in_the_tail_are_answered_at_once() -> None:
+    async def main(world: World) -> None:
+        size = world.flush("t", count=5) + world.flush("t")
+        fetched = await world.fetch([want("t", offset=3)])
+        assert now() == 0
+        assert offsets(fetched) == {T0: [0, 5]}  # the whole batch that holds the offset (nisshi)
+        assert fetched.looks[0].marks == (6, 6, 0)
+        assert world.metrics.tail_hit_bytes == size == world.metrics.topics["t"].bytes_out
+        assert (world.metrics.storage_read_bytes, world.fs.log_reads) == (0, 0)
+        assert world.reading.budget.memory.used == size
+        release(fetched)
+
+    in_world(main)
+
+
+def test_limits_of_the_partition_and_of_the_whole() -> None:
+    async def main(world: World) -> None:
+        size = world.flush("t", 0)
+        for partition in (0, 0, 1, 1):
+            world.flush("t", partition)
+        both = [want("t", 0, max_bytes=2 * size), want("t", 1, max_bytes=2 * size)]
+        for max_bytes, expected in ((10 * size, ([0, 1], [0, 1])), (3 * size, ([0, 1], [0])), (1, ([0], []))):
+            fetched = await world.fetch(both, max_bytes=max_bytes)
+            assert tuple(offsets(fetched).values()) == expected
+            release(fetched)
+
+    in_world(main)
+
+
+def test_only_the_first_partition_with_records_may_pass_the_limits() -> None:
+    async def main(world: World) -> None:
+        world.topic("u", 3)
+        for partition in (1, 2):
+            world.flush("u", partition)
+        fetched = await world.fetch([want("u", partition, max_bytes=10) for partition in range(3)])
+        assert offsets(fetched) == {("u", 0): [], ("u", 1): [0], ("u", 2): []}
+        release(fetched)
+
+    in_world(main)
+
+
+def test_the_servers_fetch_max_bytes_counts_too() -> None:
+    async def main(world: World) -> None:
+        for _ in range(30):
+            size = world.flush("t")
+        fetched = await world.fetch([want("t")])
+        assert len(offsets(fetched)[T0]) == 1024 // size
+        release(fetched)
+
+    in_world(main, fetch_max_bytes=1024)
+
+
+def test_a_reader_that_wants_no_wait_is_answered_with_nothing() -> None:
+    async def main(world: World) -> None:
+        fetched = await world.fetch([want("t")], max_wait_s=0)
+        assert (offsets(fetched), errors(fetched), now()) == ({T0: []}, {}, 0)
+        assert await world.fetch([]) is not None
+        assert now() == 0
+        await world.fetch([want("t")], min_bytes=0)
+        assert now() == 0
+
+    in_world(main)
+
+
+# ---------------------------------------------------------------------------------------------------------- parked
+
+
+def test_a_fetch_at_the_watermark_is_answered_when_its_time_is_up() -> None:
+    async def main(world: World) -> None:
+        fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=0.5)
+        assert now() == pytest.approx(0.5)
+        assert offsets(fetched) == {T0: [], ("t", 1): []}
+        assert fetched.looks[0].marks == (0, 0, 0)
+
+    in_world(main)
+
+
+def test_a_flush_wakes_it_and_polls_are_not_needed() -> None:
+    async def main(world: World) -> None:
+        parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], max_wait_s=100))
+        await settle()
+        assert world.metrics.parked_fetches == 1
+        asked = len(world.owners.asked)
+        await asyncio.sleep(50)
+        assert len(world.owners.asked) == asked
+        world.flush("t", 1)
+        fetched = await parked
+        assert now() == pytest.approx(50)
+        assert offsets(fetched) == {("t", 1): [0], T0: []}
+        release(fetched)
+
+    in_world(main)
+
+
+def test_min_bytes_are_counted_without_looking() -> None:
+    async def main(world: World) -> None:
+        size = world.flush("t")
+        parked = asyncio.create_task(world.fetch([want("t", 0, 1), want("t", 1)], min_bytes=3 * size, max_wait_s=100))
+        await settle()
+        asked = len(world.owners.asked)
+        world.flush("t", 0)
+        await settle()
+        world.flush("t", 1)
+        await settle()
+        assert len(world.owners.asked) == asked
+        assert not parked.done()
+        world.flush("t", 1)
+        fetched = await parked
+        assert offsets(fetched) == {T0: [1], ("t", 1): [0, 1]}
+        release(fetched)
+
+    in_world(main)
+
+
+def test_what_is_there_already_counts_for_min_bytes() -> None:
+    async def main(world: World) -> None:
+        size = world.flush("t", 0)
+        parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], min_bytes=2 * size, max_wait_s=100))
+        await settle()
+        world.flush("t", 1)
+        fetched = await parked
+        assert offsets(fetched) == {T0: [0], ("t", 1): [0]}
+        release(fetched)
+        late = await world.fetch([want("t"), want("t", 1)], min_bytes=1000 * size)
+        assert offsets(late) == {T0: [0], ("t", 1): [0]}
+        release(late)
+
+    in_world(main)
+
+
+def test_a_flush_between_the_look_and_the_park_is_not_lost() -> None:
+    """The answer's coroutine may start later than the look that found nothing."""
+
+    async def main(world: World) -> None:
+        parked = asyncio.create_task(world.fetch([want("t")], max_wait_s=100))
+        world.flush("t")
+        fetched = await parked
+        assert (offsets(fetched), now()) == ({T0: [0]}, 0)
+        release(fetched)
+        for turns in range(6):  # and in every turn of the loop around the park
+            task = asyncio.create_task(world.fetch([want("t", 1, turns)], max_wait_s=100))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            world.flush("t", 1)
+            fetched = await task
+            assert (offsets(fetched), now()) == ({("t", 1): [turns]}, 0)
+            release(fetched)
+
+    in_world(main)
+
+
+def test_a_client_that_goes_leaves_nothing_behind() -> None:
+    async def main(world: World) -> None:
+        parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], max_wait_s=100))
+        await settle()
+        assert len(world.reading.poll) == 2
+        parked.cancel()
+        await asyncio.gather(parked, return_exceptions=True)
+
+    in_world(main)
+
+
+# ---------------------------------------------------------------------------------------------- owners and offsets
+
+
+def test_rule2_out_of_range_only_from_an_open_owner_and_never_at_once_past_the_watermark() -> None:
+    async def main(world: World) -> None:
+        owner = world.owner("t")
+        for _ in range(10):
+            world.flush("t")
+        owner.log_start = 5
+        world.reading.log_start_moved(owner.key, 5)
+        below = await world.fetch([want("t", offset=4)])
+        assert (errors(below), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
+        assert below.looks[0].marks == (-1, -1, -1)
+        past = asyncio.create_task(world.fetch([want("t", offset=11)], max_wait_s=100))
+        await asyncio.sleep(50)
+        world.flush("t")
+        world.flush("t")  # offset 11: answered with acks=1, flushed a moment later
+        assert offsets(await past) == {T0: [11]}
+        release(await past)
+        far = await world.fetch([want("t", offset=99)], max_wait_s=0.5)
+        assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}
+        assert now() == pytest.approx(50.5)
+
+    in_world(main)
+
+
+def test_without_an_owner_a_fetch_waits_for_it() -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        owner = world.close("t")
+        with_data = asyncio.create_task(world.fetch([want("t", offset=7)], max_wait_s=100))
+        timed_out = await world.fetch([want("t", offset=7)], max_wait_s=0.5)
+        assert errors(timed_out) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        await asyncio.sleep(10)
+        world.open("t", watermark=7)
+        await settle()
+        assert not with_data.done()  # open, and at the watermark: parked as any other
+        owner = world.owner("t")
+        assert owner.high_watermark == 7
+        world.flush("t")
+        assert offsets(await with_data) == {T0: [7]}
+        release(await with_data)
+
+    in_world(main)
+
+
+def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_its_tail() -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        parked = asyncio.create_task(world.fetch([want("t", offset=1)], max_wait_s=1))
+        await settle()
+        world.close("t")
+        assert world.reading.tails.extent(world.key("t")) is None
+        assert errors(await parked) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        assert now() == pytest.approx(1)
+
+    in_world(main)
+
+
+def test_an_offset_past_the_watermark_is_not_out_of_range_because_others_have_records() -> None:
+    async def main(world: World) -> None:
+        world.flush("t", 1)
+        fetched = await world.fetch([want("t", offset=1), want("t", 1)], max_wait_s=100)
+        assert (offsets(fetched), errors(fetched), now()) == ({T0: [], ("t", 1): [0]}, {}, 0)
+        release(fetched)
+
+    in_world(main)
+
+
+def test_an_owner_that_is_not_in_write_is_none() -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        world.owner("t").is_open = False
+        assert errors(await world.fetch([want("t")])) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+
+    in_world(main)
+
+
+def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
+    async def main(world: World) -> None:
+        for _ in range(5):
+            world.flush("t", size=5_000)
+        pool, tails = world.pool, world.reading.tails
+        full = pool.cache_bytes
+        assert full == world.config.cache_bytes - tails.used < world.config.cache_bytes
+        world.owner("t").log_start = 3
+        world.reading.log_start_moved(world.key("t"), 3)
+        assert tails.extent(world.key("t")) == (3, 5)
+        assert full < pool.cache_bytes == world.config.cache_bytes - tails.used
+        world.close("t")
+        assert pool.cache_bytes == world.config.cache_bytes
+
+    in_world(main)
+
+
+def test_a_partition_without_an_owner_holds_up_no_other() -> None:
+    async def main(world: World) -> None:
+        world.close("t", 0)
+        world.flush("t", 1)
+        fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=100)
+        assert now() == 0
+        assert offsets(fetched) == {T0: [], ("t", 1): [0]}
+        assert errors(fetched) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        release(fetched)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(-1, None), (3, None), (2, "FENCED_LEADER_EPOCH"), (4, "UNKNOWN_LEADER_EPOCH")]
+)
+def test_the_clients_leader_epoch_is_checked(epoch: int, error: str | None) -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        fetched = await world.fetch([want("t", epoch=epoch)])
+        assert (errors(fetched).get(T0), now()) == (error, 0)
+        release(fetched)
+
+    in_world(main)
+
+
+def test_read_committed_ends_at_the_last_stable_offset() -> None:
+    async def main(world: World) -> None:
+        for _ in range(3):
+            world.flush("t")
+        world.owner("t").stable = 2
+        committed = await world.fetch([want("t")], committed=True)
+        uncommitted = await world.fetch([want("t")])
+        assert (offsets(committed), offsets(uncommitted)) == ({T0: [0, 1]}, {T0: [0, 1, 2]})
+        assert committed.looks[0].marks == (3, 2, 0)
+        at_end = await world.fetch([want("t", offset=2)], committed=True)
+        assert offsets(at_end) == {T0: []}
+        assert now() == pytest.approx(0.5)
+        for fetched in (committed, uncommitted):
+            release(fetched)
+
+    in_world(main)
+
+
+# ---------------------------------------------------------------------------------------------------- topics
+
+
+def test_what_the_catalog_does_not_know_is_told_by_name_or_id() -> None:
+    async def main(world: World) -> None:
+        other = uuid.UUID(int=99)
+        by_name = await world.fetch([want("x"), want("t", 2), want("t", -1)])
+        assert errors(by_name) == dict.fromkeys([("x", 0), ("t", 2), ("t", -1)], "UNKNOWN_TOPIC_OR_PARTITION")
+        known = world.catalog.topics["t"].topic_id
+        by_id = await world.fetch([want(other), want(known, 2)], by_id=True)
+        assert list(errors(by_id).values()) == ["UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PARTITION"]
+        assert now() == 0
+        assert list(world.metrics.topics) == []
+
+    in_world(main)
+
+
+def test_an_unknown_topic_beside_a_known_one_does_not_make_a_client_spin() -> None:
+    """Kafka waits too: only a fetch that knows none of its topics is answered at once."""
+
+    async def main(world: World) -> None:
+        fetched = await world.fetch([want("x"), want("t")], max_wait_s=0.5)
+        assert now() == pytest.approx(0.5)
+        assert errors(fetched) == {("x", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
+
+    in_world(main)
+
+
+def test_a_topic_deleted_under_a_parked_fetch_is_told_at_once() -> None:
+    async def main(world: World) -> None:
+        topic = world.topic("u")
+        parked = asyncio.create_task(world.fetch([want(topic.topic_id), want(world.catalog.topics["t"].topic_id)],
+                                                 max_wait_s=100, by_id=True))  # fmt: skip
+        await settle()
+        world.flush("u")
+        fetched = await parked
+        release(fetched)
+        parked = asyncio.create_task(
+            world.fetch([want(topic.topic_id, offset=1), want(world.catalog.topics["t"].topic_id)],
+                        max_wait_s=100, by_id=True)
+        )  # fmt: skip
+        await settle()
+        world.catalog.put("u", None)
+        assert list(errors(await parked).values()) == ["UNKNOWN_TOPIC_ID"]
+        assert now() == 0
+        assert len(world.reading.tails) == 0
+        assert "u" not in world.metrics.topics
+
+    in_world(main)
+
+
+def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        world.catalog.put("t", Topic(name="t", topic_id=uuid.UUID(int=50), partitions=1))
+        assert len(world.reading.tails) == 0
+        world.open("t")
+        fetched = await world.fetch([want("t")], max_wait_s=0)
+        assert (offsets(fetched), fetched.looks[0].marks) == ({T0: []}, (0, 0, 0))
+
+    in_world(main)
+
+
+# ------------------------------------------------------------------------------------------------------ storage
+
+
+def test_what_the_tail_has_not_is_read_from_storage() -> None:
+    async def main(world: World) -> None:
+        size = await world.store("t", batches=20)
+        await world.produce("t")
+        fetched = await world.fetch([want("t", offset=7)])
+        assert offsets(fetched) == {T0: list(range(7, 20))}
+        assert world.metrics.storage_read_bytes == size * 13 // 20 == world.reading.budget.storage.used
+        release(fetched)
+        tail = await world.fetch([want("t", offset=20)])
+        assert offsets(tail) == {T0: [20]}
+        release(tail)
+
+    in_world(main)
+
+
+def test_several_partitions_are_read_at_once_and_limits_hold() -> None:
+    async def main(world: World) -> None:
+        size = 0
+        for partition in (0, 1):
+            size = await world.store("t", partition, batches=10)
+        started = asyncio.create_task(world.fetch([want("t", 0, 0, size), want("t", 1)], max_bytes=size * 3 // 2))
+        world.fs.gate.clear()
+        await settle()
+        assert world.fs.running == 2
+        world.fs.gate.set()
+        fetched = await started
+        assert offsets(fetched) == {T0: list(range(10)), ("t", 1): list(range(5))}
+        release(fetched)
+
+    in_world(main)
+
+
+def test_only_the_first_partition_from_storage_may_pass_the_limits() -> None:
+    async def main(world: World) -> None:
+        for partition in (0, 1):
+            await world.store("t", partition, size=500)
+        small = HEADER_BYTES + 10
+        fetched = await world.fetch([want("t", max_bytes=small), want("t", 1, max_bytes=small)])
+        assert offsets(fetched) == {T0: [0], ("t", 1): []}
+        release(fetched)
+
+    in_world(main)
+
+
+def test_what_cannot_fit_is_not_read() -> None:
+    async def main(world: World) -> None:
+        for partition in (0, 1):
+            await world.store("t", partition)
+        tiny = HEADER_BYTES - 1
+        fetched = await world.fetch([want("t", 0, max_bytes=tiny), want("t", 1, max_bytes=tiny)])
+        assert offsets(fetched) == {T0: [0], ("t", 1): []}
+        assert world.fs.log_reads == 1
+        release(fetched)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("fault", [StorageUnavailable("no"), CorruptData("bad")])
+def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(fault: Exception) -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        await world.store("t", 1)
+        world.fs.fault, world.fs.faulty = fault, "/1/"
+        fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=100)
+        assert offsets(fetched) == {T0: [0], ("t", 1): []}
+        assert errors(fetched) == {("t", 1): "KAFKA_STORAGE_ERROR"}
+        assert world.metrics.topics["t"].failed_fetches == 1
+        release(fetched)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize(
+    ("then", "error"),
+    [
+        (lambda world: setattr(world.owner("t"), "log_start", 5), "OFFSET_OUT_OF_RANGE"),
+        (lambda world: world.close("t"), "NOT_LEADER_OR_FOLLOWER"),
+        (lambda world: None, "OFFSET_NOT_AVAILABLE"),
+    ],
+)
+def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_so(
+    then: Callable[[World], object], error: str
+) -> None:
+    async def main(world: World) -> None:
+        world.owner("t").high_watermark = 10  # and no file at all
+        started = asyncio.create_task(world.fetch([want("t", offset=3)]))
+        await asyncio.sleep(0)
+        then(world)
+        assert errors(await started) == {T0: error}
+
+    in_world(main)
+
+
+def test_a_fetch_with_records_in_memory_waits_for_slow_storage_only_shortly() -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        world.flush("t", 1)
+        world.fs.gate.clear()
+        fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=100)
+        assert now() == pytest.approx(SHORT_PATIENCE_S)
+        assert offsets(fetched) == {T0: [], ("t", 1): [0]}
+        release(fetched)
+        assert world.reading.budget.storage.used > 0  # the read goes on, and is counted
+        world.fs.gate.set()
+        await settle()
+        assert world.reading.budget.storage.used == 0
+        reads = world.fs.log_reads
+        fetched = await world.fetch([want("t", 0), want("t", 1)])
+        assert offsets(fetched)[T0] == [0]
+        assert world.fs.log_reads == reads  # found in the block cache
+        release(fetched)
+
+    in_world(main)
+
+
+def test_a_fetch_is_answered_even_if_storage_never_does() -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        world.fs.gate.clear()
+        fetched = await world.fetch([want("t", 0)])
+        assert offsets(fetched) == {T0: []}
+        assert 5 < now() < 30
+        await world.reading.close()
+
+    in_world(main)
+
+
+def test_what_is_flushed_while_storage_is_read_is_not_lost() -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0, count=3)
+        world.owner("t").stable = 2  # inside the batch: storage has nothing to give
+        world.fs.gate.clear()
+        started = asyncio.create_task(world.fetch([want("t"), want("t", 1)], committed=True, max_wait_s=100))
+        await settle()
+        world.flush("t", 1)
+        world.fs.gate.set()
+        fetched = await started
+        assert (offsets(fetched), now()) == ({T0: [], ("t", 1): [0]}, 0)
+        release(fetched)
+        world.fs.gate.set()
+        again = await world.fetch([want("t")], committed=True)  # and without it nothing spins
+        assert offsets(again) == {T0: []}
+        assert now() == pytest.approx(0.5)
+        assert world.fs.log_reads <= 4
+
+    in_world(main)
+
+
+def test_a_client_that_goes_ends_its_reads() -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        world.fs.gate.clear()
+        started = asyncio.create_task(world.fetch([want("t")]))
+        await settle()
+        assert world.fs.running == 1
+        started.cancel()
+        await asyncio.gather(started, return_exceptions=True)
+        await settle()
+        assert world.fs.running == 0
+
+    in_world(main)
+
+
+# ------------------------------------------------------------------------------------------------------ the budget
+
+
+def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_tail_alone() -> None:
+    """AutoMQ #201: catch-up reads ran out of memory on defaults."""
+
+    async def main(world: World) -> None:
+        budget, limit = world.reading.budget, world.config.cache_bytes
+        world.topic("lag", 8)
+        for partition in range(8):
+            await world.store("lag", partition, batches=40, size=50_000)
+        for _ in range(20):
+            world.flush("t", size=50_000)
+        kept = world.reading.tails.extent(world.key("t"))
+        peak = [0]
+
+        def used() -> int:
+            pool = world.pool
+            blocks = pool.cached_bytes + pool.reading_bytes
+            return world.reading.tails.used + budget.memory.used + budget.storage.used + blocks
+
+        async def reader(number: int) -> int:
+            offset = 0
+            while offset < 40:
+                fetched = await world.fetch([want("lag", number % 8, offset)], max_wait_s=5)
+                peak[0] = max(peak[0], used())
+                await asyncio.sleep(0.01)  # the client is slow to take it
+                found = offsets(fetched)["lag", number % 8]
+                offset = found[-1] + 1 if found else offset
+                release(fetched)
+            return offset
+
+        assert await asyncio.gather(*map(reader, range(200))) == [40] * 200
+        assert limit // 4 < peak[0] <= limit
+        assert world.reading.tails.extent(world.key("t")) == kept
+        tail = await world.fetch([want("t", offset=19)])
+        assert world.metrics.tail_hit_bytes == tail.looks[0].size
+        release(tail)
+
+    in_world(main, cache_bytes=24 << 20, block_bytes=64 << 10)
+
+
+def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_end() -> None:
+    async def main(world: World) -> None:
+        memory = world.reading.budget.memory
+        held = memory.try_take(memory.limit)
+        assert held is not None
+        world.flush("t")
+        first, second = (asyncio.create_task(world.fetch([want("t")])) for _ in range(2))
+        await asyncio.sleep(1)
+        assert memory.waiting == 2
+        held.release()
+        for task in (first, second):
+            fetched: Fetched = await task
+            assert offsets(fetched) == {T0: [0]}
+            assert now() == pytest.approx(1)
+            release(fetched)
+        held = memory.try_take(memory.limit)
+        assert held is not None
+        starved_too = asyncio.create_task(world.fetch([want("t")]))
+        await settle()
+        assert errors(await world.fetch([want("t", epoch=2)])) == {T0: "FENCED_LEADER_EPOCH"}
+        assert now() == pytest.approx(1)  # what has no records waits behind nobody
+        starved = await starved_too
+        assert (offsets(starved), starved.looks[0].marks) == ({T0: []}, (1, 1, 0))
+        assert 5 < now() < 30
+        held.release()
+
+    in_world(main)
+
+
+def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        monkeypatch.setattr("bmq.proxy.reading.READERS_MAX", 2)
+        world.topic("u", 3)
+        for partition in (0, 1, 0, 2):
+            await world.store("u", partition)
+            release(await world.fetch([want("u", partition)]))
+        assert [key.partition for key in world.reading._readers] == [0, 2]
+
+    in_world(main)
