@@ -1,0 +1,41 @@
+"""The parts of an admin request, done some at a time within the request's time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
+
+from bmq.core.errors import ErrorCode, RequestError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PARALLEL = 16
+"""Of one request: enough to hide the store's latency, too few to keep others from it."""
+
+
+async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], timeout_ms: int) -> list[R | RequestError]:
+    """``work`` of every item, or what it raised; REQUEST_TIMED_OUT for those that were not done in time."""
+    late = RequestError(
+        ErrorCode.REQUEST_TIMED_OUT, "the request's time was over before this was done; it may still have been done"
+    )
+    results: list[R | RequestError] = [late] * len(items)
+    todo = iter(range(len(items)))
+    try:
+        async with asyncio.timeout(max(0, timeout_ms) / 1000), asyncio.TaskGroup() as tasks:
+            for _ in range(min(PARALLEL, len(items))):
+                tasks.create_task(_work_off(todo, items, work, results))
+    except TimeoutError:
+        return results
+    return results
+
+
+async def _work_off(
+    todo: Iterator[int], items: Sequence[T], work: Callable[[T], Awaitable[R]], results: list[R | RequestError]
+) -> None:
+    for index in todo:
+        try:
+            results[index] = await work(items[index])
+        except RequestError as error:
+            results[index] = error

@@ -1,0 +1,70 @@
+"""Every API of the endpoint, from the handlers' own registrations: ApiVersions is built from this."""
+
+from __future__ import annotations
+
+from bmq.proxy.handlers import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from bmq.proxy.services import Api
+
+ALL_APIS: tuple[Api, ...] = tuple(
+    api
+    for module in (
+        produce,
+        fetch,
+        list_offsets,
+        metadata,
+        offset_commit,
+        offset_fetch,
+        find_coordinator,
+        join_group,
+        heartbeat,
+        leave_group,
+        sync_group,
+        describe_groups,
+        list_groups,
+        api_versions,
+        create_topics,
+        delete_topics,
+        delete_records,
+        init_producer_id,
+        offset_for_leader_epoch,
+        describe_configs,
+        alter_configs,
+        describe_log_dirs,
+        create_partitions,
+        delete_groups,
+        offset_delete,
+        describe_cluster,
+        describe_producers,
+        describe_topic_partitions,
+    )
+    for api in module.APIS
+)

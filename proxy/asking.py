@@ -1,0 +1,53 @@
+"""What handlers share that ask partitions' owners, one partition of a request after another or some at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.proxy.owners import Owner
+from bmq.proxy.services import Services
+
+T = TypeVar("T")
+R = TypeVar("R")
+PARALLEL = 16
+"""Partitions of one request asked at once: storage bounds its own reads besides."""
+
+
+async def owner_of(services: Services, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
+    """The partition's owner, in WRITE, once it is there.  RequestError, retriable unless the partition is OFFLINE."""
+    topic = services.catalog.topics.get(topic_name)
+    if topic is None or not 0 <= partition < topic.partitions:
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_name}-{partition} does not exist")
+    key = PartitionKey(topic.topic_id, partition)
+    owner = services.owners.get(key)
+    if owner is None:
+        longest_s = services.config.held_produce_ms / 1000
+        owner = await services.owners.wait(key, longest_s if timeout_s is None else min(timeout_s, longest_s))
+    return owner
+
+
+def check_epoch(owner: Owner, epoch: int) -> None:
+    """The client's view of the leader against the owner's (KIP-320); -1 is none.  RequestError."""
+    if 0 <= epoch < owner.epoch:
+        raise RequestError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is before the leader's {owner.epoch}")
+    if epoch > owner.epoch:
+        raise RequestError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is past the leader's {owner.epoch}")
+
+
+async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel: int = PARALLEL) -> list[R]:
+    """``ask`` of every item, at most ``parallel`` at once; the answers in the order of the items."""
+    answers: dict[int, R] = {}
+    numbers = iter(range(len(items)))
+
+    async def work() -> None:
+        for number in numbers:
+            answers[number] = await ask(items[number])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(parallel, len(items))):
+            group.create_task(work())
+    return [answers[number] for number in range(len(items))]

@@ -1,0 +1,148 @@
+"""From a frame to its answer: header, API and version, decoder, handler, encoder.
+
+What cannot be answered closes the connection, as in Kafka: an API or version that is not served, a body that is none
+of its version.  The one exception is ApiVersions, whose asker cannot know our versions (KIP-511).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from functools import cache
+from typing import Any
+
+from bmq.core.call import Answer, Client, CloseConnection, Request
+from bmq.core.eager import start
+from bmq.core.errors import FormatError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec import decode_request, encode_response
+from bmq.core.wire.header import Header, parse_header
+from bmq.proxy.handlers.api_versions import unsupported_version
+from bmq.proxy.services import Api, Services
+
+LARGE_ELEMENTS = 4_000
+"""A response with so many array elements (100 KB and more, some 10 ms of work) is encoded off the loop."""
+
+
+class Endpoint:
+    """Dispatches to the registered APIs.  ``services.apis`` becomes what ApiVersions lists."""
+
+    def __init__(self, services: Services, apis: Sequence[Api]) -> None:
+        services.apis = tuple(apis)
+        self._services = services
+        self._clock = services.clock
+        self._apis = {int(api.key): api for api in apis}
+        assert len(self._apis) == len(apis), "an API is registered twice"
+        assert all((api.handle is None) != (api.handle_raw is None) for api in apis), "one of the two handles it"
+        self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {len(self._apis)} APIs>"
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        return bytes(frame[:2]) in self._pipelined
+
+    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+        try:
+            header = parse_header(frame)
+        except FormatError as error:
+            raise CloseConnection(f"a request's header cannot be read: {error}") from None
+        key, version, correlation_id, client_id, body_start = header
+        api = self._apis.get(key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            return self._refuse(header)
+        arrived = self._clock.monotonic()
+        request = Request(key, version, correlation_id, client_id, frame[body_start:], client, arrived)
+        try:
+            result = self._call(api, request)
+            if hasattr(result, "__await__"):
+                return start(self._finish(api, request, result))
+            if type(result) is not Answer and is_large(result):
+                return start(self._finish_large(request, result))
+            return self._answer(request, result)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            error.add_note(_whose(api, request))
+            raise
+
+    def _call(self, api: Api, request: Request) -> Any:
+        if api.handle_raw is not None:
+            return api.handle_raw(self._services, request)
+        assert api.handle is not None
+        try:
+            message = decode_request(request.api_key, request.api_version, request.body)
+        except FormatError as error:
+            raise CloseConnection(f"{api.key.name} version {request.api_version}: {error}") from None
+        return api.handle(self._services, request, message)
+
+    async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Answer:
+        try:
+            result = await work
+            if type(result) is not Answer and is_large(result):
+                return await self._finish_large(request, result)
+            return self._answer(request, result)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            error.add_note(_whose(api, request))
+            raise
+
+    async def _finish_large(self, request: Request, message: Any) -> Answer:
+        buffers = await asyncio.get_running_loop().run_in_executor(
+            None, encode_response, request.api_key, request.api_version, request.correlation_id, message
+        )
+        return self._answer(request, Answer(buffers))
+
+    def _answer(self, request: Request, result: Any) -> Answer:
+        """Encode what the handler gave, unless it did so itself, and count the request."""
+        if type(result) is Answer:
+            answer = result
+        else:
+            answer = Answer(encode_response(request.api_key, request.api_version, request.correlation_id, result))
+        ms = (self._clock.monotonic() - request.arrived) * 1000
+        self._services.metrics.api(request.api_key).answered(ms)
+        return answer
+
+    def _refuse(self, header: Header) -> Answer:
+        if header.api_key == ApiKey.API_VERSIONS and ApiKey.API_VERSIONS in self._apis:
+            api = self._apis[ApiKey.API_VERSIONS]
+            return Answer(encode_response(api.key, 0, header.correlation_id, unsupported_version(api)))
+        raise CloseConnection(
+            f"a request for API {_name(header.api_key)} version {header.api_version}, which is not supported"
+        )
+
+
+def is_large(message: Any) -> bool:
+    """Whether encoding it would hold up the loop, judged by its arrays and the arrays in their elements."""
+    count = 0
+    kind: type = type(message)
+    for name in _array_fields(kind):
+        elements = getattr(message, name)
+        if not elements:
+            continue
+        count += len(elements)
+        element_kind: type = type(elements[0])
+        for each in _array_fields(element_kind):
+            count += sum(len(values) for element in elements if (values := getattr(element, each)))
+        if count >= LARGE_ELEMENTS:
+            return True
+    return False
+
+
+@cache
+def _array_fields(kind: type) -> tuple[str, ...]:
+    """The array fields of a message class or of a structure in one; none of a plain type."""
+    fields = getattr(kind, "fields", None) or {}
+    return tuple(name for name, field in fields.items() if field.is_array() or field.is_struct_array())
+
+
+def _whose(api: Api, request: Request) -> str:
+    return f"answering {api.key.name} version {request.api_version} of {request.client.peer} ({request.client_id})"
+
+
+def _name(api_key: int) -> str:
+    try:
+        return f"{ApiKey(api_key).name} ({api_key})"
+    except ValueError:
+        return str(api_key)

@@ -1,0 +1,93 @@
+"""AlterConfigs, versions 0 to 2, and IncrementalAlterConfigs, 0 to 1.
+
+Each resource by itself, all of its configs or none, in the controller.  The older API says all that shall be there,
+the newer what shall change.  The requests carry no time-out: ``ALTER_MS`` bounds them.
+
+Version notes: all alike but for the encoding.
+
+Not implemented: loggers, client metrics and groups as resources (INVALID_REQUEST).  Of the brokers' configs the
+topics' defaults may be altered (``meta.broker_configs``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
+from bmq.meta.controller.config_changes import Changes, ConfigChange, Operation
+from bmq.meta.controller.topic_rules import check_name
+from bmq.proxy.admin_work import each
+from bmq.proxy.config_resources import ResourceType, parse_node, parse_type
+from bmq.proxy.services import Api, Services
+
+ALTER_MS = 30_000
+"""Kafka's request.timeout.ms, which clients set by default too."""
+
+
+async def handle(services: Services, request: Request, message: Any) -> Any:
+    return await _alter_all(services, message, _full_set, AlterConfigsResponse)
+
+
+async def handle_incremental(services: Services, request: Request, message: Any) -> Any:
+    return await _alter_all(services, message, _operations, IncrementalAlterConfigsResponse)
+
+
+async def _alter_all(services: Services, message: Any, read: Callable[[Any], Changes], response: Any) -> Any:
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
+
+    async def alter(resource: Any) -> None:
+        if counts[(resource.resource_type, resource.resource_name)] > 1:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if len({config.name for config in resource.configs}) != len(resource.configs):
+            raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        await _alter(services, resource, read(resource.configs), message.validate_only)
+
+    results = await each(message.resources, alter, ALTER_MS)
+    answers = [
+        response.AlterConfigsResourceResponse(
+            error_code=result.code if result else ErrorCode.NONE,
+            error_message=result.message if result else None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, result in zip(message.resources, results, strict=True)
+    ]
+    return response(throttle_time_ms=0, responses=answers)
+
+
+async def _alter(services: Services, resource: Any, changes: Changes, validate_only: bool) -> None:
+    name = resource.resource_name
+    if parse_type(resource.resource_type) is ResourceType.BROKER:
+        node = parse_node(name, services.config.node_id)
+        await services.admin.alter_broker_configs(node, changes, validate_only=validate_only)
+        return
+    if not name:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_name(name)
+    await services.admin.alter_topic_configs(name, changes, validate_only=validate_only)
+
+
+def _full_set(configs: Any) -> dict[str, str]:
+    empty = [config.name for config in configs if config.value is None]
+    if empty:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {', '.join(empty)}")
+    return {config.name: config.value for config in configs}
+
+
+def _operations(configs: Any) -> list[ConfigChange]:
+    known = {operation.value for operation in Operation}
+    for config in configs:
+        if config.config_operation not in known:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {config.config_operation}")
+    return [ConfigChange(config.name, Operation(config.config_operation), config.value) for config in configs]
+
+
+APIS = (
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, handle),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, handle_incremental),
+)

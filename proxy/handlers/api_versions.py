@@ -1,0 +1,49 @@
+"""ApiVersions, versions 0 to 4: what this endpoint serves, from the handlers' registrations.
+
+Behaviour: answered from memory, to anybody, at any time.  A version that we do not know is answered in version 0 with
+UNSUPPORTED_VERSION and the versions of ApiVersions (KIP-511): the client asks again.
+
+Version notes: 3 carries the client's software name and version; names that Kafka would not accept are INVALID_REQUEST.
+4 may list features whose least version is 0.
+
+Not implemented: features.  None is listed as supported or finalized, and the epoch is -1: each stands for something
+that is not served.  Without ``transaction.version`` a producer takes transactions for version 1, without
+``group.version`` there is no consumer protocol of KIP-848; ``metadata.version`` is between Kafka's own processes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from bmq.proxy.services import Api, Services
+
+SOFTWARE_SINCE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""What Kafka takes for a software name or version (``ApiVersionsRequest``)."""
+
+
+def handle(services: Services, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
+    if request.api_version >= SOFTWARE_SINCE:
+        name, version = message.client_software_name, message.client_software_version
+        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+            services.metrics.api(ApiKey.API_VERSIONS).failed(ErrorCode.INVALID_REQUEST)
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        request.client.client_software = (name, version)
+    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in services.apis])
+
+
+def unsupported_version(api: Api) -> ApiVersionsResponse:
+    """The answer, in version 0, to a version that is not ours; ``api`` is ApiVersions itself."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range(api)])
+
+
+def _range(api: Api) -> ApiVersionsResponse.ApiVersion:
+    least = api.min_version if api.advertised_min is None else api.advertised_min
+    return ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=least, max_version=api.max_version)
+
+
+APIS = (Api(ApiKey.API_VERSIONS, 0, 4, handle),)

@@ -1,0 +1,48 @@
+"""CreatePartitions, versions 0 to 3.
+
+Each topic by itself, in the controller.  Manual assignments are checked as Kafka does and otherwise mean nothing.
+An internal topic's partitions are fixed (INVALID_PARTITIONS): a group's place follows from their number.
+
+Version notes: all alike but for the encoding.
+
+Not implemented: THROTTLING_QUOTA_EXCEEDED, there are no quotas yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import CreatePartitionsResponse
+from bmq.meta.catalog import Topic
+from bmq.proxy.admin_work import each
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: Any) -> Any:
+    counts = Counter(topic.name for topic in message.topics)
+    wanted = {topic.name: topic for topic in message.topics}
+
+    async def add(name: str) -> Topic:
+        if counts[name] > 1:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        given = wanted[name].assignments
+        assignments = None if given is None else [list(each.broker_ids) for each in given]
+        return await services.admin.add_partitions(
+            name, wanted[name].count, assignments, validate_only=message.validate_only
+        )
+
+    results = await each(list(wanted), add, message.timeout_ms)
+    answers = [_result(name, result) for name, result in zip(wanted, results, strict=True)]
+    return CreatePartitionsResponse(throttle_time_ms=0, results=answers)
+
+
+def _result(name: str, result: Topic | RequestError) -> Any:
+    code, text = (result.code, result.message) if isinstance(result, RequestError) else (ErrorCode.NONE, None)
+    return CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_code=code, error_message=text)
+
+
+APIS = (Api(ApiKey.CREATE_PARTITIONS, 0, 3, handle),)

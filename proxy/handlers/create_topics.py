@@ -1,0 +1,110 @@
+"""CreateTopics, versions 2 to 7.
+
+Each topic by itself, in the controller (``meta.controller.topics``); the answer comes when this proxy's view shows it
+and, time permitting, its partitions take records.  Manual assignments are checked as Kafka does and give the number
+of partitions and replicas; which nodes they name means nothing, storage places replicas.
+
+Version notes: before 4 clients must give partitions and a replication factor; -1 is taken from them too.  5 adds the
+configs in force, 7 the topic's id.
+
+Not implemented: THROTTLING_QUOTA_EXCEEDED, there are no quotas yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import CreateTopicsResponse
+from bmq.meta import topic_configs
+from bmq.meta.catalog import Topic
+from bmq.proxy.admin_work import each
+from bmq.proxy.services import Api, Services
+
+OPEN_S = 5.0
+"""How long a topic that exists is waited for: longer, and something is wrong that the client shall not wait for."""
+
+
+async def handle(services: Services, request: Request, message: Any) -> Any:
+    began = asyncio.get_running_loop().time()
+    counts = Counter(topic.name for topic in message.topics)
+    once = [topic for topic in message.topics if counts[topic.name] == 1]
+
+    async def create(wanted: Any) -> Topic:
+        return await _create(services, wanted, message.validate_only)
+
+    results = await each(once, create, message.timeout_ms)
+    made = [result for result in results if isinstance(result, Topic)]
+    if not message.validate_only:
+        await _opened(services, made, began + min(OPEN_S, message.timeout_ms / 1000))
+    answers = [_result(services, wanted.name, result) for wanted, result in zip(once, results, strict=True)]
+    twice = RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    answers += [_result(services, name, twice) for name, count in counts.items() if count > 1]
+    return CreateTopicsResponse(throttle_time_ms=0, topics=answers)
+
+
+async def _create(services: Services, wanted: Any, validate_only: bool) -> Topic:
+    assignments = {each.partition_index: list(each.broker_ids) for each in wanted.assignments}
+    if len(assignments) != len(wanted.assignments):
+        raise RequestError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Found multiple manual partition assignments for a partition."
+        )
+    if len({config.name for config in wanted.configs}) != len(wanted.configs):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    return await services.admin.create_topic(
+        wanted.name,
+        wanted.num_partitions,
+        wanted.replication_factor,
+        {config.name: config.value for config in wanted.configs},
+        validate_only=validate_only,
+        assignments=assignments or None,
+    )
+
+
+async def _opened(services: Services, topics: Sequence[Topic], deadline: float) -> None:
+    """Wait until the new partitions take records, so that the first produce finds them open.  They open at the same
+    time, so one after another is waited for; what is not open by then opens later."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(RequestError, TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            for topic in topics:
+                for partition in range(topic.partitions):
+                    key = PartitionKey(topic.topic_id, partition)
+                    if services.owners.get(key) is None:
+                        await services.owners.wait(key, max(0.0, deadline - loop.time()))
+
+
+def _result(services: Services, name: str, result: Topic | RequestError) -> Any:
+    if isinstance(result, RequestError):
+        return CreateTopicsResponse.CreatableTopicResult(
+            name=name, error_code=result.code, error_message=result.message, configs=[]
+        )
+    catalog, node = services.catalog, services.config
+    described = topic_configs.describe(
+        result.configs, node, catalog.broker_configs(None), catalog.broker_configs(node.node_id)
+    )
+    configs = [
+        CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs(
+            name=each.key.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
+        )
+        for each in described
+    ]
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=name,
+        topic_id=result.topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=result.partitions,
+        replication_factor=result.replication_factor,
+        configs=configs,
+    )
+
+
+APIS = (Api(ApiKey.CREATE_TOPICS, 2, 7, handle),)

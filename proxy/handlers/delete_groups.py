@@ -1,0 +1,16 @@
+"""DeleteGroups 0-2: remove groups without members, with their offsets."""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    return await services.coordinator.delete_groups(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.DELETE_GROUPS, 0, 2, handle),)

@@ -1,0 +1,81 @@
+"""DeleteRecords, versions 0 to 2: everything before an offset goes.
+
+Behaviour: the log start moves, durably and with the ownership proven after it, before the answer; files follow after
+``file.delete.delay.ms`` (rule 10).  Offset -1 is the high watermark; past it OFFSET_OUT_OF_RANGE.  Internal topics are
+refused with INVALID_TOPIC_EXCEPTION, topics whose cleanup.policy lacks "delete" with POLICY_VIOLATION
+(``Partition.deleteRecordsOnLeader``).  After ``timeout_ms`` REQUEST_TIMED_OUT: the deletion may still happen.
+
+Version notes: 2 flexible.
+
+Not implemented: nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DeleteRecordsResponse
+from bmq.meta.topic_configs import effective
+from bmq.proxy.asking import ask_all, owner_of
+from bmq.proxy.services import Api, Services
+
+Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
+Partition = Topic.DeleteRecordsPartitionResult
+NO_WATERMARK = -1
+
+
+class Wanted(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+
+
+async def handle(services: Services, request: Request, message: Any) -> Any:
+    timeout_s = max(message.timeout_ms, 0) / 1000
+    refusals = {topic.name: _refusal(services, topic.name) for topic in message.topics}
+    wanted = [
+        Wanted(topic.name, each.partition_index, each.offset) for topic in message.topics for each in topic.partitions
+    ]
+
+    async def ask(one: Wanted) -> Any:
+        code = refusals[one.topic]
+        watermark = NO_WATERMARK
+        if not code:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    owner = await owner_of(services, one.topic, one.partition, timeout_s)
+                    watermark = await owner.delete_before(one.offset)
+            except RequestError as error:
+                code = error.code
+            except TimeoutError:
+                code = ErrorCode.REQUEST_TIMED_OUT
+        return Partition(partition_index=one.partition, low_watermark=watermark, error_code=code)
+
+    answers = iter(await ask_all(wanted, ask))
+    return DeleteRecordsResponse(
+        throttle_time_ms=0,
+        topics=[
+            Topic(name=topic.name, partitions=[next(answers) for _ in topic.partitions]) for topic in message.topics
+        ],
+    )
+
+
+def _refusal(services: Services, name: str) -> ErrorCode:
+    """Why nothing of the topic may be deleted; NONE when it may, and for one that does not exist."""
+    topic = services.catalog.topics.get(name)
+    if topic is None:
+        return ErrorCode.NONE
+    if topic.is_internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    config, catalog = services.config, services.catalog
+    values = effective(topic.configs, config, catalog.broker_configs(None), catalog.broker_configs(config.node_id))
+    if "delete" not in [policy.strip() for policy in values["cleanup.policy"].split(",")]:
+        return ErrorCode.POLICY_VIOLATION
+    return ErrorCode.NONE
+
+
+APIS = (Api(ApiKey.DELETE_RECORDS, 0, 2, handle),)

@@ -1,0 +1,92 @@
+"""DeleteTopics, versions 1 to 6, by name or id.
+
+Each topic by itself, in the controller; its records go after ``file.delete.delay.ms`` (``meta.controller.deletion``).
+Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
+
+Version notes: before 3 TOPIC_DELETION_DISABLED is not known, Kafka says INVALID_REQUEST.  5 adds texts, 6 ids.
+
+Not implemented: THROTTLING_QUOTA_EXCEEDED, there are no quotas yet.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any, NamedTuple
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DeleteTopicsResponse
+from bmq.proxy.admin_work import each
+from bmq.proxy.services import Api, Services
+
+
+class Asked(NamedTuple):
+    """One of the two, as the client gave it."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+async def handle(services: Services, request: Request, message: Any) -> Any:
+    if request.api_version >= 6:
+        asked = [Asked(topic.name, topic.topic_id) for topic in message.topics]
+    else:
+        asked = [Asked(name, None) for name in message.topic_names]
+    counts = Counter(asked)
+    doubly = _named_twice(services, asked)
+
+    async def delete(one: Asked) -> Asked:
+        if counts[one] > 1:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
+        return await _delete(services, one, doubly)
+
+    results = await each(list(counts), delete, message.timeout_ms)
+    responses = [_result(request.api_version, one, result) for one, result in zip(list(counts), results, strict=True)]
+    return DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
+
+
+def _named_twice(services: Services, asked: list[Asked]) -> set[uuid.UUID]:
+    """Topics that the request names by their name and by their id."""
+    names = {one.name for one in asked if one.topic_id is None}
+    ids = (one.topic_id for one in asked if one.topic_id is not None)
+    found = map(services.catalog.by_id, ids)
+    return {topic.topic_id for topic in found if topic is not None and topic.name in names}
+
+
+async def _delete(services: Services, one: Asked, doubly: set[uuid.UUID]) -> Asked:
+    """What was deleted, with both."""
+    if one.name is not None and one.topic_id is not None:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if one.topic_id is not None:
+        topic = services.catalog.by_id(one.topic_id)
+        if topic is None:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {one.topic_id}.")
+        await services.admin.delete_topic(topic.name, one.topic_id)
+        return Asked(topic.name, one.topic_id)
+    if one.name is None:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    topic = services.catalog.topics.get(one.name)
+    topic_id = topic.topic_id if topic else None
+    if topic_id in doubly:
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
+        )
+    await services.admin.delete_topic(one.name)
+    return Asked(one.name, topic_id)
+
+
+def _result(version: int, one: Asked, result: Asked | RequestError) -> Any:
+    code, text = ErrorCode.NONE, None
+    if isinstance(result, RequestError):
+        code, text = result.code, result.message
+        if code is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
+            code = ErrorCode.INVALID_REQUEST
+        result = one
+    return DeleteTopicsResponse.DeletableTopicResult(
+        name=result.name, topic_id=result.topic_id, error_code=code, error_message=text
+    )
+
+
+APIS = (Api(ApiKey.DELETE_TOPICS, 1, 6, handle),)

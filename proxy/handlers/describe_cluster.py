@@ -1,0 +1,50 @@
+"""DescribeCluster, versions 0 to 2.
+
+The proxies, from the view: no call is made.  The controller is one of them, the same for all (``controller_of``).
+
+Version notes: 1 may ask for controllers instead of brokers; there is no such endpoint (MISMATCHED_ENDPOINT_TYPE, as
+Kafka's brokers answer).  2 may ask for fenced brokers too; a proxy that is fenced is not among the members at all.
+
+Not implemented: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DescribeClusterResponse
+from bmq.proxy.metadata_cache import controller_of
+from bmq.proxy.operations import CLUSTER_OPERATIONS
+from bmq.proxy.services import Api, Services
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(services: Services, request: Request, message: Any) -> Any:
+    code, text = ErrorCode.NONE, None
+    if message.endpoint_type == CONTROLLERS:
+        code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is the brokers' endpoint; there is none for controllers."
+    elif message.endpoint_type != BROKERS:
+        code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {message.endpoint_type}."
+    members = services.members
+    return DescribeClusterResponse(
+        throttle_time_ms=0,
+        error_code=code,
+        error_message=text,
+        endpoint_type=BROKERS,
+        cluster_id=services.catalog.cluster_id,
+        controller_id=-1 if code else controller_of(members),
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None, is_fenced=False
+            )
+            for proxy in (() if code else members.proxies)
+        ],
+        authorized_operations=CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None,
+    )
+
+
+APIS = (Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle),)

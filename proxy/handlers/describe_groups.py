@@ -1,0 +1,20 @@
+"""DescribeGroups 0-6: state, protocol and members of groups.
+
+* 3: authorized operations: all, there are no ACLs.  * 4: instance ids.
+* 6: a group that is not there is GROUP_ID_NOT_FOUND (KIP-1043); before, its state is Dead without an error.
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    return await services.coordinator.describe_groups(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.DESCRIBE_GROUPS, 0, 6, handle),)

@@ -1,0 +1,108 @@
+"""DescribeTopicPartitions, version 0 (KIP-966): topics in the order of their names, some partitions at a time.
+
+From the views, like Metadata, with the same places (``proxy.metadata_cache``).  An answer has at most
+``response_partition_limit`` partitions, never more than ``PARTITIONS_MAX``; ``next_cursor`` is where it goes on.
+No topics asked for means all, and nothing is created.
+
+Version notes: there is one version.
+
+Not implemented: nothing.  Eligible leader replicas are always empty: no record depends on a replica's election.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DescribeTopicPartitionsResponse
+from bmq.meta.catalog import INTERNAL_TOPICS, Topic
+from bmq.meta.controller.topic_rules import name_error
+from bmq.proxy.operations import TOPIC_OPERATIONS, bits
+from bmq.proxy.services import Api, Services
+
+PARTITIONS_MAX = 2_000
+"""Kafka's max.request.partition.size.limit."""
+NO_ID = uuid.UUID(int=0)
+
+Response = DescribeTopicPartitionsResponse
+ResponseTopic = Response.DescribeTopicPartitionsResponseTopic
+ResponsePartition = ResponseTopic.DescribeTopicPartitionsResponsePartition
+
+
+def handle(services: Services, request: Request, message: Any) -> Any:
+    asked = [topic.name for topic in message.topics]
+    cursor = message.cursor
+    names = sorted(set(asked or services.catalog.topics))
+    if cursor is not None:
+        if cursor.partition_index < 0 or (asked and cursor.topic_name not in names):
+            refused = [_error(name, ErrorCode.INVALID_REQUEST) for name in asked]
+            return Response(throttle_time_ms=0, topics=refused, next_cursor=None)
+        names = [name for name in names if name >= cursor.topic_name]
+    start = cursor.partition_index if cursor is not None and names[:1] == [cursor.topic_name] else 0
+    limit = max(1, min(PARTITIONS_MAX, message.response_partition_limit))
+    return _page(services, names, start, limit, is_all=not asked)
+
+
+def _page(services: Services, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
+    """``limit`` partitions from ``start`` of the first topic on; a topic without any still takes its place."""
+    topics: list[Any] = []
+    for name in names:
+        if limit == 0:
+            return _response(topics, Response.Cursor(topic_name=name, partition_index=0))
+        topic = services.catalog.topics.get(name)
+        if topic is None and not is_all:
+            topics.append(_error(name, name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        if topic is not None:
+            stop = min(topic.partitions, start + limit)
+            topics.append(_topic(services, topic, start, stop))
+            if stop < topic.partitions:
+                return _response(topics, Response.Cursor(topic_name=name, partition_index=stop))
+            limit -= max(0, stop - start)
+        start = 0
+    return _response(topics, None)
+
+
+def _response(topics: list[Any], cursor: Any) -> Any:
+    return Response(throttle_time_ms=0, topics=topics, next_cursor=cursor)
+
+
+def _topic(services: Services, topic: Topic, start: int, stop: int) -> Any:
+    places = services.metadata.places(topic, start, stop, services.owners, services.members, services.clock)
+    return ResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            ResponsePartition(
+                error_code=ErrorCode.NONE,
+                partition_index=index,
+                leader_id=place.leader,
+                leader_epoch=place.epoch,
+                replica_nodes=place.replicas,
+                isr_nodes=place.replicas,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=[],
+            )
+            for index, place in enumerate(places, start)
+        ],
+        topic_authorized_operations=bits(TOPIC_OPERATIONS),
+    )
+
+
+def _error(name: str, code: ErrorCode) -> Any:
+    return ResponseTopic(
+        error_code=code,
+        name=name,
+        topic_id=NO_ID,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+        topic_authorized_operations=bits(TOPIC_OPERATIONS),
+    )
+
+
+APIS = (Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle),)

@@ -1,0 +1,76 @@
+"""FindCoordinator 0-6: which proxy a client asks about its group.
+
+Answered once the group's shard is loaded, so that the client's next request finds it at work; when that takes long,
+with COORDINATOR_NOT_AVAILABLE, which every client tries again.  Creates ``__consumer_offsets`` when it is missing.
+
+* 0: groups only.  * 1: key types.  * 4: several keys.  * 6: share groups' keys.
+
+Not implemented: transactions (key type 1), refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of the codes that Java's
+producer and librdkafka take as final here, and do not retry, it is the one about this id.  Share groups (2):
+INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from bmq.proxy.services import Api, Services
+
+GROUP = 0
+TRANSACTION = 1
+
+
+class _Found(NamedTuple):
+    error: ErrorCode
+    message: str | None = None
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+async def handle(services: Services, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    key_type = message.key_type if request.api_version >= 1 else GROUP
+    if request.api_version >= 4:
+        keys = message.coordinator_keys
+        answers = await asyncio.gather(*(_find(services, key_type, key) for key in keys))
+        return FindCoordinatorResponse(
+            coordinators=[
+                FindCoordinatorResponse.Coordinator(key=key, **_fields(found))
+                for key, found in zip(keys, answers, strict=True)
+            ]
+        )
+    return FindCoordinatorResponse(**_fields(await _find(services, key_type, message.key)))
+
+
+async def _find(services: Services, key_type: int, key: str) -> _Found:
+    if key_type == TRANSACTION:
+        return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
+    if key_type != GROUP:
+        return _Found(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
+    try:
+        await services.coordinator.ready(key)
+    except RequestError as error:
+        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+    node_id = services.members.coordinator_of(services.coordinator.shard_of(key))
+    proxy = next((each for each in services.members.proxies if each.node_id == node_id), None)
+    if proxy is None:
+        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"node {node_id} is not among the proxies")
+    return _Found(ErrorCode.NONE, None, proxy.node_id, proxy.host, proxy.port)
+
+
+def _fields(found: _Found) -> dict[str, Any]:
+    return {
+        "error_code": found.error,
+        "error_message": found.message,
+        "node_id": found.node_id,
+        "host": found.host,
+        "port": found.port,
+    }
+
+
+APIS = (Api(ApiKey.FIND_COORDINATOR, 0, 6, handle),)

@@ -1,0 +1,21 @@
+"""Heartbeat 0-4: keep a member's session, and hear of a rebalance.
+
+While its shard loads a heartbeat is answered with no error, as in Kafka: sessions begin anew when it is loaded.
+
+* 3: static members (KIP-345).
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import HeartbeatRequest, HeartbeatResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+def handle(services: Services, request: Request, message: HeartbeatRequest) -> HeartbeatResponse:
+    return services.coordinator.heartbeat(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.HEARTBEAT, 0, 4, handle),)

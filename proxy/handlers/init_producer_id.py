@@ -1,0 +1,55 @@
+"""InitProducerId, versions 0 to 5, for idempotent producers.
+
+A producer without a transactional id gets a new id with epoch 0, also when it brings an old one (KIP-360): Kafka's
+TransactionCoordinator does the same.
+
+Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 and 5 add errors of
+transactions.
+
+Not implemented: transactional ids.  They are answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka takes it
+as fatal (``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go as any error
+that is not retriable, and with Java's client ``initTransactions`` throws it (every other code would too, but as an
+"unexpected error").  Its text speaks of authorization: the log says what is meant.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import InitProducerIdResponse
+from bmq.proxy.services import Api, Services
+
+_log = logging.getLogger(__name__)
+
+
+def handle(services: Services, request: Request, message: Any) -> Any | Awaitable[Any]:
+    if message.transactional_id is not None:
+        _log.warning(
+            "client %s at %s asks for transactions (transactional id %.100r): this version has none",
+            request.client_id,
+            request.client.peer,
+            message.transactional_id,
+        )
+        return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if (message.producer_id == -1) != (message.producer_epoch == -1):
+        return _answer(ErrorCode.INVALID_REQUEST)
+    return _give(services)
+
+
+async def _give(services: Services) -> Any:
+    try:
+        return _answer(ErrorCode.NONE, await services.producer_ids.next(), 0)
+    except RequestError as error:
+        return _answer(error.code)
+
+
+def _answer(code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
+    return InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=epoch)
+
+
+APIS = (Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle),)

@@ -1,0 +1,26 @@
+"""JoinGroup 0-9: become a member of a classic group, or begin its next generation.
+
+Answered when the rebalance is done: the request stays parked meanwhile, and its member stays when the client goes away
+(until its session ends), as in Kafka.
+
+* 1: rebalance time-out; before, the session time-out serves for both.  * 4: a member without an id is told one
+(MEMBER_ID_REQUIRED, KIP-394).  * 5: static members (KIP-345).  * 7: the protocol type is answered (KIP-559).
+* 8: reason (KIP-800), not kept.  * 9: a static leader that comes back may skip the assignment (KIP-814).
+
+Not implemented: joining a group of the newer consumer protocol (there are none).
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+    return await services.coordinator.join_group(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.JOIN_GROUP, 0, 9, handle),)

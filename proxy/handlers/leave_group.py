@@ -1,0 +1,20 @@
+"""LeaveGroup 0-5: leave at once, instead of by time-out.
+
+* 0-2: one member, its error at the top.  * 3: several; an admin may name a static member by its instance id alone.
+* 5: reason (KIP-800), not kept.
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import LeaveGroupRequest, LeaveGroupResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: LeaveGroupRequest) -> LeaveGroupResponse:
+    return await services.coordinator.leave_group(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.LEAVE_GROUP, 0, 5, handle),)

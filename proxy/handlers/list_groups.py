@@ -1,0 +1,19 @@
+"""ListGroups 0-5: all groups of this coordinator.
+
+* 4: filter by state.  * 5: filter by type: all here are ``classic``.
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import ListGroupsRequest, ListGroupsResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+    return await services.coordinator.list_groups(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.LIST_GROUPS, 0, 5, handle),)

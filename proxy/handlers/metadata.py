@@ -1,0 +1,124 @@
+"""Metadata, versions 0 to 13.
+
+Answered from the views of topics and proxies, out of encoded bytes (``proxy.metadata_cache``): no call is made but to
+create a topic.  A topic that is not there is created when server and client allow it, and then answered at once; where
+Kafka sends the client back with UNKNOWN_TOPIC_OR_PARTITION until its brokers know the topic, ours know it.  When it
+cannot be created now, LEADER_NOT_AVAILABLE makes the client ask again.
+
+Version notes: 0 takes an empty list for all topics, later ones null.  4 may forbid creation.  8 to 10 may ask for the
+cluster's operations.  10 and 11 carry topic ids that the server must not be asked for (Kafka: INVALID_REQUEST); from
+12 topics may be asked for by id.  13 has an error for the whole answer; it is never set.
+
+Not implemented: nothing.  All proxies are in every answer; a partition's replicas are one proxy a zone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any
+
+from bmq.core.call import Answer, Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec import decode_request
+from bmq.meta.catalog import INTERNAL_TOPICS
+from bmq.meta.controller.topic_rules import name_error
+from bmq.proxy.admin_work import each
+from bmq.proxy.metadata_cache import encode_error
+from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from bmq.proxy.services import Api, Services
+
+CREATE_MS = 5_000
+"""How long a client waits for topics to be created: under any request time-out, over an election of etcd's."""
+NO_ID = uuid.UUID(int=0)
+"""On the wire; a decoded message has None in its place."""
+
+Errors = Mapping[str, ErrorCode]
+
+
+def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
+    message = decode_request(ApiKey.METADATA, request.api_version, request.body)
+    missing = _to_create(services, request.api_version, message)
+    if missing:
+        return _create_and_answer(services, request, message, missing)
+    return _answer(services, request, message, {})
+
+
+async def _create_and_answer(services: Services, request: Request, message: Any, missing: list[str]) -> Answer:
+    results = await each(missing, services.admin.ensure_topic, CREATE_MS)
+    failed = {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
+    return _answer(services, request, message, failed)
+
+
+def _is_error(result: object) -> bool:
+    return isinstance(result, RequestError)
+
+
+def _told(result: object) -> ErrorCode:
+    """What cannot be had by asking again is said; for the rest the client comes back."""
+    assert isinstance(result, RequestError)
+    return ErrorCode.LEADER_NOT_AVAILABLE if result.code.is_retriable else result.code
+
+
+def _is_all(version: int, message: Any) -> bool:
+    return message.topics is None or (version == 0 and not message.topics)
+
+
+def _to_create(services: Services, version: int, message: Any) -> list[str]:
+    """Names that are not there, and may and can be created."""
+    if _is_all(version, message) or not services.config.auto_create_topics_enable:
+        return []
+    if not message.allow_auto_topic_creation or _is_invalid(version, message.topics):
+        return []
+    known = services.catalog.topics
+    names = dict.fromkeys(topic.name for topic in message.topics if version < 10 or topic.topic_id is None)
+    return [name for name in names if name is not None and name not in known and name_error(name) is None]
+
+
+def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
+    """Ids and missing names before their time (Kafka refuses the whole request)."""
+    return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
+
+
+def _answer(services: Services, request: Request, message: Any, failed: Errors) -> Answer:
+    version = request.api_version
+    cache, catalog, members = services.metadata, services.catalog, services.members
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
+    if _is_all(version, message):
+        count, joined = cache.all_topics(version, operations, catalog, services.owners, members, services.clock)
+        topics = [joined]
+    else:
+        topics = _elements(services, version, message, failed)
+        count = len(topics)
+    cluster = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None
+    return cache.answer(version, request.correlation_id, count, topics, catalog, members, cluster)
+
+
+def _elements(services: Services, version: int, message: Any, failed: Errors) -> list[bytes]:
+    """One for each topic asked for, each once."""
+    asked = dict.fromkeys((topic.name, topic.topic_id if version >= 10 else None) for topic in message.topics)
+    if _is_invalid(version, message.topics):
+        invalid = ErrorCode.INVALID_REQUEST
+        return [encode_error(version, invalid, name or "", NO_ID, is_internal=False) for name, _ in asked]
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
+    catalog = services.catalog
+    elements = []
+    for name, topic_id in asked:
+        topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name)
+        if topic is not None:
+            args = (services.owners, services.members, services.clock)
+            elements.append(services.metadata.topic(topic, version, operations, *args))
+        elif topic_id is not None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+            elements.append(encode_error(version, unknown, None, topic_id, is_internal=False))
+        elif name is None:
+            invalid = ErrorCode.INVALID_REQUEST
+            elements.append(encode_error(version, invalid, "", NO_ID, is_internal=False))
+        else:
+            error = failed.get(name) or name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elements.append(encode_error(version, error, name, NO_ID, is_internal=name in INTERNAL_TOPICS))
+    return elements
+
+
+APIS = (Api(ApiKey.METADATA, 0, 13, handle_raw=handle),)

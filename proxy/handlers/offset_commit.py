@@ -1,0 +1,22 @@
+"""OffsetCommit 2-10: store offsets of a group, answered when they are durable.
+
+* 2-4: retention time, as an expiry of each offset.  * 6: leader epoch.  * 7: static members (KIP-345).
+* 9: a group that is not there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION.  * 10: topics by id.
+
+As in Kafka the topic must exist, the partition is not looked at.
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import OffsetCommitRequest, OffsetCommitResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
+    return await services.coordinator.offset_commit(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.OFFSET_COMMIT, 2, 10, handle),)

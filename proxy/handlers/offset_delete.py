@@ -1,0 +1,16 @@
+"""OffsetDelete 0: remove offsets of a group, of topics that it is not subscribed to."""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    return await services.coordinator.offset_delete(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.OFFSET_DELETE, 0, 0, handle),)

@@ -1,0 +1,22 @@
+"""OffsetFetch 1-10: the committed offsets of groups.  Only durable ones are shown.
+
+* 1: errors stand at the partitions.  * 2: null topics ask for all.  * 5: leader epoch.  * 8: several groups.
+* 9: member id and epoch, of the newer consumer protocol: not looked at.  * 10: topics by id.
+
+Not implemented: ``require_stable`` (7) has nothing to wait for while there are no transactions.
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
+    return await services.coordinator.offset_fetch(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.OFFSET_FETCH, 1, 10, handle),)

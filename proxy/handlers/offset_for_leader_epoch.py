@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ends, so that a consumer notices a log that was cut.
+
+Behaviour: the largest epoch at or below the one asked for, and the offset at which the next one begins; for the
+owner's own epoch the high watermark.  An epoch that the owner has not reached is answered (-1, -1) without error.
+
+Version notes: 2 the client's view of the leader is checked; 3 ``replica_id``, not looked at: there are no followers;
+4 flexible.
+
+Not implemented: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import OffsetForLeaderEpochResponse
+from bmq.proxy.asking import ask_all, check_epoch, owner_of
+from bmq.proxy.services import Api, Services
+
+Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+Partition = Topic.EpochEndOffset
+
+
+class Wanted(NamedTuple):
+    topic: str
+    partition: int
+    current_epoch: int
+    epoch: int
+
+
+async def handle(services: Services, request: Request, message: Any) -> Any:
+    wanted = [
+        Wanted(topic.topic, each.partition, each.current_leader_epoch, each.leader_epoch)
+        for topic in message.topics
+        for each in topic.partitions
+    ]
+
+    async def ask(one: Wanted) -> Any:
+        try:
+            owner = await owner_of(services, one.topic, one.partition)
+            check_epoch(owner, one.current_epoch)
+            epoch, end = await owner.end_of_epoch(one.epoch)
+        except RequestError as error:
+            return Partition(error_code=error.code, partition=one.partition, leader_epoch=-1, end_offset=-1)
+        return Partition(error_code=ErrorCode.NONE, partition=one.partition, leader_epoch=epoch, end_offset=end)
+
+    answers = iter(await ask_all(wanted, ask))
+    return OffsetForLeaderEpochResponse(
+        throttle_time_ms=0,
+        topics=[
+            Topic(topic=topic.topic, partitions=[next(answers) for _ in topic.partitions]) for topic in message.topics
+        ],
+    )
+
+
+APIS = (Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle),)

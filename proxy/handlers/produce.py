@@ -1,0 +1,296 @@
+"""Produce, versions 3 to 13 (Kafka 4.x), listed from 0 (KAFKA-18659).
+
+Behaviour: every partition's records go to its owner synchronously, before the handler's first await, so that they have
+the order of the requests; or into the partition's line (``proxy.holding``) when it is moving, full, or has a line
+already.  acks=-1 is answered when all of the request is flushed, 1 when it is buffered, 0 never; but an acks=0 produce
+that fails closes its connection, as Kafka's does, so that the client looks for the partition anew.  ``timeout_ms``
+bounds the wait, not the append: what was accepted goes on, and a repeated idempotent batch is answered with its first
+offset (rule 9).  An answer of an error carries offset -1.  Losing storage or ownership is always a retriable error.
+
+Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start; 7 first to allow zstd; 8 error messages
+(KIP-467); 9 flexible; 13 topic ids for names (KIP-516).
+
+Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka);
+``record_errors`` (single records are not looked at); ``current_leader`` (KIP-951: each proxy serves every partition).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable
+from uuid import UUID
+
+from bmq.core.call import NO_ANSWER, Answer, CloseConnection, Request
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.metrics import TopicCounters
+from bmq.core.model import PartitionKey
+from bmq.core.records import CODEC_MASK, CODECS, HEADER_BYTES, NO_PRODUCER_ID
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.produce import (
+    TOPIC_IDS_SINCE,
+    PartitionAnswer,
+    ProduceRequest,
+    ProduceTopic,
+    TopicAnswer,
+    encode_produce,
+    parse_produce,
+)
+from bmq.meta.catalog import Topic
+from bmq.proxy.owners import Appended, Owner
+from bmq.proxy.services import Api, Services
+
+ACKS_ALL, ACKS_BUFFERED, ACKS_NONE = -1, 1, 0
+ZSTD_SINCE = 7
+_ATTRIBUTES_LOW = 22  # a batch's attributes are two bytes at 21
+_ZSTD = CODECS.index("zstd")
+_COUNT = struct.Struct(">i")
+_COUNT_AT = 57
+_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
+_PRODUCER_AT = 43
+_NO_RECORDS = memoryview(b"")
+
+
+def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
+    try:
+        asked = parse_produce(request.body, request.api_version)
+    except FormatError as error:
+        raise CloseConnection(str(error)) from None
+    return Produce(services, request, asked).start()
+
+
+class Produce:
+    """One request: its parts, and how many of them are not answered yet."""
+
+    __slots__ = ("_asked", "_bucket", "_error", "_forget", "_future", "_request", "_topics", "acks", "left", "services")
+
+    def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
+        self.services = services
+        self.acks = asked.acks
+        self.left = 0
+        self._asked = asked
+        self._request = request
+        self._topics: list[TopicAnswer] = []
+        self._error: RequestError | None = None  # the first one
+        self._future: asyncio.Future[Answer] | None = None
+        self._bucket = -1
+        self._forget = _nothing
+
+    def start(self) -> Answer | Awaitable[Answer]:
+        """Hand out every part; the answer is there at once, or a future."""
+        refusal = self._refusal()
+        for topic in self._asked.topics:
+            self._topics.append(self._hand_out(topic, refusal))
+        if not self.left:
+            return self._answer()
+        self._future = asyncio.get_running_loop().create_future()
+        self._bucket = self.services.holding.deadlines.add(self, self._asked.timeout_ms / 1000)
+        return self._future
+
+    def _refusal(self) -> RequestError | None:
+        """Why no part of it can be accepted."""
+        if self.acks not in (ACKS_ALL, ACKS_BUFFERED, ACKS_NONE):
+            return RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks} is none of -1, 0, 1")
+        if self._asked.transactional_id is not None:
+            return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
+        return None
+
+    def _hand_out(self, asked: ProduceTopic, refusal: RequestError | None) -> TopicAnswer:
+        topic, refusal = self._find(asked.name, asked.topic_id, refusal)
+        counters = self.services.metrics.topic(topic.name) if topic is not None else None
+        parts = []
+        self.left += len(asked.partitions)
+        for index, records in asked.partitions:
+            part = Part(self, index, records, counters)
+            parts.append(part)
+            if refusal is not None:
+                part.fail(refusal)
+            else:
+                assert topic is not None
+                part.key = PartitionKey(topic.topic_id, index)
+                self._place(topic, part)
+        return TopicAnswer(asked.name, asked.topic_id, parts)
+
+    def _find(
+        self, name: str | None, topic_id: UUID | None, refusal: RequestError | None
+    ) -> tuple[Topic | None, RequestError | None]:
+        """The topic, or why its parts are refused."""
+        catalog = self.services.catalog
+        if self._request.api_version >= TOPIC_IDS_SINCE:
+            topic = catalog.by_id(topic_id) if topic_id is not None else None
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            topic = catalog.topics.get(name or "")
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if refusal is not None:
+            return topic, refusal
+        if topic is None:
+            return None, RequestError(unknown, "this server does not host this topic")
+        if topic.is_internal:
+            return topic, RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
+        return topic, None
+
+    def _place(self, topic: Topic, part: Part) -> None:
+        """To its owner, or behind what waits for it."""
+        if not 0 <= part.partition < topic.partitions:
+            part.fail(RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no such partition"))
+            return
+        fault = _fault(part.records, self._request.api_version)
+        if fault is not None:
+            part.fail(fault)
+            return
+        key, services = part.key, self.services
+        if not services.holding.is_held(key):
+            owner = services.owners.get(key)
+            if owner is not None and owner.has_room:
+                part.append(owner)
+                return
+        if self._forget is _nothing:
+            self._forget = self._request.client.on_close(self._drop)
+        services.holding.hold(key, part, services.owners, services.config)
+
+    def stumbled(self, part: Part, producer_id: int, sequence: int) -> None:
+        """A retriable error for an idempotent producer's batch: see ``proxy.holding.Stumbles``."""
+        self.services.holding.stumbles.note(self._request.client, part.key, producer_id, sequence)
+
+    def may_append(self, part: Part, producer_id: int, sequence: int) -> bool:
+        return self.services.holding.stumbles.may_pass(self._request.client, part.key, producer_id, sequence)
+
+    # ------------------------------------------------------------------------------------------------- how it ends
+
+    def part_over(self, error: RequestError | None) -> None:
+        """One part has its answer."""
+        if error is not None and self._error is None:
+            self._error = error
+        self.left -= 1
+        if not self.left and self._future is not None:
+            self._finish()
+
+    def expire(self) -> None:
+        """``timeout_ms`` has passed."""
+        late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._asked.timeout_ms} ms")
+        for part in self._open_parts():
+            part.fail(late)
+
+    def _drop(self) -> None:
+        """The client has gone: what is held is dropped, what was accepted goes on (rule 9)."""
+        for part in self._open_parts():
+            part.drop()
+
+    def _open_parts(self) -> list[Part]:
+        return [
+            part for topic in self._topics for part in topic.partitions if isinstance(part, Part) and not part.is_over
+        ]
+
+    def _finish(self) -> None:
+        assert self._future is not None
+        self.services.holding.deadlines.remove(self, self._bucket)
+        self._forget()
+        if self._future.done():
+            return  # cancelled: nobody waits any more
+        try:
+            self._future.set_result(self._answer())
+        except CloseConnection as error:
+            self._future.set_exception(error)
+
+    def _answer(self) -> Answer:
+        if self.acks == ACKS_NONE:
+            if self._error is not None:
+                raise CloseConnection(f"a produce with acks=0 failed: {self._error}")
+            return NO_ANSWER
+        return encode_produce(self._request.api_version, self._request.correlation_id, self._topics)
+
+
+class Part(PartitionAnswer):
+    """One partition's records, and what is answered for them: a ``proxy.holding.Waiting``."""
+
+    __slots__ = ("_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "records")
+    key: PartitionKey
+
+    def __init__(
+        self, produce: Produce, index: int, records: memoryview | None, counters: TopicCounters | None
+    ) -> None:
+        super().__init__(index, ErrorCode.NONE)
+        self._produce = produce
+        self._counters = counters
+        self.records = records
+        self.is_over = False
+        self._producer_id, self._sequence = NO_PRODUCER_ID, -1
+        if records is not None and len(records) >= HEADER_BYTES:
+            self._producer_id, _, self._sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+        if counters is not None:
+            counters.produces += 1
+
+    @property
+    def size(self) -> int:
+        return 0 if self.records is None else len(self.records)
+
+    def append(self, owner: Owner) -> None:
+        """Synchronously: its place in the partition is decided now."""
+        records, self.records = self.records, None  # the owner's from here on
+        assert records is not None
+        if self._producer_id != NO_PRODUCER_ID and not self._produce.may_append(
+            self, self._producer_id, self._sequence
+        ):
+            self.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this producer was refused"))
+            return
+        try:
+            accepted = owner.append(records, acks_all=self._produce.acks == ACKS_ALL)
+        except RequestError as error:
+            self.fail(error)
+            return
+        if self._counters is not None:
+            self._counters.messages_in += _COUNT.unpack_from(records, _COUNT_AT)[0]
+            self._counters.bytes_in += len(records)
+        if isinstance(accepted, Appended):
+            self._stands(accepted)
+        else:
+            accepted.add_done_callback(self._landed)
+
+    def _landed(self, future: asyncio.Future[Appended]) -> None:
+        error = future.exception()  # also when nobody waits any more: it is taken notice of
+        if self.is_over:
+            return
+        if error is None:
+            self._stands(future.result())
+        elif isinstance(error, RequestError):
+            self.fail(error)
+        else:
+            raise error
+
+    def _stands(self, appended: Appended) -> None:
+        self.base_offset, self.append_time, self.log_start = appended
+        self.is_over = True
+        self._produce.part_over(None)
+
+    def fail(self, error: RequestError) -> None:
+        """Once, and not after an answer."""
+        self.error_code, self.error_message = error.code, error.message
+        self.records, self.is_over = None, True
+        if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable and hasattr(self, "key"):
+            self._produce.stumbled(self, self._producer_id, self._sequence)
+        if self._counters is not None:
+            self._counters.failed_produces += 1
+        self._produce.services.metrics.api(ApiKey.PRODUCE).failed(error.code)
+        self._produce.part_over(error)
+
+    def drop(self) -> None:
+        """Nobody is to be answered."""
+        self.records, self.is_over = None, True
+        self._produce.part_over(None)
+
+
+def _fault(records: memoryview | None, version: int) -> RequestError | None:
+    """What Kafka's ``ProduceRequest.validateRecords`` finds; the rest is the owner's to find."""
+    if not records:
+        return RequestError(ErrorCode.INVALID_RECORD, "a partition without a record batch")
+    if version < ZSTD_SINCE and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
+        return RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd is allowed from version {ZSTD_SINCE} on")
+    return None
+
+
+def _nothing() -> None:
+    """Nobody was asked to tell of the connection's end."""
+
+
+APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, advertised_min=0),)

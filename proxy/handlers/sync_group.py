@@ -1,0 +1,21 @@
+"""SyncGroup 0-5: hand in, or wait for, the assignment of a generation.
+
+Answered when the leader's assignment is durable.
+
+* 3: static members (KIP-345).  * 5: protocol type and name must be given and right (KIP-559).
+"""
+
+from __future__ import annotations
+
+from bmq.core.call import Request
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import SyncGroupRequest, SyncGroupResponse
+from bmq.meta.coordinator.service import ClientInfo
+from bmq.proxy.services import Api, Services
+
+
+async def handle(services: Services, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+    return await services.coordinator.sync_group(message, ClientInfo.of(request))
+
+
+APIS = (Api(ApiKey.SYNC_GROUP, 0, 5, handle),)

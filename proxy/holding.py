@@ -1,0 +1,181 @@
+"""Produces that wait for their partition: it is moving, or its buffers are full.
+
+Each partition has one FIFO that nothing overtakes (rule 9): while it is not empty, whatever comes for the partition
+goes behind.  What waits keeps its request's bytes, which count as unanswered (``queued.max.request.bytes``).  For a
+partition without owner they wait ``held_produce_ms`` at most, and in all no more than a quarter of those bytes, so that
+one partition's trouble does not stop the reading of all others' requests; full buffers are waited for until the
+request's own time-out, since an error would only have the client send the same bytes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from bmq.core.call import Client
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.proxy.deadlines import Deadlines
+from bmq.proxy.owners import Owner, Owners
+
+STUMBLES_MAX = 1_000
+"""Of one connection; a producer has one a partition."""
+
+
+class Waiting(Protocol):
+    """One partition's part of a produce."""
+
+    @property
+    def is_over(self) -> bool:
+        """Answered, timed out, or its client has gone: it is passed over."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+
+    def append(self, owner: Owner) -> None:
+        """Its turn has come."""
+
+    def fail(self, error: RequestError) -> None: ...
+
+
+class _Line:
+    """One partition's FIFO; ``task`` serves it."""
+
+    __slots__ = ("parts", "task")
+
+    def __init__(self) -> None:
+        self.parts: deque[tuple[Waiting, int]] = deque()  # with its size: what is over has given its records up
+        self.task: asyncio.Task[None] | None = None
+
+
+class Stumbles:
+    """Idempotent batches that were refused with a retriable error, by connection, partition and producer.
+
+    The producer sends such a batch again, and before it nothing that follows it: but what follows may be on its way
+    already.  Were it let through to an owner that does not know the producer yet (its first batches were those
+    refused), the owner would take it for the beginning, and the one sent again for out of order.  Kafka's clients meet
+    a new leader on a new connection; ours stay on theirs while a partition moves, so the order is kept here.
+
+    An entry goes when its batch comes again, or one before it, or the sequence begins anew; all go with the connection.
+    """
+
+    def __init__(self) -> None:
+        self._refused: dict[Client, dict[tuple[PartitionKey, int], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def note(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> None:
+        if client.is_closed:
+            return
+        refused = self._refused.get(client)
+        if refused is None:
+            refused = self._refused[client] = {}
+            client.on_close(lambda: self._forget(client))
+        earlier = refused.get((key, producer_id))
+        if earlier is None or not _follows(sequence, earlier):
+            refused[key, producer_id] = sequence
+            if len(refused) > STUMBLES_MAX:
+                del refused[next(iter(refused))]
+
+    def _forget(self, client: Client) -> None:
+        self._refused.pop(client, None)
+
+    def may_pass(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> bool:
+        """Whether no batch before this one was refused and is still to come again."""
+        if not self._refused:
+            return True
+        refused = self._refused.get(client)
+        earlier = refused.get((key, producer_id)) if refused is not None else None
+        if earlier is None:
+            return True
+        if sequence != 0 and _follows(sequence, earlier):
+            return False
+        assert refused is not None
+        del refused[key, producer_id]
+        return True
+
+
+def _follows(sequence: int, earlier: int) -> bool:
+    """Sequences wrap at 2^31: the nearer way round decides."""
+    return 0 < (sequence - earlier) & 0x7FFFFFFF < 1 << 30
+
+
+class Holding:
+    """One process's; empty, and without any task, as long as partitions are open and have room."""
+
+    def __init__(self) -> None:
+        self.deadlines = Deadlines()
+        self.stumbles = Stumbles()
+        self.held_bytes = 0
+        self._lines: dict[PartitionKey, _Line] = {}
+
+    def __repr__(self) -> str:
+        return f"<Holding {len(self._lines)} partitions, {self.held_bytes} bytes>"
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def is_held(self, key: PartitionKey) -> bool:
+        """Whether what comes for this partition has to go behind others."""
+        return bool(self._lines) and key in self._lines
+
+    def hold(self, key: PartitionKey, part: Waiting, owners: Owners, config: NodeConfig) -> None:
+        """Have ``part`` appended when its turn comes, or failed."""
+        size = part.size
+        if self.held_bytes + size > config.queued_max_request_bytes // 4 and owners.get(key) is None:
+            part.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "too many produces wait for moving partitions"))
+            return
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
+            loop = asyncio.get_running_loop()
+            line.task = loop.create_task(self._serve(key, line, owners, config.held_produce_ms / 1000))
+            line.task.add_done_callback(lambda task: self._ended(key, line, task))
+        line.parts.append((part, size))
+        self.held_bytes += size
+
+    async def _serve(self, key: PartitionKey, line: _Line, owners: Owners, held_s: float) -> None:
+        while self._has_waiting(line):
+            waiting = len(line.parts)  # those that come during the wait have a wait of their own
+            try:
+                owner = await owners.wait(key, held_s)
+            except RequestError as error:
+                for _ in range(waiting):
+                    part = self._take(line)
+                    if not part.is_over:
+                        part.fail(error)
+                continue
+            if not owner.has_room:
+                await owner.room()  # and look again: it may be another's by now
+                continue
+            part = self._take(line)
+            if not part.is_over:
+                part.append(owner)
+        del self._lines[key]  # in the same step: who comes now goes straight to the owner
+
+    def _has_waiting(self, line: _Line) -> bool:
+        while line.parts and line.parts[0][0].is_over:
+            self._take(line)
+        return bool(line.parts)
+
+    def _take(self, line: _Line) -> Waiting:
+        part, size = line.parts.popleft()
+        self.held_bytes -= size
+        return part
+
+    def _ended(self, key: PartitionKey, line: _Line, task: asyncio.Task[None]) -> None:
+        """Parts are left only when the task was cancelled or has met a bug."""
+        if self._lines.get(key) is line:
+            del self._lines[key]
+        while line.parts:
+            part = self._take(line)
+            if not part.is_over:
+                part.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the server is closing"))
+        if not task.cancelled() and task.exception() is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"holding produces for {key} failed", "exception": task.exception(), "task": task}
+            )

@@ -1,0 +1,321 @@
+"""Metadata answers, kept as encoded bytes: 10,000 partitions cost 110 ms to encode, and every client asks again.
+
+A topic's bytes are kept by API version and used while the topic, the proxies and the epochs stay the same.  Fields
+come from the schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.
+An answer is then::
+
+    header, throttle time, brokers, cluster id, controller id | topic count | topics ... | cluster operations, error
+
+Leader epochs are asked of the owners.  Nobody tells us when one changes, so they are looked at when somebody asks,
+but not more often than ``LOOK_S`` a partition: an epoch may be shown that much too late, and whoever uses it meanwhile
+is told FENCED_LEADER_EPOCH and asks again.  A partition without an owner, one that is moving, shows the last epoch
+seen: clients ignore metadata whose epoch goes back, and -1 would make them forget what they know and check nothing
+(``Metadata.updateLatestMetadata``).  -1 stands only for one that was never open since this process started.  A leader
+is always given, owner or not: the proxy named holds what comes for the partition until it is open.
+
+Bounded by the catalog: what it no longer has is dropped.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bmq.core.call import Answer, Buffer
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode
+from bmq.core.model import PartitionKey
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec import encode_response
+from bmq.core.wire.messages import MetadataResponse
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.members import Members, ProxyAddress
+from bmq.proxy.operations import Operations
+from bmq.proxy.owners import Owners
+
+LOOK_S = 100e-6
+"""Between two looks at the epochs, for each partition: a look takes 1 us, so looking takes a hundredth of a core."""
+LOOK_MIN_S = 0.01
+
+_FIRST_FLEXIBLE = 9
+
+
+class PartitionPlace(NamedTuple):
+    """What a client is told of a partition.  ``replicas`` begin with the leader, then one proxy a zone (KIP-392)."""
+
+    leader: int
+    epoch: int
+    replicas: Sequence[int]
+
+
+class _Zones:
+    """Proxies by zone, as of one version of the members."""
+
+    def __init__(self, members: Members) -> None:
+        self._zone = {proxy.node_id: proxy.zone for proxy in members.proxies}
+        self._nodes: dict[str, list[int]] = {}
+        for proxy in members.proxies:
+            self._nodes.setdefault(proxy.zone, []).append(proxy.node_id)
+
+    def replicas(self, leader: int, partition: int) -> list[int]:
+        """As many for every partition; within a zone the partitions are spread over its proxies."""
+        own = self._zone.get(leader)
+        others = [nodes[partition % len(nodes)] for zone, nodes in self._nodes.items() if zone != own]
+        return [leader, *others][: max(1, len(self._nodes))]
+
+
+class _TopicEntry:
+    """One topic's places, and its bytes by (version, operations)."""
+
+    __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_members_version", "_replicas", "encoded", "topic")
+
+    def __init__(self, topic: Topic, before: _TopicEntry | None) -> None:
+        self.topic = topic
+        self.encoded: dict[tuple[int, Operations], bytes] = {}
+        self._keys = [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
+        known: list[int] = before._epochs if before is not None and before.topic.topic_id == topic.topic_id else []
+        self._epochs: list[int] = known + [-1] * (topic.partitions - len(known))
+        self._leaders: list[int] = []
+        self._replicas: list[list[int]] = []
+        self._members_version = -1
+        self._due = 0.0
+
+    def refresh(self, owners: Owners, members: Members, now: float) -> None:
+        if members.version != self._members_version:
+            self._members_version = members.version
+            zones = _Zones(members)
+            self._leaders = [members.leader_of(key) for key in self._keys]
+            self._replicas = [zones.replicas(leader, index) for index, leader in enumerate(self._leaders)]
+            self.encoded.clear()
+        if now >= self._due:
+            self._due = now + max(LOOK_MIN_S, LOOK_S * len(self._keys))
+            for index, key in enumerate(self._keys):
+                owner = owners.get(key)
+                if owner is not None and owner.epoch > self._epochs[index]:
+                    self._epochs[index] = owner.epoch
+                    self.encoded.clear()
+
+    def places(self, start: int, stop: int) -> list[PartitionPlace]:
+        return [
+            PartitionPlace(self._leaders[index], self._epochs[index], self._replicas[index])
+            for index in range(start, min(stop, len(self._keys)))
+        ]
+
+    def rows(self, version: int) -> bytes:
+        """The partitions as Kafka's MetadataResponsePartition, one after another."""
+        replicas = np.array(self._replicas, dtype=np.int32)
+        table = np.zeros(len(self._keys), dtype=_row(version, replicas.shape[1]))
+        table["index"] = np.arange(len(self._keys))
+        table["leader"] = self._leaders
+        if "epoch" in (table.dtype.names or ()):
+            table["epoch"] = self._epochs
+        table["replicas"] = table["isr"] = replicas
+        table["replicas_count"] = table["isr_count"] = replicas.shape[1] + (version >= _FIRST_FLEXIBLE)
+        if version >= _FIRST_FLEXIBLE:
+            table["offline_count"] = 1
+        return table.tobytes()
+
+
+@cache
+def _row(version: int, replicas: int) -> npt.DTypeLike:
+    """A partition's fields in the schema's order; a compact array counts one more, in a byte up to 126 of them."""
+    assert version < _FIRST_FLEXIBLE or replicas < 127, "more zones than a byte can count"
+    count = "u1" if version >= _FIRST_FLEXIBLE else ">i4"
+    fields: list[tuple[str, str] | tuple[str, str, tuple[int]]] = [
+        ("error", ">i2"),
+        ("index", ">i4"),
+        ("leader", ">i4"),
+        *([("epoch", ">i4")] if version >= 7 else []),
+        ("replicas_count", count),
+        ("replicas", ">i4", (replicas,)),
+        ("isr_count", count),
+        ("isr", ">i4", (replicas,)),
+        *([("offline_count", count)] if version >= 5 else []),
+        *([("tags", "u1")] if version >= _FIRST_FLEXIBLE else []),
+    ]
+    return np.dtype(fields)
+
+
+class _AllTopics(NamedTuple):
+    catalog_version: int
+    members_version: int
+    due: float
+    topics: int
+    joined: bytes
+
+
+class MetadataCache:
+    """One for a process's handlers.  ``encoded_topics`` counts the times that a topic had to be encoded."""
+
+    def __init__(self) -> None:
+        self.encoded_topics = 0
+        self._topics: dict[str, _TopicEntry] = {}
+        self._all: dict[tuple[int, Operations], _AllTopics] = {}
+        self._heads: dict[tuple[int, Operations], bytes] = {}
+        self._heads_of: tuple[ProxyAddress, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"MetadataCache(topics={len(self._topics)}, encoded={self.encoded_topics})"
+
+    def places(
+        self, topic: Topic, start: int, stop: int, owners: Owners, members: Members, clock: Clock
+    ) -> list[PartitionPlace]:
+        """The partitions from ``start`` up to ``stop``."""
+        return self._entry(topic, owners, members, clock.monotonic()).places(start, stop)
+
+    def topic(
+        self, topic: Topic, version: int, operations: Operations, owners: Owners, members: Members, clock: Clock
+    ) -> bytes:
+        """A topic's element of the answer."""
+        entry = self._entry(topic, owners, members, clock.monotonic())
+        encoded = entry.encoded.get((version, operations))
+        if encoded is None:
+            self.encoded_topics += 1
+            encoded = entry.encoded[(version, operations)] = _encode_topic(entry, version, operations)
+        return encoded
+
+    def all_topics(
+        self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
+    ) -> tuple[int, bytes]:
+        """How many there are, and all their elements."""
+        now = clock.monotonic()
+        found = self._all.get((version, operations))
+        if found is None or (catalog.version, members.version) != found[:2] or now >= found.due:
+            topics = catalog.topics.values()
+            joined = b"".join(self.topic(each, version, operations, owners, members, clock) for each in topics)
+            partitions = sum(each.partitions for each in topics)
+            due = now + max(LOOK_MIN_S, LOOK_S * partitions)
+            found = _AllTopics(catalog.version, members.version, due, len(topics), joined)
+            self._all[(version, operations)] = found
+        return found.topics, found.joined
+
+    def answer(
+        self,
+        version: int,
+        correlation_id: int,
+        count: int,
+        topics: Sequence[Buffer],
+        catalog: Catalog,
+        members: Members,
+        cluster_operations: Operations = None,
+    ) -> Answer:
+        """The whole response around the encoded ``topics``."""
+        if len(self._topics) > len(catalog.topics):
+            self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
+        if tuple(members.proxies) != self._heads_of:
+            self._heads.clear()
+            self._heads_of = tuple(members.proxies)
+        whole = self._heads.get((version, cluster_operations))
+        if whole is None:
+            whole = self._heads[(version, cluster_operations)] = _encode_shell(
+                version, catalog.cluster_id, members, cluster_operations
+            )
+        end = len(whole) - _tail_size(version)
+        head = correlation_id.to_bytes(4, "big", signed=True) + whole[4 : end - _count_size(version)]
+        return Answer([head + _count(version, count), *topics, whole[end:]])
+
+    def _entry(self, topic: Topic, owners: Owners, members: Members, now: float) -> _TopicEntry:
+        entry = self._topics.get(topic.name)
+        if entry is None or entry.topic is not topic:
+            entry = self._topics[topic.name] = _TopicEntry(topic, entry)
+        entry.refresh(owners, members, now)
+        return entry
+
+
+def controller_of(members: Members) -> int:
+    """Any proxy does the controller's work for a client: all name the same one."""
+    return members.proxies[0].node_id if members.proxies else members.own.node_id
+
+
+def encode_error(version: int, error: ErrorCode, name: str | None, topic_id: uuid.UUID, *, is_internal: bool) -> bytes:
+    """The element of a topic that there is nothing to say of."""
+    topic = MetadataResponse.MetadataResponseTopic(
+        error_code=error,
+        name=name,
+        topic_id=topic_id,
+        is_internal=is_internal,
+        partitions=[],
+        authorized_operations=None,
+    )
+    return _encode_element(version, topic)
+
+
+def _encode_topic(entry: _TopicEntry, version: int, operations: Operations) -> bytes:
+    topic = entry.topic
+    bare = _encode_element(
+        version,
+        MetadataResponse.MetadataResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=[],
+            authorized_operations=operations,
+        ),
+    )
+    tail = (4 if version >= 8 else 0) + (1 if version >= _FIRST_FLEXIBLE else 0)  # operations, tags
+    end = len(bare) - tail
+    return b"".join(
+        (bare[: end - _count_size(version)], _count(version, topic.partitions), entry.rows(version), bare[end:])
+    )
+
+
+def _encode_element(version: int, topic: object) -> bytes:
+    """One element of ``topics``, cut out of an answer that holds nothing else."""
+    around = _whole(version, MetadataResponse(brokers=[], cluster_id="", controller_id=-1, topics=[]))
+    whole = _whole(version, MetadataResponse(brokers=[], cluster_id="", controller_id=-1, topics=[topic]))
+    return whole[len(around) - _tail_size(version) : len(whole) - _tail_size(version)]
+
+
+def _encode_shell(version: int, cluster_id: str, members: Members, operations: Operations) -> bytes:
+    """The answer without its topics."""
+    brokers = [
+        MetadataResponse.MetadataResponseBroker(
+            node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None
+        )
+        for proxy in members.proxies
+    ]
+    return _whole(
+        version,
+        MetadataResponse(
+            throttle_time_ms=0,
+            brokers=brokers,
+            cluster_id=cluster_id,
+            controller_id=controller_of(members),
+            topics=[],
+            authorized_operations=operations,
+            error_code=ErrorCode.NONE,
+        ),
+    )
+
+
+def _whole(version: int, message: object) -> bytes:
+    return b"".join(encode_response(ApiKey.METADATA, version, 0, message))
+
+
+def _tail_size(version: int) -> int:
+    """Bytes behind the topics: cluster operations, error, tags."""
+    return (4 if 8 <= version <= 10 else 0) + (2 if version >= 13 else 0) + (1 if version >= _FIRST_FLEXIBLE else 0)
+
+
+def _count_size(version: int) -> int:
+    """Bytes of an empty array's count."""
+    return 1 if version >= _FIRST_FLEXIBLE else 4
+
+
+def _count(version: int, count: int) -> bytes:
+    """An array's count: an int32, or one more as an unsigned varint."""
+    if version < _FIRST_FLEXIBLE:
+        return count.to_bytes(4, "big")
+    count += 1
+    encoded = bytearray()
+    while count > 0x7F:
+        encoded.append(count & 0x7F | 0x80)
+        count >>= 7
+    encoded.append(count)
+    return bytes(encoded)

@@ -1,0 +1,66 @@
+"""What handlers work with, and how they say what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bmq.core.call import Answer, Request
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.metrics import Metrics
+from bmq.core.wire.api import ApiKey
+from bmq.meta.catalog import Catalog
+from bmq.meta.members import Members
+from bmq.proxy.holding import Holding
+from bmq.proxy.metadata_cache import MetadataCache
+from bmq.proxy.owners import Owners
+
+if TYPE_CHECKING:
+    from bmq.meta.controller.topics import TopicAdmin
+    from bmq.meta.coordinator.service import Coordinator
+    from bmq.meta.producer_ids import ProducerIds
+    from bmq.proxy.reading import Reading
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """Everything that a handler may use.  One per process; tests make it of what they need."""
+
+    config: NodeConfig
+    clock: Clock
+    metrics: Metrics
+    catalog: Catalog
+    members: Members
+    owners: Owners
+    admin: TopicAdmin
+    """Changes topics and configs (the controller's work)."""
+    coordinator: Coordinator
+    producer_ids: ProducerIds
+    reading: Reading
+    """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
+    metadata: MetadataCache = field(default_factory=MetadataCache)
+    holding: Holding = field(default_factory=Holding)
+    """Produces that wait for their partition."""
+    apis: Sequence[Api] = ()
+    """All that the endpoint serves; it fills this in."""
+
+
+class Api(NamedTuple):
+    """One API: Kafka's version range, and what answers it.
+
+    ``handle`` gets the decoded message and returns the response message, at once or awaited.  ``handle_raw`` (Produce,
+    Fetch) gets the request with its bytes and returns the finished answer.  Exactly one of the two is set.
+    A RequestError that leaves ``handle`` is a bug: every handler answers errors where Kafka's response has them.
+    """
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    handle: Callable[[Services, Request, Any], Any | Awaitable[Any]] | None = None
+    handle_raw: Callable[[Services, Request], Answer | Awaitable[Answer]] | None = None
+    is_pipelined: bool = False
+    """May begin while earlier requests of its connection are unanswered."""
+    advertised_min: int | None = None
+    """The least version that ApiVersions lists when it is not ``min_version`` (Produce: 0, KAFKA-18659)."""

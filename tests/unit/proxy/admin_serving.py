@@ -1,0 +1,137 @@
+"""Handlers over the real catalog and controller, with owners that open when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from bmq.core.call import Answer, Request
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import Metrics
+from bmq.core.model import PartitionKey
+from bmq.core.wire.codec import encode_response
+from bmq.meta.members import Members, OneNode, ProxyAddress
+from bmq.meta.producer_ids import ProducerIds
+from bmq.proxy.owners import Owner
+from bmq.proxy.services import Services
+from tests.unit.meta.admin_world import AdminWorld
+
+
+class FakeClient:
+    """A connection that nobody closes."""
+
+    peer = "127.0.0.1:1"
+    host = "127.0.0.1"
+    is_closed = False
+    client_software = ("", "")
+
+    def on_close(self, call: Any) -> Any:
+        return lambda: None
+
+
+class FakeOwner:
+    """Only its epoch is asked for."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class FakeOwners:
+    """Partitions in WRITE by key; ``looks`` counts how often one was asked for."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[PartitionKey, int] = {}
+        self.looks = 0
+        self.waited: list[PartitionKey] = []
+
+    def get(self, key: PartitionKey) -> Owner | None:
+        self.looks += 1
+        epoch = self.epochs.get(key)
+        return None if epoch is None else cast(Owner, FakeOwner(epoch))
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
+        self.waited.append(key)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while key not in self.epochs:
+            await asyncio.sleep(0.1)
+            if asyncio.get_running_loop().time() > deadline:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not open")
+        return cast(Owner, FakeOwner(self.epochs[key]))
+
+
+class Spread:
+    """Several proxies; partitions go round."""
+
+    def __init__(self, proxies: Sequence[ProxyAddress]) -> None:
+        self.version = 1
+        self.proxies = list(proxies)
+        self.own = self.proxies[0]
+
+    def leader_of(self, key: PartitionKey) -> int:
+        return self.proxies[key.partition % len(self.proxies)].node_id
+
+    def coordinator_of(self, shard: int) -> int:
+        return self.own.node_id
+
+
+class AdminServing(AdminWorld):
+    """An ``AdminWorld`` with what handlers need around it."""
+
+    def __init__(self, *, members: Members | None = None, config: NodeConfig | None = None, **kwargs: Any) -> None:
+        super().__init__(config=config, **kwargs)
+        self.owners = FakeOwners()
+        self.services = Services(
+            config=self.config,
+            clock=LoopClock(),
+            metrics=Metrics(),
+            catalog=self.catalog,
+            members=members or OneNode(ProxyAddress(self.config.node_id, "here", 9092)),
+            owners=self.owners,
+            admin=self.admin,
+            coordinator=cast(Any, None),
+            producer_ids=ProducerIds(self.kv, "c"),
+            reading=cast(Any, None),
+        )
+
+    async def close(self) -> None:
+        await self.services.producer_ids.close()
+        await super().close()
+
+    def request(self, key: int, version: int, body: bytes = b"") -> Request:
+        return Request(key, version, 77, "test", memoryview(bytearray(body)), FakeClient(), 0.0)
+
+    async def ask(self, api: Any, version: int, message: Any) -> Any:
+        """The handler's response, through the wire and back."""
+        body = message.encode(version=version)
+        message = type(message).decode(body, version=version)
+        response = api.handle(self.services, self.request(api.key, version), message)
+        if isinstance(response, Awaitable):
+            response = await response
+        encoded = b"".join(encode_response(api.key, version, 77, response))
+        return decode(type(response), version, encoded)
+
+    async def ask_raw(self, api: Any, version: int, message: Any) -> bytes:
+        answer = api.handle_raw(self.services, self.request(api.key, version, message.encode(version=version)))
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        assert isinstance(answer, Answer)
+        return b"".join(answer.buffers)
+
+
+def decode(kind: Any, version: int, data: bytes) -> Any:
+    """Without its header (the correlation id, and tags in flexible versions)."""
+    return kind.decode(data[5 if kind.flexible_version_q(version) else 4 :], version=version)
+
+
+@asynccontextmanager
+async def serving(**kwargs: Any) -> AsyncIterator[AdminServing]:
+    one = AdminServing(**kwargs)
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.close()

@@ -1,0 +1,272 @@
+"""A small world for fetches: a catalog, owners that flush at once, storage in memory, and the real ``Reading``."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import Metrics
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.meta.catalog import Topic, TopicChange
+from bmq.proxy.fetching import Fetched, FetchParams
+from bmq.proxy.longpoll import Identity, Wanted
+from bmq.proxy.owners import Appended, Owner
+from bmq.proxy.reading import Reading
+from bmq.storage.checkpoint import ProducerState
+from bmq.storage.filesystem import write_once
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.reader import LiveSegment
+from bmq.storage.readpool import ReadConfig, ReadPool
+
+EPOCH = 3
+
+
+class FakeCatalog:
+    """``meta.catalog.Catalog`` over a dict."""
+
+    cluster_id = "cluster"
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.version = 0
+        self._calls: list[Callable[[TopicChange], None]] = []
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
+        return {}
+
+    def subscribe(self, call: Callable[[TopicChange], None]) -> None:
+        self._calls.append(call)
+
+    def subscribe_configs(self, call: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    async def wait_revision(self, revision: int) -> None:
+        raise NotImplementedError
+
+    def put(self, name: str, topic: Topic | None) -> None:
+        change = TopicChange(self.topics.pop(name, None), topic)
+        if topic is not None:
+            self.topics[name] = topic
+        self.version += 1
+        for call in self._calls:
+            call(change)
+
+
+class FakeOwner:
+    """``proxy.owners.Owner`` as far as fetches ask it."""
+
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.epoch = EPOCH
+        self.is_open = True
+        self.log_start = self.high_watermark = 0
+        self.stable: int | None = None
+        self.live: LiveSegment | None = None
+        self.has_room = True
+        self.segments = 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark if self.stable is None else self.stable
+
+    async def room(self) -> None:
+        raise NotImplementedError
+
+    def append(self, data: memoryview, *, acks_all: bool) -> Appended:
+        raise NotImplementedError
+
+    async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        raise NotImplementedError
+
+    def producers(self) -> Sequence[ProducerState]:
+        raise NotImplementedError
+
+    async def delete_before(self, offset: int) -> int:
+        raise NotImplementedError
+
+    async def log_bytes(self) -> int:
+        raise NotImplementedError
+
+
+class FakeOwners:
+    """``proxy.owners.Owners``; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[PartitionKey, FakeOwner] = {}
+        self.asked: list[PartitionKey] = []
+
+    def get(self, key: PartitionKey) -> Owner | None:
+        self.asked.append(key)
+        return self.by_key.get(key)
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here")
+
+
+class GatedFileSystem(MemoryFileSystem):
+    """Reads of logs wait for ``gate`` and are counted, with the most bytes under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage(), "h")
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.log_reads = 0
+        self.running = self.running_max = 0
+        self.fault: Exception | None = None
+        self.faulty = ""
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        if not path.endswith(".log"):
+            return await super().read(path, position, length)
+        self.log_reads += 1
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        try:
+            await self.gate.wait()
+            if self.fault is not None and self.faulty in path:
+                raise self.fault
+            return await super().read(path, position, length)
+        finally:
+            self.running -= 1
+
+
+class World:
+    def __init__(self, *, block_bytes: int = 4096, **options: Any) -> None:
+        self.config = NodeConfig(**{"cache_bytes": 64 << 20, **options})
+        self.catalog = FakeCatalog()
+        self.owners = FakeOwners()
+        self.gone: dict[PartitionKey, FakeOwner] = {}
+        self.fs = GatedFileSystem()
+        self.pool = ReadPool(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
+        self.metrics = Metrics()
+        self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+
+    # The cluster
+
+    def topic(self, name: str, partitions: int = 1, *, number: int = 0) -> Topic:
+        """A new topic, all of whose partitions have an owner."""
+        topic_id = uuid.UUID(int=number or len(self.catalog.topics) + 1)
+        topic = Topic(name=name, topic_id=topic_id, partitions=partitions)
+        self.catalog.put(name, topic)
+        for partition in range(partitions):
+            self.open(name, partition)
+        return topic
+
+    def key(self, name: str, partition: int = 0) -> PartitionKey:
+        return PartitionKey(self.catalog.topics[name].topic_id, partition)
+
+    def owner(self, name: str, partition: int = 0) -> FakeOwner:
+        return self.owners.by_key[self.key(name, partition)]
+
+    def open(self, name: str, partition: int = 0, watermark: int = 0) -> FakeOwner:
+        key = self.key(name, partition)
+        owner = self.owners.by_key[key] = FakeOwner(key)
+        owner.high_watermark = watermark
+        self.reading.opened(key, owner.epoch, owner.log_start, watermark)
+        return owner
+
+    def close(self, name: str, partition: int = 0) -> FakeOwner:
+        owner = self.owners.by_key.pop(self.key(name, partition))
+        owner.is_open = False
+        self.gone[owner.key] = owner
+        self.reading.closed(owner.key)
+        return owner
+
+    def reopen(self, name: str, partition: int = 0) -> FakeOwner:
+        """Another owner of the same log."""
+        old = self.gone.pop(self.key(name, partition))
+        owner = self.open(name, partition, old.high_watermark)
+        owner.segments = old.segments
+        return owner
+
+    # Records
+
+    def flush(self, name: str, partition: int = 0, *, count: int = 1, size: int = 100) -> int:
+        """One batch that only the tail has; its size."""
+        owner = self.owner(name, partition)
+        batch = Batch(memoryview(batch_of(owner.high_watermark, count, size)))
+        owner.high_watermark = batch.next_offset
+        self.reading.flushed(owner.key, [batch], owner.high_watermark)
+        return len(batch.data)
+
+    async def store(self, name: str, partition: int = 0, *, batches: int = 1, count: int = 1, size: int = 100) -> int:
+        """Batches that only storage has, in a segment of their own; their size."""
+        owner = self.owner(name, partition)
+        base = owner.high_watermark
+        data = b"".join(batch_of(base + number * count, count, size) for number in range(batches))
+        topic = self.catalog.topics[name]
+        path = PartitionPath(name, str(topic.topic_id), partition)
+        await write_once(self.fs, path.log(SegmentName(base, owner.epoch, owner.segments)), data)
+        owner.segments += 1
+        owner.high_watermark = base + batches * count
+        return len(data)
+
+    async def produce(self, name: str, partition: int = 0) -> None:
+        """A batch that both have."""
+        owner = self.owner(name, partition)
+        base = owner.high_watermark
+        await self.store(name, partition)
+        self.reading.flushed(owner.key, [Batch(memoryview(batch_of(base)))], owner.high_watermark)
+
+    # Fetches
+
+    async def fetch(
+        self,
+        listed: Iterable[Wanted] = (),
+        *,
+        session: tuple[int, int] = (0, -1),
+        forgotten: Iterable[Identity] = (),
+        min_bytes: int = 1,
+        max_bytes: int = 50 << 20,
+        max_wait_s: float = 0.5,
+        committed: bool = False,
+        by_id: bool = False,
+    ) -> Fetched:
+        params = FetchParams(min_bytes, max_bytes, max_wait_s, committed=committed)
+        fetched = self.reading.fetch(*session, list(listed), forgotten, params, by_id=by_id)
+        return fetched if isinstance(fetched, Fetched) else await fetched
+
+
+def batch_of(base: int, count: int = 1, size: int = 100) -> bytearray:
+    return build_batch([Record(value=b"x" * size)] * count, base_offset=base, leader_epoch=EPOCH)
+
+
+def want(
+    name: str | uuid.UUID, partition: int = 0, offset: int = 0, max_bytes: int = 1 << 20, epoch: int = -1
+) -> Wanted:
+    return Wanted(name, partition, offset, max_bytes, epoch)
+
+
+def offsets(fetched: Fetched) -> dict[tuple[str, int], list[int]]:
+    """Base offsets of the batches of each partition told of."""
+    found = {}
+    for look in fetched.looks:
+        data = memoryview(b"".join(look.buffers))
+        found[str(look.wanted.topic), look.wanted.partition] = [Batch(part).base_offset for part in split_batches(data)]
+    return found
+
+
+def errors(fetched: Fetched) -> dict[tuple[str, int], str]:
+    return {(str(look.wanted.topic), look.wanted.partition): look.error.name for look in fetched.looks if look.error}
+
+
+def release(fetched: Fetched) -> None:
+    """The answer was sent."""
+    if fetched.release is not None:
+        fetched.release()

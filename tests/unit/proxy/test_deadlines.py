@@ -1,0 +1,85 @@
+"""Many time-outs, few timers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bmq.proxy.deadlines import GRAIN_S, LONGEST_S, Deadlines
+from tests.simulation.loop import run
+
+
+class Item:
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def expire(self) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+
+
+def test_each_expires_once_at_its_time_or_a_grain_later() -> None:
+    async def main() -> None:
+        deadlines = Deadlines()
+        wanted = {Item(): after for after in (-1.0, 0.0, 0.01, 0.1, 0.11, 5.0, 30.0)}
+        for item, after in wanted.items():
+            deadlines.add(item, after)
+        assert len(deadlines) == len(wanted)
+        await asyncio.sleep(60)
+        for item, after in wanted.items():
+            (at,) = item.times
+            assert max(after, 0.0) <= at <= max(after, 0.0) + GRAIN_S + 1e-9
+        assert not deadlines._buckets
+
+    run(main())
+
+
+def test_what_is_removed_does_not_expire() -> None:
+    async def main() -> None:
+        deadlines = Deadlines()
+        kept, removed = Item(), Item()
+        deadlines.add(kept, 1.0)
+        number = deadlines.add(removed, 1.0)
+        deadlines.remove(removed, number)
+        await asyncio.sleep(2)
+        deadlines.remove(kept, number)  # too late: no harm
+        assert (len(kept.times), removed.times) == (1, [])
+
+    run(main())
+
+
+def test_timers_do_not_grow_with_requests() -> None:
+    """However many requests with whatever time-outs come and go."""
+
+    async def main() -> None:
+        deadlines = Deadlines()
+        for number in range(20_000):
+            item = Item()
+            deadlines.remove(item, deadlines.add(item, number * 1000.0 if number % 2 else 30.0))
+        assert len(deadlines._buckets) <= 2 * 10
+        for number in range(20_000):
+            deadlines.add(Item(), number / 10)
+        assert len(deadlines._buckets) <= LONGEST_S / GRAIN_S + 2
+
+    run(main())
+
+
+def test_an_item_may_remove_others_while_it_expires() -> None:
+    async def main() -> None:
+        deadlines = Deadlines()
+        expired: list[str] = []
+
+        class First:
+            def expire(self) -> None:
+                expired.append("first")
+                deadlines.remove(second, number)
+
+        class Second:
+            def expire(self) -> None:
+                expired.append("second")
+
+        second = Second()
+        deadlines.add(First(), 1.0)
+        number = deadlines.add(second, 1.0)
+        await asyncio.sleep(2)
+        assert expired[0] == "first"
+
+    run(main())

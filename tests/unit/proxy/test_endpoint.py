@@ -1,0 +1,289 @@
+"""The endpoint (proxy/endpoint.py) and ApiVersions: what is answered, what closes the connection, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import HeartbeatRequest as RawHeartbeat
+from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
+
+from bmq.core.call import Answer, CloseConnection, Request
+from bmq.core.clock import LoopClock, SystemClock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import Metrics
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import (
+    ApiVersionsResponse,
+    HeartbeatResponse,
+    MetadataResponse,
+    OffsetFetchResponse,
+)
+from bmq.proxy.endpoint import LARGE_ELEMENTS, Endpoint, is_large
+from bmq.proxy.handlers import api_versions
+from bmq.proxy.services import Api
+from tests.simulation.loop import run
+
+
+class Asker:
+    """A ``Client`` that is no connection."""
+
+    peer, host, is_closed = "10.0.0.1:5", "10.0.0.1", False
+    client_software = ("", "")
+
+    def on_close(self, call: Any) -> Any:
+        return lambda: None
+
+
+def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
+    heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
+    produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
+    services: Any = SimpleNamespace(metrics=Metrics(), clock=clock or LoopClock(), apis=())
+    made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
+    assert services.apis == (produce, heartbeat, *api_versions.APIS)
+    return made
+
+
+def counters(made: Endpoint, key: ApiKey = ApiKey.HEARTBEAT) -> Any:
+    return made._services.metrics.api(key)
+
+
+def beat(services: Any, request: Request, message: Any) -> Any:
+    return HeartbeatResponse(throttle_time_ms=0, error_code=27)
+
+
+def beat_raw(services: Any, request: Request) -> Answer:
+    return Answer((b"raw",))
+
+
+def heartbeat(version: int = 4, correlation_id: int = 77) -> memoryview:
+    message = RawHeartbeat(group_id="g", generation_id=1, member_id="m")
+    message.with_header(correlation_id=correlation_id, client_id="tester")
+    return memoryview(bytearray(message.encode(version=version, header=True)))
+
+
+def versions(version: int, name: str = "librdkafka", software: str = "2.3.0-rc1") -> memoryview:
+    message = RawApiVersions(client_software_name=name, client_software_version=software)
+    message.with_header(correlation_id=9, client_id="tester")
+    return memoryview(bytearray(message.encode(version=version, header=True)))
+
+
+def joined(answer: Answer | Awaitable[Answer]) -> bytes:
+    assert isinstance(answer, Answer)
+    return b"".join(answer.buffers)
+
+
+def decoded(answer: Answer | Awaitable[Answer], kind: Any, version: int) -> Any:
+    return kind.decode(joined(answer), version=version, header=True)
+
+
+# ---------------------------------------------------------------------------------------------------- ApiVersions
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_lists_the_registrations(version: int) -> None:
+    async def main() -> None:
+        asker = Asker()
+        answer = endpoint()(versions(version), asker)
+        message = decoded(answer, ApiVersionsResponse, version)
+        ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
+        assert message.error_code == 0
+        assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
+        assert asker.client_software == (("librdkafka", "2.3.0-rc1") if version >= 3 else ("", ""))
+        if version >= 3:
+            assert not message.supported_features
+            assert message.finalized_features_epoch == -1
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
+    """KIP-511; the asker's body may be of a form that we do not know."""
+
+    async def main() -> None:
+        data = bytearray(versions(3))
+        data[2:4] = version.to_bytes(2, "big", signed=True)
+        answer = endpoint()(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
+        expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
+        assert joined(answer) == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a-", "ä", "a\n", ".a"])
+def test_software_names_that_kafka_refuses(name: str) -> None:
+    async def main() -> None:
+        for asked in (versions(3, name), versions(4, software=name)):
+            asker, made = Asker(), endpoint()
+            assert joined(made(asked, asker)) == b"\0\0\0\x09\0\x2a\x01\0\0\0\0\0"  # in the asked version
+            assert asker.client_software == ("", "")
+            assert counters(made, ApiKey.API_VERSIONS).errors == {42: 1}
+
+    run(main())
+
+
+# --------------------------------------------------------------------------------------------------------- dispatch
+
+
+def test_answers_are_encoded_at_the_asked_version() -> None:
+    async def main() -> None:
+        made = endpoint()
+        for version in range(1, 5):
+            answer = made(heartbeat(version, correlation_id=version), Asker())
+            assert joined(answer)[:4] == version.to_bytes(4, "big")
+            assert decoded(answer, HeartbeatResponse, version).error_code == 27
+        assert counters(made).count == 4
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (heartbeat(0), "HEARTBEAT .12. version 0, which is not supported"),
+        (b"\0\x0c\0\x05\0\0\0\x01", "HEARTBEAT .12. version 5, which is not supported"),
+        (b"\0\x11\0\0\0\0\0\x01\xff\xff", "SASL_HANDSHAKE"),
+        (b"\x27\x0f\0\0\0\0\0\x01", "API 9999 version 0"),
+        (bytes(heartbeat())[:-3], "HEARTBEAT version 4: "),
+        (b"\0\x0c\0\x04\0\0\0\x01\0\x50abc", "header cannot be read: a text of 80 bytes"),
+    ],
+)
+def test_what_closes_the_connection(data: bytes, why: str) -> None:
+    async def main() -> None:
+        with pytest.raises(CloseConnection, match=why):
+            endpoint()(memoryview(bytearray(data)), Asker())
+
+    run(main())
+
+
+def test_pipelined_is_what_is_registered_so() -> None:
+    made = endpoint()
+    assert made.is_pipelined(memoryview(b"\0\0\0\x03"))
+    assert not made.is_pipelined(heartbeat())
+
+
+def test_async_handlers_begin_at_once() -> None:
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+        begun = []
+
+        async def slow(services: Any, request: Request, message: Any) -> Any:
+            begun.append(message.group_id)
+            await gate
+            return HeartbeatResponse(error_code=5)
+
+        async def quick(services: Any, request: Request, message: Any) -> Any:
+            return HeartbeatResponse(error_code=6)
+
+        made = endpoint(slow)
+        pending = made(heartbeat(), Asker())
+        assert begun == ["g"]
+        assert inspect.isawaitable(pending)
+        await asyncio.sleep(2)
+        gate.set_result(None)
+        assert decoded(await pending, HeartbeatResponse, 4).error_code == 5
+        assert counters(made).total_ms == pytest.approx(2000)
+        assert decoded(endpoint(quick)(heartbeat(), Asker()), HeartbeatResponse, 4).error_code == 6
+
+    run(main())
+
+
+def test_finished_answers_and_futures_of_them() -> None:
+    async def main() -> None:
+        released: list[int] = []
+        ready = Answer((b"12345678",), lambda: released.append(1))
+        future = asyncio.get_running_loop().create_future()
+        made = endpoint(raw=lambda services, request: future)
+        assert endpoint(raw=lambda services, request: ready)(heartbeat(), Asker()) is ready
+        assert endpoint(lambda services, request, message: ready)(heartbeat(), Asker()) is ready
+        pending = made(heartbeat(), Asker())
+        assert inspect.isawaitable(pending)
+        future.set_result(ready)
+        assert await pending is ready
+        assert counters(made).count == 1
+        assert released == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [RequestError(ErrorCode.INVALID_REQUEST, "left a handler"), KeyError("x")])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
+    def fails(services: Any, request: Request, message: Any) -> Any:
+        raise error
+
+    async def fails_late(services: Any, request: Request, message: Any) -> Any:
+        await asyncio.sleep(1)
+        raise error
+
+    async def main() -> None:
+        async def ask() -> None:
+            answer = endpoint(fails_late if is_late else fails)(heartbeat(), Asker())
+            assert inspect.isawaitable(answer)
+            await answer
+
+        with pytest.raises(type(error)) as caught:
+            await ask()
+        assert caught.value.__notes__[-1] == "answering HEARTBEAT version 4 of 10.0.0.1:5 (tester)"
+
+    run(main())
+
+
+def test_refusal_of_an_async_handler() -> None:
+    async def refuses(services: Any, request: Request, message: Any) -> Any:
+        await asyncio.sleep(0)
+        raise CloseConnection("why")
+
+    async def main() -> None:
+        answer = endpoint(refuses)(heartbeat(), Asker())
+        assert inspect.isawaitable(answer)
+        with pytest.raises(CloseConnection, match="why"):
+            await answer
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    message = MetadataResponse(topics=[MetadataResponse.MetadataResponseTopic() for _ in range(LARGE_ELEMENTS)])
+
+    def encode(api_key: int, version: int, correlation_id: int, encoded: Any) -> list[bytes]:
+        assert encoded is message
+        threads.append(threading.current_thread())
+        return [b"encoded"]
+
+    monkeypatch.setattr("bmq.proxy.endpoint.encode_response", encode)
+
+    def at_once(services: Any, request: Request, asked: Any) -> Any:
+        return message
+
+    async def late(services: Any, request: Request, asked: Any) -> Any:
+        await asyncio.sleep(0)
+        return message
+
+    async def main() -> None:
+        answer = endpoint(late if is_late else at_once, clock=SystemClock())(heartbeat(), Asker())
+        assert inspect.isawaitable(answer)
+        assert joined(await answer) == b"encoded"
+
+    asyncio.run(main())
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
+
+
+def test_what_is_large() -> None:
+    topic = MetadataResponse.MetadataResponseTopic
+    partition = topic.MetadataResponsePartition
+    many = [topic(partitions=[partition() for _ in range(100)]) for _ in range(LARGE_ELEMENTS // 100)]
+    assert is_large(MetadataResponse(topics=many))
+    assert not is_large(MetadataResponse(topics=many[:10]))
+    assert not is_large(MetadataResponse(topics=[]))
+    assert not is_large(OffsetFetchResponse())
+    assert not is_large(HeartbeatResponse())

@@ -1,0 +1,211 @@
+"""Lines of produces that wait for their partition: order, errors, what is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import cast
+
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.proxy.holding import Holding
+from bmq.proxy.owners import Owner
+from tests.simulation.loop import run
+
+KEY = PartitionKey(uuid.UUID(int=1), 0)
+CONFIG = NodeConfig(held_produce_ms=1000)
+
+
+class FakeOwner:
+    """Room for ``room_for`` parts; more when it is given."""
+
+    def __init__(self, room_for: int = 1 << 30) -> None:
+        self.room_for = room_for
+        self.taken: list[int] = []
+        self._given = asyncio.Event()
+
+    @property
+    def has_room(self) -> bool:
+        return self.room_for > 0
+
+    async def room(self) -> None:
+        while not self.has_room:
+            self._given.clear()
+            await self._given.wait()
+
+    def give(self, count: int) -> None:
+        self.room_for += count
+        self._given.set()
+
+
+class FakeOwners:
+    def __init__(self) -> None:
+        self.owner: FakeOwner | None = None
+        self.error: RequestError | None = None
+        self._opened = asyncio.Event()
+
+    def get(self, key: PartitionKey) -> Owner | None:
+        return cast(Owner, self.owner) if self.owner else None
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
+        if self.error is not None:
+            raise self.error
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._opened.wait()
+        except TimeoutError:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "late") from None
+        return cast(Owner, self.owner)
+
+    def open(self, owner: FakeOwner) -> None:
+        self.owner = owner
+        self._opened.set()
+
+
+class Part:
+    def __init__(self, number: int, size: int = 10) -> None:
+        self.number = number
+        self.size = size
+        self.is_over = False
+        self.error: RequestError | None = None
+        self.ended_at = -1.0
+
+    def append(self, owner: Owner) -> None:
+        fake = cast(FakeOwner, owner)
+        fake.room_for -= 1
+        fake.taken.append(self.number)
+        self._end()
+
+    def fail(self, error: RequestError) -> None:
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        assert not self.is_over
+        self.is_over = True
+        self.ended_at = asyncio.get_running_loop().time()
+
+
+def test_a_line_is_served_in_order_in_one_step() -> None:
+    """Nothing runs between the first and the last of a line that has room: nobody can slip in."""
+
+    async def main() -> None:
+        holding, owners, owner = Holding(), FakeOwners(), FakeOwner()
+        for number in range(10):
+            holding.hold(KEY, Part(number), owners, CONFIG)
+        assert holding.is_held(KEY)
+        assert holding.held_bytes == 100
+        steps: list[int] = []
+        asyncio.get_running_loop().call_later(0.1, owners.open, owner)
+        while holding.is_held(KEY):
+            await asyncio.sleep(0.01)
+            steps.append(len(owner.taken))
+        assert owner.taken == list(range(10))
+        assert set(steps) == {0, 10}
+        assert holding.held_bytes == 0
+
+    run(main())
+
+
+def test_the_line_is_gone_with_its_last() -> None:
+    """Who comes in the very next turn goes straight to the owner, not into a line that nobody serves."""
+
+    async def main() -> None:
+        holding, owners = Holding(), FakeOwners()
+        held: list[bool] = []
+
+        class Last(Part):
+            def append(self, owner: Owner) -> None:
+                super().append(owner)
+                asyncio.get_running_loop().call_soon(lambda: held.append(holding.is_held(KEY)))
+
+        holding.hold(KEY, Last(0), owners, CONFIG)
+        owners.open(FakeOwner())
+        await asyncio.sleep(0.01)
+        assert held == [False]
+
+    run(main())
+
+
+def test_without_room_one_after_another() -> None:
+    async def main() -> None:
+        holding, owners, owner = Holding(), FakeOwners(), FakeOwner(room_for=0)
+        owners.open(owner)
+        for number in range(6):
+            holding.hold(KEY, Part(number), owners, CONFIG)
+        for count in (1, 2, 3):
+            await asyncio.sleep(10)
+            owner.give(count)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert owner.taken == list(range(6))
+        assert len(holding) == 0
+
+    run(main())
+
+
+def test_those_that_came_later_wait_for_as_long() -> None:
+    async def main() -> None:
+        holding, owners = Holding(), FakeOwners()
+        early, late = Part(0), Part(1)
+        holding.hold(KEY, early, owners, CONFIG)
+        await asyncio.sleep(0.7)
+        holding.hold(KEY, late, owners, CONFIG)
+        await asyncio.sleep(5)
+        assert (early.ended_at, late.ended_at) == (1.0, 2.0)
+        for part in (early, late):
+            assert part.error is not None
+            assert part.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(main())
+
+
+def test_an_error_at_once_is_told_to_all() -> None:
+    """Offline, or not ours."""
+
+    async def main() -> None:
+        holding, owners = Holding(), FakeOwners()
+        owners.error = RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "offline")
+        parts = [Part(number) for number in range(3)]
+        for part in parts:
+            holding.hold(KEY, part, owners, CONFIG)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [part.error for part in parts] == [owners.error] * 3
+        assert [part.ended_at for part in parts] == [0.0] * 3
+
+    run(main())
+
+
+def test_what_is_over_is_passed_over() -> None:
+    async def main() -> None:
+        holding, owners, owner = Holding(), FakeOwners(), FakeOwner()
+        parts = [Part(number) for number in range(5)]
+        for part in parts:
+            holding.hold(KEY, part, owners, CONFIG)
+        for number in (0, 2, 4):
+            parts[number].is_over = True  # timed out, or its client has gone
+        owners.open(owner)
+        await asyncio.sleep(0.01)
+        assert owner.taken == [1, 3]
+        assert (len(holding), holding.held_bytes) == (0, 0)
+
+    run(main())
+
+
+def test_full_buffers_are_no_reason_to_refuse() -> None:
+    """The bound on what waits for moving partitions is not for those that are here and slow."""
+
+    async def main() -> None:
+        holding, owners = Holding(), FakeOwners()
+        config = NodeConfig(queued_max_request_bytes=400, socket_request_max_bytes=400)
+        parts = [Part(number, size=60) for number in range(4)]
+        for part in parts[:3]:
+            holding.hold(KEY, part, owners, config)
+        assert [part.error is None for part in parts[:3]] == [True, False, False]
+        owners.open(FakeOwner(room_for=0))
+        holding.hold(KEY, parts[3], owners, config)
+        assert parts[3].error is None
+
+    run(main())

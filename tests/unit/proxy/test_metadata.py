@@ -1,0 +1,397 @@
+"""Metadata: the assembled bytes are the schema encoder's, kept as long as they are true, with Kafka's errors."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.model import PartitionKey
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec import encode_response
+from bmq.core.wire.messages import MetadataRequest, MetadataResponse
+from bmq.meta.catalog import Topic
+from bmq.meta.members import ProxyAddress
+from bmq.proxy.handlers import metadata
+from bmq.proxy.metadata_cache import MetadataCache, encode_error
+from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
+from tests.simulation.loop import run
+from tests.unit.proxy.admin_serving import AdminServing, FakeOwners, Spread, decode, serving
+
+API = metadata.APIS[0]
+VERSIONS = range(API.min_version, API.max_version + 1)
+ZONES = [ProxyAddress(1, "a", 1, "x"), ProxyAddress(2, "b", 2, "y"), ProxyAddress(3, "c", 3, "x")]
+NO_ID = uuid.UUID(int=0)
+
+
+def asks(*names: str | None, ids: tuple[uuid.UUID, ...] = (), **fields: Any) -> Any:
+    topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=NO_ID) for name in names]
+    topics += [MetadataRequest.MetadataRequestTopic(name=None, topic_id=each) for each in ids]
+    return MetadataRequest(
+        topics=topics,
+        **{
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+            **fields,
+        },
+    )
+
+
+async def ask(w: AdminServing, version: int, message: Any) -> Any:
+    data = await w.ask_raw(API, version, message)
+    assert data[:4] == (77).to_bytes(4, "big")
+    return decode(MetadataResponse, version, data)
+
+
+# ---------------------------------------------------------------------------------------------------- golden bytes
+
+
+class StillCatalog:
+    """Topics that do not change."""
+
+    version = 1
+    cluster_id = "id-of-the-cluster"
+
+    def __init__(self, topics: list[Topic]) -> None:
+        self.topics = {topic.name: topic for topic in topics}
+
+
+TOPICS = st.lists(
+    st.builds(
+        Topic,
+        name=st.text("ab._-", min_size=1, max_size=200),
+        topic_id=st.uuids(),
+        partitions=st.integers(1, 200),
+    ),
+    max_size=4,
+    unique_by=lambda topic: topic.name,
+)
+PROXIES = st.lists(
+    st.builds(
+        ProxyAddress,
+        node_id=st.integers(0, 1000),
+        host=st.text(max_size=20),
+        port=st.integers(0, 65535),
+        zone=st.sampled_from(["", "x", "y", "zone"]),
+    ),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda proxy: proxy.node_id,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(topics=TOPICS, proxies=PROXIES, version=st.sampled_from(VERSIONS), asked=st.booleans(), data=st.data())
+def test_the_bytes_are_the_schema_encoders(
+    topics: list[Topic], proxies: list[ProxyAddress], version: int, asked: bool, data: st.DataObject
+) -> None:
+    members, owners, catalog = Spread(proxies), FakeOwners(), StillCatalog(topics)
+    for topic in topics:
+        for partition in data.draw(st.sets(st.integers(0, topic.partitions - 1), max_size=5)):
+            owners.epochs[PartitionKey(topic.topic_id, partition)] = data.draw(st.integers(0, 99_999_999))
+    operations, cluster = (TOPIC_OPERATIONS, CLUSTER_OPERATIONS) if asked else (None, None)
+    cache = MetadataCache()
+
+    async def assemble() -> list[bytes]:
+        count, joined = cache.all_topics(version, operations, catalog, owners, members, LoopClock())  # type: ignore[arg-type]
+        error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
+        answer = cache.answer(version, -5, count + 1, [joined, error], catalog, members, cluster)  # type: ignore[arg-type]
+        again = cache.answer(version, 6, count + 1, [joined, error], catalog, members, cluster)  # type: ignore[arg-type]
+        assert answer.size == again.size
+        return [b"".join(answer.buffers), b"".join(again.buffers)]
+
+    for correlation_id, found in zip((-5, 6), run(assemble()), strict=True):
+        wanted = whole(catalog, owners, members, operations, cluster)
+        assert found == b"".join(encode_response(ApiKey.METADATA, version, correlation_id, wanted))
+
+
+def whole(catalog: StillCatalog, owners: FakeOwners, members: Spread, operations: Any, cluster: Any) -> Any:
+    """The same answer as one message."""
+    Element = MetadataResponse.MetadataResponseTopic
+    elements = []
+    for topic in catalog.topics.values():
+        partitions = []
+        for index in range(topic.partitions):
+            key = PartitionKey(topic.topic_id, index)
+            replicas = replicas_of(members, key)
+            partitions.append(
+                Element.MetadataResponsePartition(
+                    error_code=0,
+                    partition_index=index,
+                    leader_id=members.leader_of(key),
+                    leader_epoch=owners.epochs.get(key, -1),
+                    replica_nodes=replicas,
+                    isr_nodes=replicas,
+                    offline_replicas=[],
+                )
+            )
+        elements.append(
+            Element(
+                error_code=0,
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=partitions,
+                authorized_operations=operations,
+            )
+        )
+    elements.append(
+        Element(error_code=3, name="none", topic_id=NO_ID, is_internal=False, partitions=[], authorized_operations=None)
+    )
+    return MetadataResponse(
+        throttle_time_ms=0,
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(
+                node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None
+            )
+            for proxy in members.proxies
+        ],
+        cluster_id=catalog.cluster_id,
+        controller_id=members.proxies[0].node_id,
+        topics=elements,
+        authorized_operations=cluster,
+        error_code=0,
+    )
+
+
+def replicas_of(members: Spread, key: PartitionKey) -> list[int]:
+    """The leader, then a proxy of each other zone, in the zones' order."""
+    zone_of = {proxy.node_id: proxy.zone for proxy in members.proxies}
+    replicas = [members.leader_of(key)]
+    for zone in dict.fromkeys(proxy.zone for proxy in members.proxies):
+        nodes = [proxy.node_id for proxy in members.proxies if proxy.zone == zone]
+        if zone != zone_of[replicas[0]]:
+            replicas.append(nodes[key.partition % len(nodes)])
+    return replicas
+
+
+# --------------------------------------------------------------------------------------------------------- keeping
+
+
+def test_ten_thousand_partitions_are_encoded_once() -> None:
+    async def main() -> None:
+        async with serving() as w:
+            topic = await w.admin.create_topic("big", 10_000)
+            for partition in range(10_000):
+                w.owners.epochs[PartitionKey(topic.topic_id, partition)] = 1
+            first = await w.ask_raw(API, 12, asks("big"))
+            cache, looks = w.services.metadata, w.owners.looks
+            for _ in range(100):
+                assert await w.ask_raw(API, 12, asks("big")) == first
+            assert (cache.encoded_topics, w.owners.looks) == (1, looks)
+            await w.ask_raw(API, 12, MetadataRequest(topics=None))
+            assert cache.encoded_topics == 1, "one topic's bytes serve both ways of asking"
+            await w.ask_raw(API, 9, asks("big"))
+            assert cache.encoded_topics == 2
+            await asyncio.sleep(10)
+            assert await w.ask_raw(API, 12, asks("big")) == first
+            assert (cache.encoded_topics, w.owners.looks) == (2, looks + 10_000), "looked, and nothing had changed"
+
+    run(main())
+
+
+def test_another_topics_change_does_not_encode_this_one_again() -> None:
+    async def main() -> None:
+        async with serving() as w:
+            for n in range(50):
+                await w.admin.create_topic(f"t{n}", 3)
+            everything = MetadataRequest(topics=None)
+            assert len((await ask(w, 12, everything)).topics) == 50
+            assert w.services.metadata.encoded_topics == 50
+            await w.admin.create_topic("new")
+            await w.admin.delete_topic("t7")
+            found = (await ask(w, 12, everything)).topics
+            assert {topic.name for topic in found} == set(w.catalog.topics)
+            assert w.services.metadata.encoded_topics == 51
+            await w.admin.add_partitions("new", 4)
+            assert len((await ask(w, 12, asks("new"))).topics[0].partitions) == 4
+            assert repr(w.services.metadata) == "MetadataCache(topics=50, encoded=52)"
+
+    run(main())
+
+
+def test_epochs_are_shown_soon_and_never_go_back() -> None:
+    """A partition that is moving shows the last epoch: clients would ignore, or forget, what goes back."""
+
+    async def main() -> None:
+        async with serving() as w:
+            topic = await w.admin.create_topic("t", 2)
+            key = PartitionKey(topic.topic_id, 0)
+
+            async def epochs() -> list[int]:
+                await asyncio.sleep(0.02)
+                everything = (await ask(w, 12, MetadataRequest(topics=None))).topics[0].partitions
+                found = (await ask(w, 12, asks("t"))).topics[0].partitions
+                assert [p.leader_epoch for p in everything] == [p.leader_epoch for p in found]
+                assert [p.leader_id for p in found] == [0, 0], "a leader is always given"
+                assert [p.error_code for p in found] == [0, 0]
+                return [p.leader_epoch for p in found]
+
+            assert await epochs() == [-1, -1]
+            w.owners.epochs[key] = 5
+            assert await epochs() == [5, -1]
+            del w.owners.epochs[key]
+            assert await epochs() == [5, -1]
+            w.owners.epochs[key] = 4
+            assert await epochs() == [5, -1]
+            w.owners.epochs[key] = 6
+            assert await epochs() == [6, -1]
+            await w.admin.add_partitions("t", 3)
+            assert (await ask(w, 12, asks("t"))).topics[0].partitions[0].leader_epoch == 6
+            await w.admin.delete_topic("t")
+            await w.admin.create_topic("t", 1)
+            assert (await ask(w, 12, asks("t"))).topics[0].partitions[0].leader_epoch == -1
+
+    run(main())
+
+
+def test_members_that_change_are_shown() -> None:
+    async def main() -> None:
+        members = Spread(ZONES)
+        async with serving(members=members) as w:
+            await w.admin.create_topic("t", 3)
+            found = await ask(w, 12, asks("t"))
+            assert [p.leader_id for p in found.topics[0].partitions] == [1, 2, 3]
+            assert [p.replica_nodes for p in found.topics[0].partitions] == [[1, 2], [2, 3], [3, 2]]
+            assert [(b.node_id, b.host, b.port, b.rack) for b in found.brokers] == [
+                (1, "a", 1, "x"), (2, "b", 2, "y"), (3, "c", 3, "x"),
+            ]  # fmt: skip
+            assert found.controller_id == 1
+            del members.proxies[0]
+            members.version += 1
+            found = await ask(w, 12, asks("t"))
+            assert [p.leader_id for p in found.topics[0].partitions] == [2, 3, 2]
+            assert [b.node_id for b in found.brokers] == [2, 3]
+
+    run(main())
+
+
+# ----------------------------------------------------------------------------------------------------- what is said
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_answers_what_was_asked(version: int) -> None:
+    async def main() -> None:
+        async with serving(config=NodeConfig(auto_create_topics_enable=False)) as w:
+            made = await w.admin.create_topic("t", 2)
+            await w.admin.ensure_topic("__consumer_offsets")
+            found = await ask(w, version, asks("t", "t", "none", "a b", "__consumer_offsets"))
+            codes = [(topic.name, topic.error_code, len(topic.partitions)) for topic in found.topics]
+            assert codes == [("t", 0, 2), ("none", 3, 0), ("a b", 17, 0), ("__consumer_offsets", 0, 50)]
+            if version >= 1:
+                assert [topic.is_internal for topic in found.topics] == [False, False, False, True]
+                assert found.controller_id == 0
+            if version >= 2:
+                assert found.cluster_id == w.catalog.cluster_id
+            if version >= 10:
+                assert found.topics[0].topic_id == made.topic_id
+            nothing = asks()
+            assert len((await ask(w, version, nothing)).topics) == (2 if version == 0 else 0)
+            if version >= 1:
+                assert len((await ask(w, version, MetadataRequest(topics=None))).topics) == 2
+
+    run(main())
+
+
+def test_topics_by_id() -> None:
+    async def main() -> None:
+        async with serving() as w:
+            made = await w.admin.create_topic("t", 1)
+            other = uuid.uuid4()
+            found = (await ask(w, 12, asks(ids=(made.topic_id, other)))).topics
+            assert [(t.name, t.topic_id, t.error_code) for t in found] == [
+                ("t", made.topic_id, 0), (None, other, ErrorCode.UNKNOWN_TOPIC_ID),
+            ]  # fmt: skip
+            found = (await ask(w, 12, asks(None, "t"))).topics
+            assert [(t.name, t.error_code) for t in found] == [("", ErrorCode.INVALID_REQUEST), ("t", 0)]
+            for version in (10, 11):
+                found = (await ask(w, version, asks("t", ids=(made.topic_id,)))).topics
+                assert [(t.name, t.error_code) for t in found] == [
+                    ("t", ErrorCode.INVALID_REQUEST), ("", ErrorCode.INVALID_REQUEST),
+                ]  # fmt: skip
+
+    run(main())
+
+
+def test_operations_when_asked() -> None:
+    async def main() -> None:
+        async with serving() as w:
+            await w.admin.create_topic("t", 1)
+            asked = asks("t", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
+            found = await ask(w, 8, asked)
+            assert found.topics[0].authorized_operations == set(TOPIC_OPERATIONS)
+            assert found.authorized_operations == set(CLUSTER_OPERATIONS)
+            found = await ask(w, 8, asks("t"))
+            assert found.topics[0].authorized_operations is None
+            assert found.authorized_operations is None
+            assert bits(TOPIC_OPERATIONS) == 3576
+            assert bits(CLUSTER_OPERATIONS) == 8096
+
+    run(main())
+
+
+def test_a_topic_is_created_when_both_sides_allow_it() -> None:
+    async def main() -> None:
+        async with serving(config=NodeConfig(num_partitions=3)) as w:
+            asked = asks("new", "new", "b/d", allow_auto_topic_creation=True)
+            found = (await ask(w, 12, asked)).topics
+            assert [(t.name, t.error_code, len(t.partitions)) for t in found] == [("new", 0, 3), ("b/d", 17, 0)]
+            assert (await ask(w, 12, asks("other"))).topics[0].error_code == 3
+            assert set(w.catalog.topics) == {"new"}
+            assert len((await ask(w, 3, asks("old.client"))).topics[0].partitions) == 3, "before 4 nobody may forbid it"
+            found = (await ask(w, 12, asks("old_client", allow_auto_topic_creation=True))).topics
+            assert found[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        async with serving(config=NodeConfig(auto_create_topics_enable=False)) as w:
+            assert (await ask(w, 12, asks("new", allow_auto_topic_creation=True))).topics[0].error_code == 3
+            assert w.catalog.topics == {}
+
+    run(main())
+
+
+def test_a_topic_that_cannot_be_created_now_is_asked_for_again() -> None:
+    async def main() -> None:
+        async with serving() as w:
+            w.store.stop()
+            found = (await ask(w, 12, asks("new", allow_auto_topic_creation=True))).topics
+            assert [(t.name, t.error_code) for t in found] == [("new", ErrorCode.LEADER_NOT_AVAILABLE)]
+            w.store.start(asyncio.get_running_loop().time())
+
+    run(main())
+
+
+def test_asking_writes_nothing() -> None:
+    """KafScale #151."""
+
+    async def main() -> None:
+        async with serving() as w:
+            await w.admin.create_topic("t", 1)
+            before = w.store.revision
+            for _ in range(100):
+                await ask(w, 12, asks("t", allow_auto_topic_creation=True))
+            assert w.store.revision == before
+
+    run(main())
+
+
+def test_topics_that_are_gone_are_forgotten() -> None:
+    """Also when nobody ever asks for all of them."""
+
+    async def main() -> None:
+        async with serving() as w:
+            await w.admin.create_topic("kept")
+            for n in range(20):
+                await w.admin.create_topic(f"t{n}")
+                await ask(w, 12, asks(f"t{n}", "kept"))
+                await w.admin.delete_topic(f"t{n}")
+            await ask(w, 12, asks("kept"))
+            assert repr(w.services.metadata) == "MetadataCache(topics=1, encoded=21)"
+
+    run(main())

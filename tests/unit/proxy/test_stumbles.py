@@ -1,0 +1,94 @@
+"""After a refused idempotent batch nothing that follows it passes before it has come again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from bmq.core.model import PartitionKey
+from bmq.proxy.holding import STUMBLES_MAX, Stumbles
+
+KEY, OTHER = PartitionKey(uuid.UUID(int=1), 0), PartitionKey(uuid.UUID(int=1), 1)
+
+
+class FakeClient:
+    peer = host = "here"
+    client_software = ("", "")
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._calls: list[Callable[[], None]] = []
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        self._calls.append(call)
+        return lambda: self._calls.remove(call)
+
+    def close(self) -> None:
+        self.is_closed = True
+        for call in self._calls:
+            call()
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+def test_what_follows_waits_until_the_refused_one_is_back(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    assert not stumbles.may_pass(client, KEY, 7, 11)
+    assert not stumbles.may_pass(client, KEY, 7, 25)
+    assert stumbles.may_pass(client, KEY, 7, 10)
+    assert stumbles.may_pass(client, KEY, 7, 11)
+
+
+def test_the_earliest_of_several_counts(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    for sequence in (12, 10, 14):
+        stumbles.note(client, KEY, 7, sequence)
+    assert not stumbles.may_pass(client, KEY, 7, 12)
+    assert stumbles.may_pass(client, KEY, 7, 10)
+
+
+@pytest.mark.parametrize("sequence", [10, 3, 0])
+def test_an_earlier_batch_or_a_new_beginning_passes(sequence: int, client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    assert stumbles.may_pass(client, KEY, 7, sequence)
+    assert stumbles.may_pass(client, KEY, 7, 11)
+
+
+def test_sequences_wrap(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, (1 << 31) - 2)
+    assert not stumbles.may_pass(client, KEY, 7, (1 << 31) - 1)
+    assert not stumbles.may_pass(client, KEY, 7, 3)
+    assert stumbles.may_pass(client, KEY, 7, (1 << 31) - 2)
+
+
+def test_others_are_not_concerned(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    assert stumbles.may_pass(client, OTHER, 7, 11)
+    assert stumbles.may_pass(client, KEY, 8, 11)
+    assert stumbles.may_pass(FakeClient(), KEY, 7, 11)
+
+
+def test_all_goes_with_the_connection(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    client.close()
+    assert len(stumbles) == 0
+    stumbles.note(client, KEY, 7, 10)
+    assert len(stumbles) == 0, "nobody would take it away again"
+
+
+def test_a_connection_keeps_a_bounded_number(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    for producer_id in range(STUMBLES_MAX + 1):
+        stumbles.note(client, KEY, producer_id, 10)
+    assert stumbles.may_pass(client, KEY, 0, 11), "the oldest went"
+    assert not stumbles.may_pass(client, KEY, STUMBLES_MAX, 11)
