@@ -1,0 +1,219 @@
+"""``/metrics``: the process's plain counters in Prometheus' text format.
+
+Names are those that the JMX exporter's example rules make of Kafka's MBeans, in lower case, so that dashboards for
+Kafka fit; what Kafka does not have begins with ``bmq_``.  Nothing is exported per partition: 10,000 partitions would be
+100,000 lines a scrape.  A topic costs seven lines.  Kafka also counts each topic metric over all topics; here that is
+``sum()``, because a series without the label would be counted twice by it.
+
+Two steps: ``take`` copies numbers, on the loop; ``render`` makes families and text of the copy, in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bmq.console.state import ConsoleState, Gauges, OwnMetric
+from bmq.core.errors import ErrorCode
+from bmq.core.metrics import LATENCY_BOUNDS_MS
+from bmq.core.wire.api import ApiKey
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_TOPIC_METRICS = (
+    ("messagesin", "messages_in", "Records appended"),
+    ("bytesin", "bytes_in", "Bytes of record batches appended"),
+    ("bytesout", "bytes_out", "Bytes of record batches sent to consumers"),
+    ("totalproducerequests", "produces", "Partitions of produce requests"),
+    ("totalfetchrequests", "fetches", "Partitions of fetch requests"),
+    ("failedproducerequests", "failed_produces", "Partitions of produce requests answered with an error"),
+    ("failedfetchrequests", "failed_fetches", "Partitions of fetch requests answered with an error"),
+)
+_GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+_BOUNDS = [str(float(bound)) for bound in LATENCY_BOUNDS_MS] + ["+Inf"]
+
+
+class _ApiNumbers(NamedTuple):
+    name: str
+    total_ms: float
+    buckets: Sequence[int]
+    errors: Sequence[tuple[int, int]]
+
+
+class Numbers(NamedTuple):
+    """A copy of everything, of one moment of the loop."""
+
+    topics: Sequence[tuple[str, Sequence[int]]]
+    apis: Sequence[_ApiNumbers]
+    process: Sequence[tuple[Metric, float]]
+    gauges: Gauges
+    own: Sequence[OwnMetric]
+
+
+def take(state: ConsoleState) -> Numbers:
+    """What the counters say now.  Costs a few microseconds a topic."""
+    metrics = state.metrics
+    fields = [attribute for _, attribute, _ in _TOPIC_METRICS]
+    gauges = state.gauges()
+    return Numbers(
+        topics=[
+            (name, [getattr(counters, attribute) for attribute in fields]) for name, counters in metrics.topics.items()
+        ],
+        apis=[
+            _ApiNumbers(request_name(key), counters.total_ms, tuple(counters.buckets), tuple(counters.errors.items()))
+            for key, counters in metrics.apis.items()
+        ],
+        process=[
+            (_gauge("kafka_server_socketservermetrics_connection_count", "Open connections"), metrics.connections),
+            (
+                _counter("kafka_server_socketservermetrics_connection_creation", "Connections accepted"),
+                metrics.connections_total,
+            ),
+            (
+                _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Incremental fetch sessions"),
+                metrics.fetch_sessions,
+            ),
+            (_gauge("bmq_fetches_parked", "Fetches that wait for records"), metrics.parked_fetches),
+            (
+                _gauge("bmq_request_bytes_held", "Bytes of requests read and not answered yet"),
+                metrics.request_bytes_held,
+            ),
+            (_counter("bmq_connections_refused", "Connections over a limit, closed"), metrics.connections_refused),
+            (_counter("bmq_connections_idle_closed", "Idle connections closed"), metrics.connections_idle_closed),
+            (
+                _counter("bmq_connections_malformed", "Connections closed for what was no Kafka request"),
+                metrics.connections_malformed,
+            ),
+            (_counter("bmq_fetch_tail_bytes", "Bytes fetched from the tail cache"), metrics.tail_hit_bytes),
+            (_counter("bmq_fetch_storage_bytes", "Bytes fetched from storage"), metrics.storage_read_bytes),
+        ],
+        gauges=Gauges(
+            partitions_by_state=dict(gauges.partitions_by_state),
+            groups_by_state=None if gauges.groups_by_state is None else dict(gauges.groups_by_state),
+            topics=gauges.topics,
+            partitions=gauges.partitions,
+            log_bytes_by_topic=dict(gauges.log_bytes_by_topic),
+        ),
+        own=tuple(state.own_metrics()),
+    )
+
+
+def render(numbers: Numbers) -> bytes:
+    """The text, with this process's CPU seconds, memory and open files at the end."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(numbers))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+def request_name(key: int) -> str:
+    """Kafka's name of an API, as in ``request="ListOffsets"``; the number of one that we do not know."""
+    try:
+        return ApiKey(key).name.title().replace("_", "")
+    except ValueError:
+        return str(key)
+
+
+class _Families(Collector):
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry is made for one scrape."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        numbers = self._numbers
+        yield from _topic_families(numbers.topics)
+        yield from _api_families(numbers.apis)
+        for family, value in numbers.process:
+            yield _with(family, value)
+        yield from _partition_families(numbers.gauges)
+        if numbers.gauges.groups_by_state is not None:
+            yield from _group_families(numbers.gauges.groups_by_state)
+        for own in numbers.own:
+            yield _with((_counter if own.is_counter else _gauge)(f"bmq_{own.name}", own.doc), own.value)
+
+
+def _topic_families(topics: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Metric]:
+    for position, (name, _, doc) in enumerate(_TOPIC_METRICS):
+        family = _counter(f"kafka_server_brokertopicmetrics_{name}", doc, "topic")
+        for topic, values in topics:
+            family.add_metric([topic], values[position])
+        yield family
+
+
+def _api_families(apis: Sequence[_ApiNumbers]) -> Iterator[Metric]:
+    requests = _counter("kafka_network_requestmetrics_requests", "Requests answered", "request")
+    errors = _counter("kafka_network_requestmetrics_errors", "Error codes answered", "request", "error")
+    times = HistogramMetricFamily(
+        "kafka_network_requestmetrics_totaltimems",
+        "Milliseconds from a request's arrival to its answer",
+        labels=["request"],
+    )
+    for name, total_ms, buckets, by_code in apis:
+        cumulative = list(accumulate(buckets))
+        requests.add_metric([name], cumulative[-1])
+        times.add_metric([name], list(zip(_BOUNDS, map(float, cumulative), strict=True)), total_ms)
+        for code, count in by_code:
+            errors.add_metric([name, error_name(code)], count)
+    yield from (requests, errors, times)
+
+
+def error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _partition_families(gauges: Gauges) -> Iterator[Metric]:
+    by_state = {state.upper(): count for state, count in gauges.partitions_by_state.items()}
+    offline = by_state.get("OFFLINE", 0)
+    for name, doc, value in (
+        ("kafka_server_replicamanager_partitioncount", "Partitions owned here", sum(by_state.values())),
+        ("kafka_server_replicamanager_leadercount", "Partitions owned here that serve", by_state.get("WRITE", 0)),
+        ("kafka_server_replicamanager_offlinereplicacount", "Partitions owned here that need repair", offline),
+        ("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster", gauges.topics),
+        ("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster", gauges.partitions),
+        ("kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions that need repair", offline),
+    ):
+        yield _with(_gauge(name, doc), value)
+    states = _gauge("bmq_partitions", "Partitions owned here, by the state of their owner", "state")
+    for state, count in sorted(by_state.items()):
+        states.add_metric([state.lower()], count)
+    yield states
+    sizes = _gauge("kafka_log_log_size", "Bytes on storage", "topic")
+    for topic, size in gauges.log_bytes_by_topic.items():
+        sizes.add_metric([topic], size)
+    yield sizes
+
+
+def _group_families(by_state: Mapping[str, int]) -> Iterator[Metric]:
+    """As Kafka has them: one metric a state, its name in the metric's."""
+    prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+    yield _with(_gauge(prefix, "Groups"), sum(by_state.values()))
+    counts = {state.lower(): count for state, count in by_state.items()}
+    for state in _GROUP_STATES:
+        yield _with(_gauge(prefix + state.lower(), f"Groups in {state}"), counts.get(state.lower(), 0))
+
+
+def _gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, doc, labels=labels)
+
+
+def _counter(name: str, doc: str, *labels: str) -> CounterMetricFamily:
+    """Its samples are named ``<name>_total``."""
+    return CounterMetricFamily(name, doc, labels=labels)
+
+
+def _with(family: Metric, value: float) -> Metric:
+    """The one sample of a metric without labels."""
+    assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
+    family.add_metric([], value)
+    return family

@@ -1,0 +1,180 @@
+"""Health, metrics and the read-only API over HTTP.
+
+    /healthz /readyz         200, or 503 with the reason
+    /metrics                 Prometheus' text format
+    /api/v1/...              JSON, described by /api/v1/openapi.json
+    /                        a status page with the links
+
+Errors are JSON: ``{"error": <code>, "message": <text>}``.  Nothing can be changed here and nobody is asked who they
+are, so the default address is this machine's only; other addresses belong behind something that asks.  Texts are built
+off the loop where they grow with the cluster, one scrape at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+
+from aiohttp import web
+
+from bmq.console import exposition
+from bmq.console.pages import status_page
+from bmq.console.state import ConsoleState
+from bmq.core.errors import RequestError
+
+_log = logging.getLogger(__name__)
+STOP_TIMEOUT_S = 1.0
+"""How long ``stop`` waits for answers that are under way."""
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HttpBindError(OSError):
+    """The address cannot be listened on; ``str`` says which, why, and what to do."""
+
+
+class HttpServer:
+    """``make_app`` on an address.  Port 0 takes a free one."""
+
+    def __init__(self, state: ConsoleState, host: str, port: int) -> None:
+        self._runner = web.AppRunner(make_app(state), access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
+        self._host = host
+        self._port = port
+
+    async def start(self) -> None:
+        """HttpBindError when the address is taken or not ours."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            text = f"HTTP cannot listen on {_address(self._host, self._port)}: {error.strerror or error}"
+            raise HttpBindError(f"{text}; choose another address with --http HOST:PORT") from error
+        self._port = self._runner.addresses[0][1]
+
+    @property
+    def url(self) -> str:
+        return f"http://{_address(self._host, self._port)}"
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def make_app(state: ConsoleState) -> web.Application:
+    pages = _Pages(state)
+    app = web.Application(middlewares=[_errors_as_json])
+    app.router.add_get("/", pages.status)
+    app.router.add_get("/healthz", pages.healthz)
+    app.router.add_get("/readyz", pages.readyz)
+    app.router.add_get("/metrics", pages.metrics)
+    app.router.add_get("/api/v1/openapi.json", pages.openapi)
+    app.router.add_get("/api/v1/cluster", pages.cluster)
+    app.router.add_get("/api/v1/topics", pages.topics)
+    app.router.add_get("/api/v1/topics/{name}", pages.topic)
+    app.router.add_get("/api/v1/groups", pages.groups)
+    app.router.add_get("/api/v1/groups/{id}", pages.group)
+    app.on_response_prepare.append(_add_security_headers)
+    return app
+
+
+class _Pages:
+    """The handlers, in the order of the routes."""
+
+    def __init__(self, state: ConsoleState) -> None:
+        self._state = state
+        self._openapi = files("bmq.console").joinpath("openapi.json").read_bytes()
+        # Held while a scrape is rendered in a thread: however many ask, no more than one thread works.
+        self._rendering = asyncio.Lock()
+
+    async def status(self, request: web.Request) -> web.Response:
+        page = status_page(self._state.cluster(), *self._state.is_ready())
+        return web.Response(text=page, content_type="text/html", charset="utf-8")
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return _health(*self._state.is_alive())
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        return _health(*self._state.is_ready())
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        async with self._rendering:
+            text = await asyncio.to_thread(exposition.render, exposition.take(self._state))
+        return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE})
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._openapi, content_type="application/json")
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        return await _json(self._state.cluster())
+
+    async def topics(self, request: web.Request) -> web.Response:
+        topics = sorted(self._state.topics(), key=lambda topic: topic["name"])
+        return await _json({"topics": topics})
+
+    async def topic(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        details = await self._state.topic(name)
+        if details is None:
+            return _error(404, "unknown_topic", f"there is no topic {name!r}")
+        return await _json(details)
+
+    async def groups(self, request: web.Request) -> web.Response:
+        groups = sorted(await self._state.groups(), key=lambda group: group["group_id"])
+        return await _json({"groups": groups})
+
+    async def group(self, request: web.Request) -> web.Response:
+        group_id = request.match_info["id"]
+        details = await self._state.group(group_id)
+        if details is None:
+            return _error(404, "unknown_group", f"there is no group {group_id!r}")
+        return await _json(details)
+
+
+def _health(is_well: bool, reason: str) -> web.Response:
+    if is_well:
+        return web.json_response({"status": "ok", "message": reason})
+    return _error(503, "unavailable", reason)
+
+
+async def _json(facts: object) -> web.Response:
+    text = await asyncio.to_thread(
+        json.dumps, facts, separators=(",", ":"), default=dict
+    )  # of a Mapping that is no dict
+    return web.Response(text=text, content_type="application/json")
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"error": code, "message": message}, status=status)
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error in the one form, whoever raised it."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        answer = _error(error.status, error.reason.lower().replace(" ", "_"), f"{request.method} {request.path}")
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+    except RequestError as error:
+        return _error(503 if error.code.is_retriable else 500, error.code.name.lower(), error.message)
+    except Exception:  # noqa: BLE001 - the edge: a fault in one page is logged, answered, and harms no other
+        _log.exception("%s %s failed", request.method, request.path)
+        return _error(500, "internal_error", "the server's log has the details")
+
+
+async def _add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_SECURITY_HEADERS)

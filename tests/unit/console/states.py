@@ -1,0 +1,80 @@
+"""A process as the console sees it, with a topic and a group in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from bmq.console.state import ClusterFacts, ConsoleState, Gauges, GroupDetails, GroupFacts, TopicDetails, TopicFacts
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import Metrics
+
+TOPIC = TopicFacts(
+    name="orders",
+    topic_id="4b2d3c1e-0000-4000-8000-000000000001",
+    partitions=2,
+    replication_factor=3,
+    is_internal=False,
+    configs=MappingProxyType({"retention.ms": "1000"}),  # any Mapping will do
+)
+GROUP = GroupFacts(group_id="billing", state="Stable", protocol_type="consumer", members=1)
+BUSY_GROUP = "loading"
+BROKEN_TOPIC = "broken"
+
+
+def state(metrics: Metrics | None = None, gauges: Gauges | None = None) -> ConsoleState:
+    return ConsoleState(
+        metrics=metrics or Metrics(),
+        is_alive=lambda: (True, "all tasks run"),
+        is_ready=lambda: (True, "serving"),
+        gauges=lambda: gauges or Gauges(),
+        cluster=_cluster,
+        topics=lambda: [TOPIC],
+        topic=_topic,
+        groups=_groups,
+        group=_group,
+    )
+
+
+def _cluster() -> ClusterFacts:
+    return {
+        "cluster_id": "abc<def>",
+        "version": "0.1.0",
+        "node_id": 0,
+        "brokers": [{"node_id": 0, "host": "127.0.0.1", "port": 9092, "rack": None}],
+        "topics": 1,
+        "partitions": 2,
+        "partitions_by_state": {"WRITE": 1, "RECOVER": 1},
+        "connections": 7,
+    }
+
+
+async def _topic(name: str) -> TopicDetails | None:
+    if name == BROKEN_TOPIC:
+        raise ZeroDivisionError("a fault of ours")
+    if name != TOPIC["name"]:
+        return None
+    return {
+        "topic": TOPIC,
+        "partitions": [
+            {"partition": 0, "state": "WRITE", "epoch": 3, "log_start": 5, "high_watermark": 9, "bytes": 400},
+            {"partition": 1, "state": "RECOVER", "epoch": 4, "log_start": None, "high_watermark": None, "bytes": None},
+        ],
+    }
+
+
+async def _groups() -> Sequence[GroupFacts]:
+    return [GROUP]
+
+
+async def _group(group_id: str) -> GroupDetails | None:
+    if group_id == BUSY_GROUP:
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being read")
+    if group_id != GROUP["group_id"]:
+        return None
+    return {
+        "group": GROUP,
+        "protocol": "range",
+        "members": [{"member_id": "m-1", "group_instance_id": None, "client_id": "c", "client_host": "127.0.0.1"}],
+        "offsets": [{"topic": "orders", "partition": 0, "offset": 7, "metadata": ""}],
+    }
