@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from bmq.cli import segment
+from bmq.cli import cluster, group, segment, serve, topic
 
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 _DESCRIPTION = """\
 BMQ is a message queue that speaks Kafka's protocol and keeps its log on HDFS.
 
-This version contains the log: its files can be examined with `bmq segment`.
+Without any setting `bmq serve` serves Kafka clients on 127.0.0.1:9092, with its data in ./bmq-data.
 """
 
 
@@ -35,7 +35,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"bmq {version('bmq')}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    segment.add_parser(commands)
+    for command in (serve, topic, group, cluster, segment):
+        command.add_parser(commands)
     return parser
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -65,3 +66,9 @@ def text_bytes(data: bytes | None) -> str:
     if text.isprintable():
         return text.replace("\\", "\\\\")
     return "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
+
+
+def fail(message: str, *, status: int = 1) -> int:
+    """Say on standard error what is wrong and what to do; the exit status."""
+    print(f"bmq: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,288 @@
+"""What ``bmq topic``, ``bmq group`` and ``bmq cluster`` share: options, the connection, and what errors say.
+
+They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster.  A command is a
+function from the connection and the parsed arguments to the exit status; whatever goes wrong becomes one line that
+says what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka.errors import (
+    BrokerResponseError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NotCoordinatorError,
+    RequestTimedOutError,
+)
+
+from bmq.cli.output import fail
+from bmq.core.config import ConfigError, parse_address
+from bmq.core.errors import ErrorCode
+
+DEFAULT_SERVER = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_S = 10.0
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+
+EPILOG = """\
+exit status:
+  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no answer from the server
+"""
+
+_ADVICE = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; `bmq topic list` shows what there is",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "there is a topic of that name already",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group; `bmq group list` shows what there is",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has members; stop its consumers first",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this user may not do that",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user may not do that to the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not do that to the group",
+    ErrorCode.UNSUPPORTED_VERSION: "the server is too old, or does not serve this",
+}
+
+
+class Admin(Protocol):
+    """The part of kafka-python's admin client that commands use; it documents what they return."""
+
+    def describe_topics(self, topics: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
+    def create_topics(
+        self, new_topics: Mapping[str, Mapping[str, Any]], timeout_ms: int, validate_only: bool, raise_errors: bool
+    ) -> dict[str, Any]: ...
+    def delete_topics(self, topics: Sequence[str], timeout_ms: int, raise_errors: bool) -> dict[str, Any]: ...
+    def create_partitions(
+        self, topic_partitions: Mapping[str, int], timeout_ms: int, validate_only: bool, raise_errors: bool
+    ) -> Any: ...
+    def describe_configs(
+        self, config_resources: Sequence[Any], *, config_filter: str
+    ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]: ...
+    def alter_configs(
+        self, config_resources: Sequence[Any], *, raise_on_unknown: bool, incremental: bool
+    ) -> dict[str, dict[str, str]]: ...
+    def list_partition_offsets(self, topic_partition_specs: Mapping[Any, Any]) -> dict[Any, Any]: ...
+    def describe_log_dirs(self, topic_partitions: Mapping[str, list[int]]) -> list[dict[str, Any]]: ...
+    def list_groups(self) -> list[dict[str, Any]]: ...
+    def describe_groups(self, group_ids: Sequence[str]) -> dict[str, dict[str, Any]]: ...
+    def list_group_offsets(self, group_specs: Sequence[str]) -> dict[str, dict[Any, Any]]: ...
+    def delete_groups(self, group_ids: Sequence[str]) -> dict[str, str]: ...
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[Any, Any]) -> dict[Any, Any]: ...
+    def describe_cluster(self) -> dict[str, Any]: ...
+
+
+_ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?", re.DOTALL)
+_RETRY_WAIT_S = 0.2
+
+Result = TypeVar("Result")
+Command = Callable[[Admin, argparse.Namespace], int]
+Connect = Callable[[str, float], "contextlib.AbstractContextManager[Admin]"]
+
+
+class UsageError(Exception):
+    """The command line asks for what makes no sense; ``str`` says what would."""
+
+
+class Unreachable(Exception):
+    """No server answers; ``str`` says which, and what to do."""
+
+
+class Refused(Exception):
+    """The server said no, or does not have what was asked for."""
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def add_command(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str, example: str
+) -> argparse.ArgumentParser:
+    """A sub-command with the options that all have."""
+    parser = actions.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"example:\n  {example}\n\n{EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--bootstrap-server",
+        default=os.environ.get("BMQ_BOOTSTRAP") or DEFAULT_SERVER,
+        metavar="HOST:PORT",
+        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, else " + DEFAULT_SERVER,
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        default=DEFAULT_TIMEOUT_S,
+        metavar="S",
+        help="give up after so many seconds without an answer (default: %(default)g)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run, command=command)
+    return parser
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
+
+
+def config_pair(text: str) -> tuple[str, str]:
+    """``name=value``; the value may be empty and may hold more equals signs."""
+    name, equals, value = text.partition("=")
+    if not name.strip() or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in retention.ms=3600000")
+    return name.strip(), value.strip()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return perform(arguments, connect)
+
+
+def perform(arguments: argparse.Namespace, connect: Connect) -> int:
+    """The exit status of the command; every error that is to be expected is told in one line."""
+    try:
+        with connect(arguments.bootstrap_server, arguments.timeout) as admin:
+            command: Command = arguments.command
+            return command(admin, arguments)
+    except (UsageError, Unreachable) as error:
+        return _told(str(error), EXIT_USAGE)
+    except Refused as error:
+        return _told(str(error), EXIT_REFUSED)
+    except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError):
+        text = f"{arguments.bootstrap_server} did not answer within {arguments.timeout:g} s"
+        return _told(f"{text}; try again, or give it longer with --timeout", EXIT_USAGE)
+    except KafkaError as error:
+        return _told(explain(error), EXIT_REFUSED)
+
+
+def _told(text: str, status: int) -> int:
+    sys.stdout.flush()
+    return fail(text, status=status)
+
+
+# ------------------------------------------------------------------------------------------------------ connection
+
+
+@contextlib.contextmanager
+def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+    """A connection to the first of ``servers`` that answers.  UsageError, Unreachable."""
+    addresses = _addresses(servers)
+    _knock(addresses, timeout_s)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of its warnings is in the errors below
+    timeout_ms = int(timeout_s * 1000)
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=servers.split(","),
+            client_id="bmq",
+            bootstrap_timeout_ms=timeout_ms,
+            request_timeout_ms=timeout_ms,
+        )
+    except KafkaError as error:
+        raise Unreachable(
+            f"{servers} accepts connections but does not answer as Kafka within {timeout_s:g} s "
+            f"({_name(error)}): is it the Kafka port?"
+        ) from error
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def _addresses(servers: str) -> list[tuple[str, int]]:
+    try:
+        return [parse_address(server, "--bootstrap-server") for server in servers.split(",")]
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _knock(addresses: Sequence[tuple[str, int]], timeout_s: float) -> None:
+    """Whether anybody listens: told at once and in plain words, where a Kafka client would go on trying."""
+    causes = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), timeout=timeout_s).close()
+        except OSError as error:
+            causes.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
+        else:
+            return
+    where = ",".join(f"{host}:{port}" for host, port in addresses)
+    raise Unreachable(f"cannot reach {where}: is `bmq serve` running? ({'; '.join(causes)})")
+
+
+def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *values: object) -> Result:
+    """``call(*values)``, again until ``--timeout`` while the group's coordinator is being found or loaded.
+
+    A new cluster has none before the first that asks for one.
+    """
+    deadline = time.monotonic() + arguments.timeout
+    while True:
+        try:
+            return call(*values)
+        except (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_RETRY_WAIT_S)
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+def check(code: int, message: str | None, what: str) -> None:
+    """Refused unless ``code`` is NONE."""
+    if code != ErrorCode.NONE:
+        raise Refused(f"{what}: {describe_code(code, message)}")
+
+
+def describe_code(code: int, message: str | None = None) -> str:
+    """Kafka's name of the error, what the server said, and what to do about it."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return f"error {code}: {message}" if message else f"error {code}"
+    told = _ADVICE.get(known) or (message or "").strip().rstrip(".")
+    if known.is_retriable and known not in _ADVICE:
+        told = f"{told}; try again" if told else "try again"
+    return f"{told} ({known.name})" if told else known.name
+
+
+def read_error(text: str) -> tuple[int, str]:
+    """(code, message) of an error that kafka-python hands on as a text only."""
+    found = _ERROR_TEXT.fullmatch(text)
+    return (int(found["code"]), found["message"] or "") if found else (ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
+
+def explain(error: KafkaError) -> str:
+    """An error that kafka-python raised, in our words where it carries a code of Kafka's."""
+    if isinstance(error, BrokerResponseError) and error.errno is not None:
+        return describe_code(error.errno)
+    return f"{_name(error)}: {error}"
+
+
+def _name(error: Exception) -> str:
+    return type(error).__name__

@@ -1,0 +1,195 @@
+"""What the console is told of a ``Node``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from bmq.cli.node import Node
+from bmq.console.state import (
+    BrokerFacts,
+    ClusterFacts,
+    CommittedFacts,
+    ConsoleState,
+    Gauges,
+    GroupDetails,
+    GroupFacts,
+    MemberFacts,
+    OwnMetric,
+    PartitionFacts,
+    TopicDetails,
+    TopicFacts,
+)
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import Topic
+from bmq.meta.coordinator.service import ClientInfo
+
+_CONSOLE = ClientInfo("console", "/127.0.0.1")
+
+
+def console_state(node: Node) -> ConsoleState:
+    facts = _Facts(node)
+    return ConsoleState(
+        metrics=node.metrics,
+        is_alive=facts.is_alive,
+        is_ready=facts.is_ready,
+        gauges=facts.gauges,
+        cluster=facts.cluster,
+        topics=facts.topics,
+        topic=facts.topic,
+        groups=facts.groups,
+        group=facts.group,
+        own_metrics=facts.own_metrics,
+    )
+
+
+class _Facts:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def is_alive(self) -> tuple[bool, str]:
+        """Whoever can answer this is alive: what it waits for is told by ``is_ready``."""
+        return True, ""
+
+    def is_ready(self) -> tuple[bool, str]:
+        if not self._node.is_serving:
+            return False, "starting, or draining"
+        if self._node.broker.is_lost:
+            return False, "the metadata store says that this process's lease is gone; it registers anew"
+        return True, ""
+
+    def gauges(self) -> Gauges:
+        catalog = self._node.catalog
+        return Gauges(
+            partitions_by_state=self._states(),
+            groups_by_state=self._node.coordinator.groups_by_state(),
+            topics=len(catalog.topics),
+            partitions=sum(topic.partitions for topic in catalog.topics.values()),
+        )
+
+    def _states(self) -> dict[str, int]:
+        return dict(Counter(writer.partition.state.name for writer in self._node.broker.partitions()))
+
+    def own_metrics(self) -> Sequence[OwnMetric]:
+        node, broker = self._node, self._node.broker
+        return (
+            OwnMetric("alarms", "Conditions reported to the operator, see the log", len(broker.alarms_raised), True),
+            OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
+            OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
+            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
+            OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", node.pool.cached_bytes),
+        )
+
+    def cluster(self) -> ClusterFacts:
+        node = self._node
+        return ClusterFacts(
+            cluster_id=node.catalog.cluster_id,
+            version=version("bmq"),
+            node_id=node.config.node_id,
+            brokers=[
+                BrokerFacts(node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None)
+                for proxy in node.members.proxies
+            ],
+            topics=len(node.catalog.topics),
+            partitions=sum(topic.partitions for topic in node.catalog.topics.values()),
+            partitions_by_state=self._states(),
+            connections=node.metrics.connections,
+        )
+
+    def topics(self) -> Sequence[TopicFacts]:
+        return [_topic(topic) for _, topic in sorted(self._node.catalog.topics.items())]
+
+    async def topic(self, name: str) -> TopicDetails | None:
+        topic = self._node.catalog.topics.get(name)
+        if topic is None:
+            return None
+        partitions = [await self._partition(topic, number) for number in range(topic.partitions)]
+        return TopicDetails(topic=_topic(topic), partitions=partitions)
+
+    async def _partition(self, topic: Topic, number: int) -> PartitionFacts:
+        key = PartitionKey(topic.topic_id, number)
+        owner, writer = self._node.assigned.get(key), self._node.broker.get(key)
+        if owner is None:
+            state = writer.partition.state.name if writer is not None else "START"
+            return PartitionFacts(
+                partition=number, state=state, epoch=None, log_start=None, high_watermark=None, bytes=None
+            )
+        return PartitionFacts(
+            partition=number,
+            state="WRITE",
+            epoch=owner.epoch,
+            log_start=owner.log_start,
+            high_watermark=owner.high_watermark,
+            bytes=await owner.log_bytes(),
+        )
+
+    async def groups(self) -> Sequence[GroupFacts]:
+        answer = await self._node.coordinator.list_groups(m.ListGroupsRequest(version=4), _CONSOLE)
+        _check(answer.error_code)
+        ids = [group.group_id for group in answer.groups]
+        return [_group(group) for group in (await self._described(ids)).groups if not group.error_code]
+
+    async def group(self, group_id: str) -> GroupDetails | None:
+        found = (await self._described([group_id])).groups[0]
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
+            return None
+        _check(found.error_code)
+        request = m.OffsetFetchRequest(version=7, group_id=group_id, topics=None, require_stable=False)
+        offsets = await self._node.coordinator.offset_fetch(request, _CONSOLE)
+        _check(offsets.error_code)
+        return GroupDetails(
+            group=_group(found),
+            protocol=found.protocol_data or None,
+            members=[
+                MemberFacts(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                )
+                for member in found.members
+            ],
+            offsets=[
+                CommittedFacts(
+                    topic=topic.name,
+                    partition=part.partition_index,
+                    offset=part.committed_offset,
+                    metadata=part.metadata or "",
+                )
+                for topic in offsets.topics
+                for part in topic.partitions
+            ],
+        )
+
+    async def _described(self, group_ids: list[str]) -> m.DescribeGroupsResponse:
+        return await self._node.coordinator.describe_groups(
+            m.DescribeGroupsRequest(version=5, groups=group_ids), _CONSOLE
+        )
+
+
+def _topic(topic: Topic) -> TopicFacts:
+    return TopicFacts(
+        name=topic.name,
+        topic_id=str(topic.topic_id),
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        is_internal=topic.is_internal,
+        configs=topic.configs,
+    )
+
+
+def _group(group: m.DescribeGroupsResponse.DescribedGroup) -> GroupFacts:
+    return GroupFacts(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=group.protocol_type,
+        members=len(group.members),
+    )
+
+
+def _check(code: int) -> None:
+    if code:
+        raise RequestError(ErrorCode(code), "the coordinator cannot tell now")

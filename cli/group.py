@@ -1,0 +1,195 @@
+"""``bmq group``: consumer groups of a running cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka import TopicPartition
+
+from bmq.cli import reset_offsets
+from bmq.cli.admin_client import EPILOG, Admin, Refused, add_command, check, of_coordinator, read_error
+from bmq.cli.offsets import ends_of
+from bmq.cli.output import fail, print_json
+from bmq.cli.tables import print_table
+from bmq.core.errors import ErrorCode
+
+_DESCRIPTION = """\
+List, describe and delete consumer groups of a running cluster, and set their offsets, over Kafka's protocol.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "group",
+        help="list, describe or delete consumer groups, or set their offsets",
+        description=_DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="list|describe|delete|reset-offsets", required=True)
+    add_command(actions, "list", list_groups, "print the groups", "bmq group list")
+    describing = add_command(
+        actions, "describe", describe, "print groups with their members, offsets and lag", "bmq group describe billing"
+    )
+    describing.add_argument("groups", nargs="+", metavar="GROUP", help="which groups")
+    deleting = add_command(
+        actions, "delete", delete, "delete groups without members, with their offsets", "bmq group delete billing"
+    )
+    deleting.add_argument("groups", nargs="+", metavar="GROUP", help="which groups")
+    reset_offsets.add_action(actions)
+
+
+# ------------------------------------------------------------------------------------------------------------ list
+
+
+def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
+    rows = [
+        (group["group_id"], group.get("group_state", ""), group.get("group_type", ""), group["protocol_type"])
+        for group in sorted(admin.list_groups(), key=lambda group: str(group["group_id"]))
+    ]
+    if arguments.json:
+        for row in rows:
+            print_json(dict(zip(("group", "state", "type", "protocol_type"), row, strict=True)))
+    else:
+        print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows, if_none="there are no groups")
+    return 0
+
+
+# -------------------------------------------------------------------------------------------------------- describe
+
+
+def describe(admin: Admin, arguments: argparse.Namespace) -> int:
+    """One block a group.  1 when one of them could not be described; the others are."""
+    status = 0
+    for group_id in arguments.groups:
+        try:
+            group = _existing(admin, arguments, group_id)
+            members = [_member(member) for member in group["members"]]
+            offsets = _offsets(admin, arguments, group_id, members)
+        except Refused as error:
+            status = fail(str(error))
+            continue
+        if arguments.json:
+            print_json(
+                {
+                    "group": group_id,
+                    "state": group["group_state"],
+                    "protocol_type": group["protocol_type"],
+                    "assignor": group["protocol_data"] or None,
+                    "members": members,
+                    "offsets": offsets,
+                }
+            )
+        else:
+            _print(group, members, offsets)
+    return status
+
+
+def _existing(admin: Admin, arguments: argparse.Namespace, group_id: str) -> Mapping[str, Any]:
+    """What the group's coordinator says of it.  Refused when there is none.
+
+    Before version 6 of DescribeGroups there is no error for a group that is not there: it is Dead then.
+    """
+    group = of_coordinator(arguments, admin.describe_groups, [group_id])[group_id]
+    code, message = read_error(group["error"]) if group["error"] is not None else (ErrorCode.NONE, "")
+    if code == ErrorCode.GROUP_ID_NOT_FOUND or group["group_state"] == "Dead":
+        raise Refused(f"group {group_id}: there is no such group of the classic protocol; `bmq group list` shows all")
+    check(code, message, f"group {group_id}")
+    return group
+
+
+def _member(member: Mapping[str, Any]) -> dict[str, Any]:
+    """``partitions`` is what was assigned, empty when it is not in the consumers' format."""
+    assignment = member["member_assignment"]
+    assigned = assignment["assigned_partitions"] if isinstance(assignment, dict) else []
+    return {
+        "member_id": member["member_id"],
+        "group_instance_id": member.get("group_instance_id"),
+        "client_id": member["client_id"],
+        "client_host": member["client_host"],
+        "partitions": [
+            {"topic": each["topic"], "partition": partition} for each in assigned for partition in each["partitions"]
+        ],
+    }
+
+
+def _offsets(
+    admin: Admin, arguments: argparse.Namespace, group_id: str, members: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """By topic and partition: what is committed, where the partition ends, and whose it is."""
+    committed = of_coordinator(arguments, admin.list_group_offsets, [group_id])[group_id]
+    holders = {
+        TopicPartition(each["topic"], each["partition"]): member["member_id"]
+        for member in members
+        for each in member["partitions"]
+    }
+    keys = sorted({*committed, *holders})
+    ends = ends_of(admin, keys)
+    rows = []
+    for key in keys:
+        offset = committed[key].offset if key in committed and committed[key].offset >= 0 else None
+        latest = ends[key].latest if key in ends else None
+        rows.append(
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "committed": offset,
+                "latest": latest,
+                "lag": None if offset is None or latest is None else max(latest - offset, 0),
+                "member_id": holders.get(key),
+            }
+        )
+    return rows
+
+
+def _print(
+    group: Mapping[str, Any], members: Sequence[Mapping[str, Any]], offsets: Sequence[Mapping[str, Any]]
+) -> None:
+    lags = [row["lag"] for row in offsets if row["lag"] is not None]
+    print(f"group {group['group_id']}")
+    print(f"  state        {group['group_state']}")
+    print(f"  assignor     {group['protocol_data'] or '-'}")
+    print(f"  members      {len(members)}")
+    print(f"  lag          {sum(lags) if lags else '-'}")
+    titles = ("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG", "MEMBER")
+    print_table(titles, [tuple(row.values()) for row in offsets])
+    print_table(
+        ("MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS"),
+        [
+            (
+                member["member_id"],
+                member["group_instance_id"],
+                member["client_id"],
+                member["client_host"],
+                len(member["partitions"]),
+            )
+            for member in members
+        ],
+    )
+    print()
+
+
+# ---------------------------------------------------------------------------------------------------------- delete
+
+
+def delete(admin: Admin, arguments: argparse.Namespace) -> int:
+    """1 when one of them could not be deleted; the others are."""
+    status = 0
+    for group_id, result in of_coordinator(arguments, admin.delete_groups, arguments.groups).items():
+        if result == "OK":
+            if arguments.json:
+                print_json({"group": group_id, "deleted": True})
+            else:
+                print(f"group {group_id} deleted")
+        else:
+            status = fail(f"group {group_id} was not deleted: {_REASONS.get(result, result)}")
+    return status
+
+
+_REASONS = {
+    "GroupIdNotFoundError": "there is no such group; `bmq group list` shows what there is",
+    "NonEmptyGroupError": "it has members; stop its consumers first",
+}
+"""In kafka-python's words, which is all that it hands on."""

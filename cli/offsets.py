@@ -1,0 +1,40 @@
+"""Where partitions begin and end, for commands that compare other offsets with that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from kafka import TopicPartition
+from kafka.protocol.consumer import OffsetSpec
+
+from bmq.cli.admin_client import Admin
+
+
+class Ends(NamedTuple):
+    earliest: int
+    latest: int
+
+
+def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartition, Ends]:
+    """Of those partitions that are there and have a leader; a group may have offsets of a topic that was deleted."""
+    led = led_partitions(admin, {key.topic for key in keys})
+    wanted = [key for key in keys if led.get(key)]
+    if not wanted:
+        return {}
+    earliest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.EARLIEST))
+    latest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
+    return {key: Ends(earliest[key].offset, latest[key].offset) for key in wanted}
+
+
+def led_partitions(admin: Admin, topics: Collection[str]) -> Mapping[TopicPartition, bool]:
+    """The partitions of those topics that are there, and whether each has a leader."""
+    if not topics:
+        return {}
+    found: list[dict[str, Any]] = admin.describe_topics(sorted(topics))
+    return {
+        TopicPartition(topic["name"], partition["partition_index"]): partition["leader_id"] >= 0
+        for topic in found
+        if topic["error_code"] == 0
+        for partition in topic["partitions"]
+    }

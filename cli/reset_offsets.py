@@ -1,0 +1,197 @@
+"""``bmq group reset-offsets``: where a group without members goes on reading.
+
+As Kafka's own tool: what would be done is printed, and done only with ``--execute``; targets outside of a partition
+are moved to its nearer end.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from kafka import OffsetAndMetadata, TopicPartition
+from kafka.protocol.consumer import OffsetTimestamp
+
+from bmq.cli.admin_client import Admin, Refused, UsageError, add_command, describe_code, of_coordinator
+from bmq.cli.offsets import Ends, ends_of, led_partitions
+from bmq.cli.output import fail, print_json
+from bmq.cli.tables import print_table
+from bmq.core.errors import ErrorCode
+
+EMPTY_STATES = ("Empty", "Dead")
+"""Of a group whose offsets may be set; Dead is what one that is not there is called."""
+
+
+class Reset(NamedTuple):
+    """What happens to one partition; ``current`` is None when nothing was committed."""
+
+    key: TopicPartition
+    current: int | None
+    new: int
+
+
+def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        actions,
+        "reset-offsets",
+        reset,
+        "print where a group would go on reading; with --execute, set it",
+        "bmq group reset-offsets billing --topic orders --to-datetime 2026-01-31T12:00:00 --execute",
+    )
+    parser.add_argument("group", metavar="GROUP", help="which group; it must have no members")
+    topics = parser.add_mutually_exclusive_group(required=True)
+    topics.add_argument(
+        "--topic",
+        type=_topic,
+        action="append",
+        metavar="TOPIC[:P,P]",
+        help="this topic, or only these partitions of it; may be repeated",
+    )
+    topics.add_argument("--all-topics", action="store_true", help="every topic that the group has committed")
+    targets = parser.add_mutually_exclusive_group(required=True)
+    targets.add_argument("--to-earliest", action="store_true", help="the first record that there is")
+    targets.add_argument("--to-latest", action="store_true", help="behind the last record that there is")
+    targets.add_argument(
+        "--to-datetime",
+        type=_timestamp_ms,
+        metavar="TIME",
+        help="the first record from then on, as 2026-01-31T12:00:00 (UTC) or with an offset as +01:00",
+    )
+    targets.add_argument("--to-offset", type=_offset, metavar="N", help="this offset, in every partition")
+    targets.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back when negative")
+    parser.add_argument("--execute", action="store_true", help="do it; without, it is only printed")
+
+
+def _topic(text: str) -> tuple[str, list[int] | None]:
+    name, colon, numbers = text.partition(":")
+    parts = numbers.split(",")
+    if not name or (colon and not all(part.isascii() and part.isdecimal() for part in parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not TOPIC or TOPIC:0,1,2")
+    return name, [int(part) for part in parts] if colon else None
+
+
+def _offset(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an offset from 0 up")
+    return int(text)
+
+
+def _timestamp_ms(text: str) -> int:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time like 2026-01-31T12:00:00") from None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+# --------------------------------------------------------------------------------------------------------- command
+
+
+def reset(admin: Admin, arguments: argparse.Namespace) -> int:
+    """1 when a partition's offset was not set; the others are."""
+    _check_empty(admin, arguments)
+    committed = of_coordinator(arguments, admin.list_group_offsets, [arguments.group])[arguments.group]
+    keys = _keys(admin, arguments, committed)
+    ends = ends_of(admin, keys)
+    homeless = sorted(set(keys) - set(ends))
+    if homeless:
+        raise Refused(f"{_name(homeless[0])} has no leader now; try again")
+    resets = _plan(admin, arguments, keys, committed, ends)
+    errors: Mapping[TopicPartition, Any] = {}
+    if arguments.execute:
+        offsets = {each.key: OffsetAndMetadata(each.new, "", -1) for each in resets}
+        errors = of_coordinator(arguments, admin.alter_group_offsets, arguments.group, offsets)
+    return _report(arguments, resets, errors)
+
+
+def _check_empty(admin: Admin, arguments: argparse.Namespace) -> None:
+    """A group that is not there yet is empty: offsets may be set before its first member comes."""
+    group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
+    if group["error"] is None and group["group_state"] not in EMPTY_STATES:
+        state, members = group["group_state"], len(group["members"])
+        raise Refused(f"group {arguments.group} is {state}, its members {members}; stop its consumers first")
+
+
+def _keys(admin: Admin, arguments: argparse.Namespace, committed: Mapping[TopicPartition, Any]) -> list[TopicPartition]:
+    """The partitions meant, sorted.  Refused when one is not there."""
+    if arguments.all_topics:
+        if not committed:
+            raise Refused(f"group {arguments.group} has committed nothing; name topics with --topic")
+        there = led_partitions(admin, {key.topic for key in committed})
+        return sorted(key for key in there if key in committed)
+    there = led_partitions(admin, {name for name, _ in arguments.topic})
+    keys: set[TopicPartition] = set()
+    for name, numbers in arguments.topic:
+        known = {key for key in there if key.topic == name}
+        wanted = known if numbers is None else {TopicPartition(name, number) for number in numbers}
+        missing = sorted(wanted - known)
+        if not known or missing:
+            what = _name(missing[0]) if known else f"topic {name}"
+            raise Refused(f"{what}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+        keys |= wanted
+    return sorted(keys)
+
+
+def _plan(
+    admin: Admin,
+    arguments: argparse.Namespace,
+    keys: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, Any],
+    ends: Mapping[TopicPartition, Ends],
+) -> list[Reset]:
+    current = {key: committed[key].offset for key in keys if key in committed and committed[key].offset >= 0}
+    targets = _targets(admin, arguments, keys, current, ends)
+    return [Reset(key, current.get(key), min(max(targets[key], ends[key].earliest), ends[key].latest)) for key in keys]
+
+
+def _targets(
+    admin: Admin,
+    arguments: argparse.Namespace,
+    keys: Collection[TopicPartition],
+    current: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, Ends],
+) -> dict[TopicPartition, int]:
+    """Where each partition shall go, not yet moved inside it."""
+    if arguments.to_earliest:
+        return {key: ends[key].earliest for key in keys}
+    if arguments.to_latest:
+        return {key: ends[key].latest for key in keys}
+    if arguments.to_offset is not None:
+        return dict.fromkeys(keys, arguments.to_offset)
+    if arguments.shift_by is not None:
+        fresh = sorted(set(keys) - set(current))
+        if fresh:
+            raise UsageError(f"{_name(fresh[0])} has no committed offset to shift; use --to-earliest or another target")
+        return {key: current[key] + arguments.shift_by for key in keys}
+    found = admin.list_partition_offsets(dict.fromkeys(keys, OffsetTimestamp(arguments.to_datetime)))
+    return {key: found[key].offset if found[key].offset >= 0 else ends[key].latest for key in keys}
+
+
+def _report(arguments: argparse.Namespace, resets: Sequence[Reset], errors: Mapping[TopicPartition, Any]) -> int:
+    failed = {key: describe_code(error.errno) for key, error in errors.items() if error.errno}
+    done = [each for each in resets if each.key not in failed]
+    if arguments.json:
+        for each in done:
+            print_json(
+                {
+                    "group": arguments.group,
+                    "topic": each.key.topic,
+                    "partition": each.key.partition,
+                    "current": each.current,
+                    "new": each.new,
+                    "executed": arguments.execute,
+                }
+            )
+    else:
+        print_table(("TOPIC", "PARTITION", "CURRENT", "NEW"), [(*each.key, each.current, each.new) for each in done])
+        if not arguments.execute:
+            print("nothing was changed; add --execute to do it")
+    for key, text in sorted(failed.items()):
+        fail(f"{_name(key)} was not set: {text}")
+    return 1 if failed else 0
+
+
+def _name(key: TopicPartition) -> str:
+    return f"partition {key.partition} of topic {key.topic}"

@@ -1,0 +1,106 @@
+"""``bmq serve``: from flags, environment and file to the settings of a server.
+
+The server itself is in ``cli.server``, imported when it is started: other commands need none of the roles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from bmq.cli.output import fail
+from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
+
+DATA = "bmq-data"
+"""The folder, below the working directory, of a server that was told no place for its data."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve Kafka clients",
+        description="Serve Kafka clients. Without flags: every role in this process, data in ./bmq-data.",
+        epilog=_other_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for option in OPTIONS:
+        if option.metadata["flag"]:
+            default = f" [{option.default}]" if option.default not in ("", ROLES) else ""
+            parser.add_argument(
+                option.metadata["flag"],
+                dest=option.name,
+                metavar=option.metadata["metavar"],
+                help=f"{option.metadata['doc']}{default} ({environment_name(option)})",
+            )
+    parser.add_argument("--config", metavar="FILE.toml", help="settings, one key = value each (BMQ_CONFIG)")
+    parser.set_defaults(run=run)
+
+
+def _other_settings() -> str:
+    """The settings without a flag, as the end of ``--help``."""
+    lines = ["settings without a flag, for the file or the environment (dots become underscores: BMQ_NUM_PARTITIONS):"]
+    for option in OPTIONS:
+        if not option.metadata["flag"]:
+            lines.append(f"  {option_name(option):<44} {option.metadata['doc']} [{option.default}]".rstrip())
+    return "\n".join(lines)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    flags = {option.name: getattr(arguments, option.name) for option in OPTIONS if option.metadata["flag"]}
+    try:
+        config = load(
+            file=_read_file(arguments.config or os.environ.get("BMQ_CONFIG")), environment=os.environ, flags=flags
+        )
+        config = _with_places(config)
+        for line in unknown_names(os.environ):
+            print(f"bmq: warning: {line}", file=sys.stderr)
+    except ConfigError as error:
+        return fail(str(error), status=2)
+    logging.basicConfig(
+        stream=sys.stderr, level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    from bmq.cli.server import serve
+
+    return serve(config)
+
+
+def _read_file(path: str | None) -> dict[str, object]:
+    """The file's keys; a table's keys are joined to its name with a dot, as in Kafka's names."""
+    if not path:
+        return {}
+    try:
+        return _flat(tomllib.loads(Path(path).read_text(encoding="utf-8")), "")
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"the settings in {path} are no TOML: {error}") from None
+
+
+def _flat(table: dict[str, object], prefix: str) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+def _with_places(config: NodeConfig) -> NodeConfig:
+    """Fill in where data lies; a local folder is made if it is missing."""
+    data = Path.cwd() / DATA
+    root = config.root or f"file://{quote(str(data / 'log'))}"
+    meta = config.meta or f"sqlite://{quote(str(data / 'meta.db'))}"
+    if set(config.roles) != set(ROLES):
+        raise ConfigError("roles: this version runs all roles in one process; leave --roles out")
+    if root.startswith("webhdfs:"):
+        raise ConfigError(f"root: {root} can be read and not written; give the same cluster's hdfs:// address")
+    if not config.root or not config.meta:
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make {data}: {error.strerror}; give --root and --meta") from None
+    return replace(config, root=root, meta=meta)

@@ -1,0 +1,315 @@
+"""``bmq topic``: topics of a running cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
+
+from bmq.cli.admin_client import (
+    EPILOG,
+    Admin,
+    Refused,
+    UsageError,
+    add_command,
+    check,
+    config_pair,
+    describe_code,
+    positive,
+    read_error,
+)
+from bmq.cli.offsets import ends_of
+from bmq.cli.output import fail, print_json
+from bmq.cli.tables import format_size, print_table
+from bmq.core.errors import ErrorCode
+
+_DESCRIPTION = """\
+List, create, describe, alter and delete topics of a running cluster, over Kafka's protocol.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "topic",
+        help="list, create, describe, alter or delete topics",
+        description=_DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="list|create|describe|alter|delete", required=True)
+    listing = add_command(actions, "list", list_topics, "print the topics", "bmq topic list")
+    listing.add_argument("--exclude-internal", action="store_true", help="leave out __consumer_offsets and its like")
+    _add_create(actions)
+    describing = add_command(
+        actions,
+        "describe",
+        describe,
+        "print topics with their partitions: leader, epoch, offsets, size",
+        "bmq topic describe orders",
+    )
+    describing.add_argument("names", nargs="*", metavar="NAME", help="which topics (default: all)")
+    _add_alter(actions)
+    deleting = add_command(actions, "delete", delete, "delete topics with all their records", "bmq topic delete orders")
+    deleting.add_argument("names", nargs="+", metavar="NAME", help="which topics")
+    deleting.add_argument("--if-exists", action="store_true", help="no error for a topic that is not there")
+
+
+def _add_create(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        actions,
+        "create",
+        create,
+        "create a topic",
+        "bmq topic create orders --partitions 12 --config retention.ms=86400000",
+    )
+    parser.add_argument("name", metavar="NAME", help="its name")
+    parser.add_argument("--partitions", type=positive, default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument("--replication-factor", type=positive, default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument(
+        "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
+    parser.add_argument("--if-not-exists", action="store_true", help="no error when there is a topic of that name")
+    parser.add_argument("--validate-only", action="store_true", help="ask whether it would be created; create nothing")
+
+
+def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        actions,
+        "alter",
+        alter,
+        "give a topic more partitions, or other configs",
+        "bmq topic alter orders --config retention.ms=3600000 --delete-config max.message.bytes",
+    )
+    parser.add_argument("name", metavar="NAME", help="which topic")
+    parser.add_argument("--partitions", type=positive, metavar="N", help="how many it shall have; never fewer")
+    parser.add_argument(
+        "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
+    parser.add_argument(
+        "--delete-config", action="append", default=[], metavar="NAME", help="back to the default; may be repeated"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ list
+
+
+def list_topics(admin: Admin, arguments: argparse.Namespace) -> int:
+    topics = sorted(admin.describe_topics(None), key=lambda topic: str(topic["name"]))
+    rows = [
+        (topic["name"], len(topic["partitions"]), _replication(topic), topic["is_internal"])
+        for topic in topics
+        if not (topic["is_internal"] and arguments.exclude_internal)
+    ]
+    if arguments.json:
+        for row in rows:
+            print_json(dict(zip(("topic", "partitions", "replication_factor", "is_internal"), row, strict=True)))
+    else:
+        print_table(("TOPIC", "PARTITIONS", "REPLICATION", "INTERNAL"), rows, if_none="there are no topics")
+    return 0
+
+
+def _replication(topic: Mapping[str, Any]) -> int:
+    return max((len(partition["replica_nodes"]) for partition in topic["partitions"]), default=0)
+
+
+# ---------------------------------------------------------------------------------------------------------- create
+
+
+def create(admin: Admin, arguments: argparse.Namespace) -> int:
+    wanted = {
+        "num_partitions": arguments.partitions,
+        "replication_factor": arguments.replication_factor,
+        "configs": dict(arguments.config),
+    }
+    answer = admin.create_topics(
+        {arguments.name: wanted},
+        timeout_ms=_timeout_ms(arguments),
+        validate_only=arguments.validate_only,
+        raise_errors=False,
+    )
+    (result,) = answer["topics"]
+    if arguments.if_not_exists and result["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS:
+        return _say(arguments, f"topic {arguments.name} is there already", topic=arguments.name, created=False)
+    check(result["error_code"], result.get("error_message"), f"topic {arguments.name} was not created")
+    is_created = not arguments.validate_only
+    return _say(
+        arguments,
+        f"topic {arguments.name} {'created' if is_created else 'could be created'}: "
+        f"{_count(result['num_partitions'], 'partition')}, replication factor {result['replication_factor']}",
+        topic=arguments.name,
+        created=is_created,
+        topic_id=str(result["topic_id"]) if is_created else None,
+        partitions=result["num_partitions"],
+        replication_factor=result["replication_factor"],
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- describe
+
+
+def describe(admin: Admin, arguments: argparse.Namespace) -> int:
+    """One block a topic.  1 when one of those named could not be described; the others are."""
+    status = 0
+    topics = admin.describe_topics(arguments.names or None)
+    for topic in sorted(topics, key=lambda topic: str(topic["name"])):
+        if topic["error_code"] != ErrorCode.NONE:
+            status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'])}")
+            continue
+        partitions = _partitions(admin, topic)
+        configs = _overrides(admin, topic["name"])
+        if arguments.json:
+            _print_json(topic, partitions, configs)
+        else:
+            _print(topic, partitions, configs)
+    return status
+
+
+def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """By number; offsets and sizes are None of a partition without a leader."""
+    name = topic["name"]
+    led = [TopicPartition(name, each["partition_index"]) for each in topic["partitions"] if each["leader_id"] >= 0]
+    ends = ends_of(admin, led)
+    sizes = _sizes(admin.describe_log_dirs({name: [each.partition for each in led]})) if led else {}
+    rows = []
+    for each in sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"])):
+        key = TopicPartition(name, each["partition_index"])
+        rows.append(
+            {
+                "partition": key.partition,
+                "leader": each["leader_id"] if each["leader_id"] >= 0 else None,
+                "leader_epoch": each["leader_epoch"],
+                "replicas": each["replica_nodes"],
+                "isr": each["isr_nodes"],
+                "earliest": ends[key].earliest if key in ends else None,
+                "latest": ends[key].latest if key in ends else None,
+                "bytes": sizes.get((each["leader_id"], *key)),
+            }
+        )
+    return rows
+
+
+def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], int]:
+    """(broker, topic, partition) to bytes; a broker may hold a partition in one folder and a move's copy in another."""
+    sizes: dict[tuple[int, str, int], int] = {}
+    for answer in answers:
+        for folder in answer["log_dirs"]:
+            check(folder["error_code"], None, f"sizes on broker {answer['broker']}, {folder['log_dir']}")
+            for topic in folder["topics"]:
+                for each in topic["partitions"]:
+                    if not each["is_future_key"]:
+                        sizes[answer["broker"], topic["name"], each["partition_index"]] = each["partition_size"]
+    return sizes
+
+
+def _overrides(admin: Admin, name: str) -> dict[str, str | None]:
+    """The configs that were set for this topic; None for one whose value the server keeps to itself."""
+    answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="modified")
+    return {key: config["value"] for key, config in sorted(answer["topic"][name].items())}
+
+
+def _print(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:
+    print(f"topic {topic['name']}{' (internal)' if topic['is_internal'] else ''}")
+    print(f"  id           {topic['topic_id']}")
+    print(f"  partitions   {len(partitions)}, replication factor {_replication(topic)}")
+    print(f"  configs      {', '.join(f'{name}={value}' for name, value in configs.items()) or 'defaults'}")
+    rows = [
+        (
+            each["partition"],
+            each["leader"],
+            each["leader_epoch"],
+            ",".join(map(str, each["replicas"])),
+            ",".join(map(str, each["isr"])),
+            each["earliest"],
+            each["latest"],
+            format_size(each["bytes"]),
+        )
+        for each in partitions
+    ]
+    print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "EARLIEST", "LATEST", "SIZE"), rows)
+    print()
+
+
+def _print_json(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:
+    print_json(
+        {
+            "topic": topic["name"],
+            "topic_id": str(topic["topic_id"]),
+            "is_internal": topic["is_internal"],
+            "configs": configs,
+            "partitions": partitions,
+        }
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- alter
+
+
+def alter(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Configs first: they can be undone, partitions cannot."""
+    configs: dict[str, tuple[AlterConfigOp, str | None]] = {
+        name: (AlterConfigOp.SET, value) for name, value in arguments.config
+    }
+    twice = set(configs) & set(arguments.delete_config)
+    if twice:
+        raise UsageError(f"{', '.join(sorted(twice))}: either --config or --delete-config")
+    configs.update(dict.fromkeys(arguments.delete_config, (AlterConfigOp.DELETE, None)))
+    if not configs and arguments.partitions is None:
+        raise UsageError("what shall change? Give --partitions, --config or --delete-config")
+    done = []
+    if configs:
+        resource = ConfigResource(ConfigResourceType.TOPIC, arguments.name, configs)
+        answer = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        told = answer["topic"][arguments.name]
+        if told != "OK":
+            told = describe_code(*read_error(told))
+            raise Refused(f"the configs of topic {arguments.name} were not changed: {told}")
+        done.append(_count(len(configs), "config"))
+    if arguments.partitions is not None:
+        added = admin.create_partitions(
+            {arguments.name: arguments.partitions},
+            timeout_ms=_timeout_ms(arguments),
+            validate_only=False,
+            raise_errors=False,
+        )
+        (result,) = added.results
+        check(result.error_code, result.error_message, f"topic {arguments.name} got no more partitions")
+        done.append(f"now {_count(arguments.partitions, 'partition')}")
+    return _say(arguments, f"topic {arguments.name} altered: {', '.join(done)}", topic=arguments.name, altered=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- delete
+
+
+def delete(admin: Admin, arguments: argparse.Namespace) -> int:
+    """1 when one of them could not be deleted; the others are."""
+    status = 0
+    answer = admin.delete_topics(arguments.names, timeout_ms=_timeout_ms(arguments), raise_errors=False)
+    for result in answer["topics"]:
+        name, code = result["name"], result["error_code"]
+        if code == ErrorCode.NONE:
+            _say(arguments, f"topic {name} deleted", topic=name, deleted=True)
+        elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and arguments.if_exists:
+            _say(arguments, f"topic {name} was not there", topic=name, deleted=False)
+        else:
+            status = fail(f"topic {name} was not deleted: {describe_code(code, result.get('error_message'))}")
+    return status
+
+
+def _say(arguments: argparse.Namespace, text: str, **fields: object) -> int:
+    """What was done, for people or for programs; status 0."""
+    if arguments.json:
+        print_json(fields)
+    else:
+        print(text)
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _timeout_ms(arguments: argparse.Namespace) -> int:
+    return int(arguments.timeout * 1000)

@@ -1,0 +1,268 @@
+"""A cluster in memory behind kafka-python's admin client: the same calls, answers in the same shapes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from kafka import OffsetAndMetadata, TopicPartition
+from kafka.admin import AlterConfigOp
+from kafka.errors import NoError, UnknownMemberIdError
+from kafka.protocol.consumer import OffsetSpec
+from kafka.structs import OffsetAndTimestamp
+
+from bmq.cli import cluster, group, topic
+from bmq.cli.admin_client import Admin, perform
+
+NODES = (1, 2)
+
+
+@dataclass
+class FakePartition:
+    earliest: int = 0
+    latest: int = 0
+    leader: int = 1
+    by_timestamp: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class FakeGroup:
+    state: str = "Empty"
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    members: list[dict[str, Any]] = field(default_factory=list)
+
+
+class FakeAdmin:
+    def __init__(self) -> None:
+        self.topics: dict[str, list[FakePartition]] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        self.groups: dict[str, FakeGroup] = {}
+        self.broker_configs = {
+            "num.partitions": ("3", "STATIC_BROKER_CONFIG", True),
+            "log.retention.ms": ("604800000", "DEFAULT_CONFIG", False),
+        }
+        self.failing: list[Exception] = []
+        """Raised, one after another, by the next calls about groups."""
+
+    def add_topic(self, name: str, *partitions: FakePartition) -> None:
+        self.topics[name] = list(partitions)
+        self.configs[name] = {}
+
+    # ---------------------------------------------------------------------------------------------------- topics
+
+    def describe_topics(self, topics: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        return [self._described(name) for name in (self.topics if topics is None else topics)]
+
+    def _described(self, name: str) -> dict[str, Any]:
+        partitions = self.topics.get(name, [])
+        return {
+            "error_code": 0 if name in self.topics else 3,
+            "name": name,
+            "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, name),
+            "is_internal": name.startswith("__"),
+            "partitions": [
+                {
+                    "partition_index": number,
+                    "leader_id": partition.leader,
+                    "leader_epoch": 7,
+                    "replica_nodes": list(NODES),
+                    "isr_nodes": [1],
+                }
+                for number, partition in enumerate(partitions)
+            ],
+        }
+
+    def create_topics(
+        self, new_topics: Mapping[str, Mapping[str, Any]], timeout_ms: int, validate_only: bool, raise_errors: bool
+    ) -> dict[str, Any]:
+        ((name, wanted),) = new_topics.items()
+        code, message = (36, f"Topic '{name}' already exists.") if name in self.topics else (0, None)
+        if "nonsense" in wanted["configs"]:
+            code, message = 40, "Unknown topic config name: nonsense"
+        count = 3 if wanted["num_partitions"] == -1 else wanted["num_partitions"]
+        if not code and not validate_only:
+            self.add_topic(name, *(FakePartition() for _ in range(count)))
+            self.configs[name] = dict(wanted["configs"])
+        result = {"name": name, "error_code": code, "error_message": message, "num_partitions": count}
+        return {"topics": [{**result, "replication_factor": 2, "topic_id": uuid.UUID(int=5)}]}
+
+    def delete_topics(self, topics: Sequence[str], timeout_ms: int, raise_errors: bool) -> dict[str, Any]:
+        return {
+            "topics": [
+                {"name": name, "error_code": 3 if self.topics.pop(name, None) is None else 0, "error_message": None}
+                for name in topics
+            ]
+        }
+
+    def create_partitions(
+        self, topic_partitions: Mapping[str, int], timeout_ms: int, validate_only: bool, raise_errors: bool
+    ) -> Any:
+        ((name, count),) = topic_partitions.items()
+        if count <= len(self.topics[name]):
+            return SimpleNamespace(results=[SimpleNamespace(error_code=37, error_message="would not be an increase")])
+        self.topics[name] += [FakePartition() for _ in range(count - len(self.topics[name]))]
+        return SimpleNamespace(results=[SimpleNamespace(error_code=0, error_message=None)])
+
+    def list_partition_offsets(self, topic_partition_specs: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {
+            key: OffsetAndTimestamp(self._offset(self.topics[key.topic][key.partition], spec), -1, 7)
+            for key, spec in topic_partition_specs.items()
+        }
+
+    def _offset(self, partition: FakePartition, spec: Any) -> int:
+        if spec is OffsetSpec.EARLIEST:
+            return partition.earliest
+        if spec is OffsetSpec.LATEST:
+            return partition.latest
+        return min((offset for when, offset in partition.by_timestamp.items() if when >= int(spec)), default=-1)
+
+    def describe_log_dirs(self, topic_partitions: Mapping[str, list[int]]) -> list[dict[str, Any]]:
+        """Followers hold less; a copy on the move is not counted."""
+        return [
+            {
+                "broker": node,
+                "log_dirs": [
+                    {
+                        "error_code": 0,
+                        "log_dir": "/data",
+                        "topics": [
+                            {
+                                "name": name,
+                                "partitions": [
+                                    {"partition_index": each, "partition_size": 2048 // node, "is_future_key": False}
+                                    for each in numbers
+                                ]
+                                + [{"partition_index": 0, "partition_size": 1, "is_future_key": True}],
+                            }
+                            for name, numbers in topic_partitions.items()
+                        ],
+                    }
+                ],
+            }
+            for node in NODES
+        ]
+
+    # --------------------------------------------------------------------------------------------------- configs
+
+    def describe_configs(
+        self, config_resources: Sequence[Any], *, config_filter: str
+    ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+        answer: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+        for resource in config_resources:
+            kind = resource.resource_type.name.lower()
+            found = (
+                {name: {"value": value} for name, value in self.configs[resource.name].items()}
+                if kind == "topic"
+                else {
+                    name: {"value": value, "config_source": source, "read_only": is_read_only}
+                    for name, (value, source, is_read_only) in self.broker_configs.items()
+                }
+            )
+            answer.setdefault(kind, {})[resource.name] = found
+        return answer
+
+    def alter_configs(
+        self, config_resources: Sequence[Any], *, raise_on_unknown: bool, incremental: bool
+    ) -> dict[str, dict[str, str]]:
+        (resource,) = config_resources
+        if "nonsense" in resource.configs:
+            error = "[Error 40] InvalidConfigurationError: Unknown topic config name: nonsense"
+            return {"topic": {resource.name: error}}
+        for name, (operation, value) in resource.configs.items():
+            if operation is AlterConfigOp.DELETE:
+                self.configs[resource.name].pop(name, None)
+            else:
+                self.configs[resource.name][name] = value
+        return {"topic": {resource.name: "OK"}}
+
+    # ---------------------------------------------------------------------------------------------------- groups
+
+    def _fail(self) -> None:
+        if self.failing:
+            raise self.failing.pop(0)
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        return [
+            {"group_id": name, "group_state": each.state, "group_type": "classic", "protocol_type": "consumer"}
+            for name, each in self.groups.items()
+        ]
+
+    def describe_groups(self, group_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        self._fail()
+        return {name: self._described_group(name) for name in group_ids}
+
+    def _described_group(self, name: str) -> dict[str, Any]:
+        there = self.groups.get(name)
+        if there is None:
+            error = "[Error 69] GroupIdNotFoundError: Group not found"
+            return {"group_id": name, "error": error, "group_state": "Dead", "members": []}
+        return {
+            "group_id": name,
+            "error": None,
+            "group_state": there.state,
+            "protocol_type": "consumer",
+            "protocol_data": "range" if there.members else "",
+            "members": there.members,
+        }
+
+    def list_group_offsets(self, group_specs: Sequence[str]) -> dict[str, dict[Any, Any]]:
+        self._fail()
+        return {
+            name: {
+                key: OffsetAndMetadata(offset, "", -1)
+                for key, offset in (self.groups[name].committed if name in self.groups else {}).items()
+            }
+            for name in group_specs
+        }
+
+    def delete_groups(self, group_ids: Sequence[str]) -> dict[str, str]:
+        self._fail()
+        return {name: self._delete_group(name) for name in group_ids}
+
+    def _delete_group(self, name: str) -> str:
+        if name not in self.groups:
+            return "GroupIdNotFoundError"
+        if self.groups[name].members:
+            return "NonEmptyGroupError"
+        del self.groups[name]
+        return "OK"
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[Any, Any]) -> dict[Any, Any]:
+        self._fail()
+        there = self.groups.setdefault(group_id, FakeGroup())
+        if there.members:
+            return dict.fromkeys(offsets, UnknownMemberIdError)
+        there.committed.update({key: value.offset for key, value in offsets.items()})
+        return dict.fromkeys(offsets, NoError)
+
+    # --------------------------------------------------------------------------------------------------- cluster
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {
+            "cluster_id": "abcdefghijklmnopqrstuv",
+            "controller_id": 2,
+            "brokers": [{"broker_id": node, "host": "127.0.0.1", "port": 9000 + node, "rack": None} for node in NODES],
+        }
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bmq")
+    commands = parser.add_subparsers(required=True)
+    for module in (topic, group, cluster):
+        module.add_parser(commands)
+    return parser.parse_args(words)
+
+
+def runner(admin: FakeAdmin) -> Callable[..., int]:
+    """``bmq`` on this cluster: words to exit status."""
+
+    @contextlib.contextmanager
+    def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+        yield admin
+
+    return lambda *words: perform(parse(*words), connect)

@@ -1,0 +1,132 @@
+"""What is said when no cluster answers, and how errors read."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+from bmq.cli.admin_client import Admin, Refused, describe_code, perform, read_error, run
+from bmq.cli.tables import format_size, print_table
+from tests.unit.cli.fake_admin import FakeAdmin, parse
+
+
+def refused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    port = refused_port()
+    arguments = parse("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}")
+    assert run(arguments) == 2
+    assert capsys.readouterr().err == (
+        f"bmq: cannot reach 127.0.0.1:{port}: is `bmq serve` running? (127.0.0.1:{port}: connection refused)\n"
+    )
+
+
+def test_no_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parse("topic", "list", "--bootstrap-server", "localhost")) == 2
+    assert "'localhost' is not HOST:PORT" in capsys.readouterr().err
+
+
+def test_somebody_listens_who_is_no_kafka(capsys: pytest.CaptureFixture[str]) -> None:
+    """It closes every connection; the command gives up after its timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):  # the listening socket is closed at the end
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            arguments = parse("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}", "--timeout", "0.5")
+            assert run(arguments) == 2
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert "accepts connections but does not answer as Kafka within 0.5 s" in capsys.readouterr().err
+
+
+def test_the_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BMQ_BOOTSTRAP", "broker:1234")
+    assert parse("topic", "list").bootstrap_server == "broker:1234"
+    assert parse("topic", "list", "--bootstrap-server", "other:1").bootstrap_server == "other:1"
+    monkeypatch.delenv("BMQ_BOOTSTRAP")
+    assert parse("topic", "list").bootstrap_server == "127.0.0.1:9092"
+
+
+def test_no_answer_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def never(admin: Admin, arguments: argparse.Namespace) -> int:
+        raise KafkaTimeoutError("too late")
+
+    @contextlib.contextmanager
+    def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+        yield FakeAdmin()
+
+    arguments = parse("topic", "list", "--timeout", "3")
+    arguments.command = never
+    assert perform(arguments, connect) == 2
+    assert "127.0.0.1:9092 did not answer within 3 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "told"),
+    [
+        (40, "Unknown name: x.", "Unknown name: x (INVALID_CONFIG)"),
+        (36, "Topic 'x' already exists.", "there is a topic of that name already (TOPIC_ALREADY_EXISTS)"),
+        (7, "slow", "slow; try again (REQUEST_TIMED_OUT)"),
+        (15, None, "try again (COORDINATOR_NOT_AVAILABLE)"),
+        (44, "", "POLICY_VIOLATION"),
+        (9_999, "new", "error 9999: new"),
+        (9_999, None, "error 9999"),
+    ],
+)
+def test_codes_in_words(code: int, message: str | None, told: str) -> None:
+    assert describe_code(code, message) == told
+
+
+def test_errors_that_come_as_texts() -> None:
+    assert read_error("[Error 40] InvalidConfigurationError: Bad: x\ny") == (40, "Bad: x\ny")
+    assert read_error("[Error 69] GroupIdNotFoundError") == (69, "")
+    assert read_error("something else") == (-1, "something else")
+
+
+def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(admin: Admin, arguments: argparse.Namespace) -> int:
+        sys.stdout.write("half of it\n")
+        raise Refused("no")
+
+    @contextlib.contextmanager
+    def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+        yield FakeAdmin()
+
+    arguments = parse("topic", "list")
+    arguments.command = refuse
+    assert perform(arguments, connect) == 1
+    assert capsys.readouterr() == ("half of it\n", "bmq: no\n")
+
+
+def test_tables_are_as_wide_as_their_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "N", "IS"), [("a", 1, True), ("longer", None, False)])
+    assert capsys.readouterr().out.splitlines() == ["NAME    N   IS", "a       1  yes", "longer  -   no"]
+    print_table(("NAME",), [])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1024 * 1024 - 1, "1.0 MiB"), (1536, "1.5 KiB"),
+     (1 << 40, "1.0 TiB"), (1 << 62, "4096.0 PiB")],
+)  # fmt: skip
+def test_sizes(size: int | None, told: str) -> None:
+    assert format_size(size) == told
