@@ -1,0 +1,5 @@
+"""``make demo``: a real data set through a real client, while the server is killed.
+
+It stands beside ``bench`` and not in the ``bmq`` package: it needs a Kafka client and progress bars that the product
+does not, and it uses the product only as a user does, by its command and its port.
+"""

@@ -1,0 +1,54 @@
+"""Progress bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+LINE_EVERY_S = 2.0
+
+
+class Progress:
+    """One task of known size."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = total
+        self._done = 0
+        self._told_at = time.monotonic()
+        self._bar = tqdm(desc=title, total=total, unit=" records", unit_scale=True) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        else:
+            self._tell()
+
+    def at(self, done: int) -> None:
+        """So many are done by now."""
+        if self._bar is not None:
+            self._bar.update(done - self._done)
+        self._done = done
+        if self._bar is None and time.monotonic() - self._told_at >= LINE_EVERY_S:
+            self._tell()
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _tell(self) -> None:
+        self._told_at = time.monotonic()
+        share = 100 * self._done // self._total if self._total else 100
+        print(f"{self._title}: {self._done:,} of {self._total:,} records ({share} %)", file=sys.stderr, flush=True)

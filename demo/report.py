@@ -1,0 +1,65 @@
+"""What the demo prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from demo.ledger import Ledger, Sent
+
+
+@dataclass(slots=True)
+class Half:
+    """How one half went, in seconds: until the first record, and from there to the end, kills included."""
+
+    opening: float = 0.0
+    seconds: float = 0.0
+    kills: list[tuple[int, float]] = field(default_factory=list)
+    """Records done at the kill, and seconds until the next answer."""
+
+
+def print_carriers(sent: Sent, ledger: Ledger, airlines: dict[str, str]) -> None:
+    print(f"\n{'flights by carrier':<32}{'in the file':>12}{'consumed':>12}")
+    for carrier, count in sent.by_carrier.most_common():
+        name = f"{carrier}  {airlines.get(carrier, '')}"
+        mark = "" if ledger.by_carrier[carrier] == count else "  <- differs"
+        print(f"{name:<32}{count:>12,}{ledger.by_carrier[carrier]:>12,}{mark}")
+    print(f"{'all':<32}{sent.by_carrier.total():>12,}{ledger.by_carrier.total():>12,}\n")
+
+
+def print_halves(sent: Sent, ledger: Ledger, taken: Sequence[int], first: Half, second: Half) -> None:
+    _print("produced", _rate(len(sent), sent.bytes, first))
+    _print("", "by one idempotent producer, acks=all, lz4")
+    _print_kills(first)
+    _print("consumed", _rate(ledger.records, sent.bytes, second))
+    _print("", f"by a group of two that took {' and '.join(f'{count:,}' for count in taken)}")
+    _print("", f"after the {second.opening:.1f} s in which the group formed")
+    _print_kills(second)
+    if second.kills:
+        _print("", f"{ledger.redelivered:,} records came again after a kill, and were counted once")
+
+
+def print_verdict(sent: Sent, problems: Sequence[str]) -> None:
+    if problems:
+        _print("WRONG", *problems)
+        return
+    _print(
+        "right",
+        "every record is in the log once, unchanged, at the offset its acknowledgement named",
+        f"all {len(set(sent.keys)):,} keys are in order",
+        "the group's committed offsets are where the partitions end",
+    )
+
+
+def _print_kills(half: Half) -> None:
+    for done, pause in half.kills:
+        _print("", f"killed at {done:,}, the next answer came {pause:.2f} s later")
+
+
+def _rate(records: int, size: int, half: Half) -> str:
+    return f"{records:,} records ({size / 1e6:.0f} MB) in {half.seconds:.1f} s: {records / half.seconds:,.0f} a second"
+
+
+def _print(title: str, *lines: str) -> None:
+    for number, line in enumerate(lines):
+        print(f"{title if not number else '':<11}{line}")
