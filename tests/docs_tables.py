@@ -1,4 +1,4 @@
-"""The tables in docs/design/ that are drawn from the code, so that they cannot say anything else.
+"""The tables in docs/ that are drawn from the code, so that they cannot say anything else.
 
     python -m tests.docs_tables            write them
     python -m tests.docs_tables --check    say which ones differ, status 1 if any
@@ -19,9 +19,11 @@ from pathlib import Path
 from bmq.broker.events import Event
 from bmq.broker.partition import Partition
 from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.core.config import OPTIONS, ROLES, environment_name, option_name
+from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
 
-DESIGN = Path(__file__).resolve().parent.parent / "docs" / "design"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 def pages() -> Iterator[tuple[Path, str, str]]:
     """Each page: its path, its text as it is, and as it should be."""
     for name, sections in PAGES.items():
-        path = DESIGN / name
+        path = DOCS / name
         written = drawn = path.read_text()
         for section, draw in sections.items():
             drawn = _replace(path, drawn, section, draw())
@@ -162,18 +164,56 @@ def recovery_actions() -> str:
     return _table(["action", "means"], [[action.name, action.value] for action in recovery.Action])
 
 
+# ------------------------------------------------------------------------------------------------- the endpoint
+
+
+def apis() -> str:
+    rows = []
+    for api in sorted(ALL_APIS, key=lambda api: api.key):
+        least = api.min_version if api.advertised_min is None else api.advertised_min
+        listed = f"{least} to {api.max_version}"
+        served = "" if least == api.min_version else f" (served from {api.min_version})"
+        rows.append([str(int(api.key)), "".join(word.title() for word in api.key.name.split("_")), listed + served])
+    return _table(["key", "API", "versions"], rows)
+
+
+def own_settings() -> str:
+    return _settings(is_kafka=False)
+
+
+def kafka_settings() -> str:
+    return _settings(is_kafka=True)
+
+
+def _settings(*, is_kafka: bool) -> str:
+    rows = []
+    for option in OPTIONS:
+        if bool(option.metadata["kafka"]) is is_kafka:
+            default = ",".join(option.default) if option.default == ROLES else str(option.default)
+            flag = f"`{option.metadata['flag']}`" if option.metadata["flag"] else ""
+            shown = f"`{default}`" if default else ""
+            rows.append(
+                [f"`{option_name(option)}`", flag, f"`{environment_name(option)}`", shown, option.metadata["doc"]]
+            )
+    if is_kafka:
+        return _table(["key", "environment", "default", "is"], [[row[0], *row[2:]] for row in rows])
+    return _table(["key", "flag", "environment", "default", "is"], rows)
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "partition-states.md": {
+    "design/partition-states.md": {
         "states": states,
         "state diagram": diagram,
         "state table": partition_table,
         "handlers": handlers,
     },
-    "recovery-table.md": {
+    "design/recovery-table.md": {
         "actions": recovery_actions,
         "rows": recovery_rows,
         "combinations": recovery_combinations,
     },
+    "design/endpoint.md": {"APIs": apis},
+    "configuration.md": {"own settings": own_settings, "Kafka's settings": kafka_settings},
 }
 
 if __name__ == "__main__":

@@ -305,8 +305,10 @@ class HdfsCluster:
         return self.folder / "data" / name
 
     def _process(self, name: str, java_class: str, heap_mb: int) -> ServiceProcess:
+        scratch = self.folder / "tmp" / name  # a killed Jetty leaves its web application unpacked
+        scratch.mkdir(parents=True, exist_ok=True)
         command = [
-            "java", f"-Xmx{heap_mb}m", *self._java_options,
+            "java", f"-Xmx{heap_mb}m", *self._java_options, f"-Djava.io.tmpdir={scratch}",
             "-cp", f"{self.folder / 'conf' / name}:{self.class_path}", java_class,
         ]  # fmt: skip
         return ServiceProcess(name, command, log=self.log_folder / f"{name}.log", is_detached=self._is_detached)

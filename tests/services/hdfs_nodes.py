@@ -1,8 +1,8 @@
 """What the nodes of the test HDFS tell about themselves over HTTP: JMX beans, and WebHDFS for the blocks of a file."""
 
-import contextlib
 import http.client
 import json
+import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
@@ -87,8 +87,12 @@ def jmx(http_port: int, bean: str) -> dict[str, Any] | None:
     Attributes appear one by one while a process starts, so every reader must do without any of them.
     """
     url = f"http://{HOST}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
-    with contextlib.suppress(OSError, http.client.HTTPException, json.JSONDecodeError):
+    try:
         with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
             beans: list[dict[str, Any]] = json.load(answer)["beans"]
             return beans[0] if beans else None
+    except urllib.error.HTTPError as refusal:
+        refusal.close()
+    except (OSError, http.client.HTTPException, json.JSONDecodeError):
+        pass  # not there yet
     return None

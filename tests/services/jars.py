@@ -1,7 +1,7 @@
-"""The class path of the development HDFS: fetched once per user by Maven, from then on only looked at.
+"""Jars of the services that run on Java: fetched once per user by Maven, from then on only looked at.
 
-The cache is complete exactly when its marker file exists: the marker is renamed into place after the last jar, so a
-download that was interrupted is done again rather than believed. A file lock keeps two runs from filling it at once.
+A cache folder is complete exactly when its marker file exists: the marker is renamed into place after the last jar, so
+a download that was interrupted is done again rather than believed. A file lock keeps two runs from filling it at once.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 HADOOP_VERSION = "3.5.0"
@@ -26,48 +26,66 @@ class ServiceUnavailable(Exception):
     """Something this service needs is missing from the machine; the text says what to install."""
 
 
-def cache_folder() -> Path:
-    """Where the jars live: `BMQ_CACHE_DIR`, else the user's cache folder, so that clones share one download."""
+def cache_base() -> Path:
+    """Where downloads live: `BMQ_CACHE_DIR`, else the user's cache folder, so that clones share them."""
     base = os.environ.get("BMQ_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bmq"
-    return Path(base) / f"hadoop-{HADOOP_VERSION}"
+    return Path(base)
+
+
+def cache_folder() -> Path:
+    """Where Hadoop's jars live."""
+    return cache_base() / f"hadoop-{HADOOP_VERSION}"
 
 
 def class_path() -> str:
     """The Java class path of Hadoop, after a download if this is the first time."""
     folder = cache_folder()
-    done = folder / "done"
-    if not done.exists():
-        require_tools()
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "lock"):
-            if not done.exists():
-                _download(folder)
+    fetch(folder, POM, {"hadoop.version": HADOOP_VERSION}, witness=f"hadoop-hdfs-{HADOOP_VERSION}.jar")
+    for name in WEB_FOLDERS:
+        (folder / "web" / "webapps" / name).mkdir(parents=True, exist_ok=True)
     require_java()
     return f"{folder / 'web'}:{folder / 'jars'}/*"
 
 
-def _download(folder: Path) -> None:
-    jars = folder / "jars"
+def fetch(folder: Path, pom: Path, properties: Mapping[str, str], *, witness: str) -> None:
+    """Fill `folder/jars` with what `pom` names, unless it is filled; `witness` is the jar that must be among them."""
+
+    def download() -> None:
+        require_tools()
+        _download(folder / "jars", pom, properties, witness)
+
+    once(folder, download)
+
+
+def once(folder: Path, fill: Callable[[], None]) -> None:
+    """Call `fill` unless it has succeeded for this folder before; others that need the folder wait meanwhile."""
+    done = folder / "done"
+    if done.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        if not done.exists():
+            fill()
+            partial = folder / "done.tmp"
+            partial.touch()
+            partial.replace(done)
+
+
+def _download(jars: Path, pom: Path, properties: Mapping[str, str], witness: str) -> None:
     shutil.rmtree(jars, ignore_errors=True)
-    for name in WEB_FOLDERS:
-        (folder / "web" / "webapps" / name).mkdir(parents=True, exist_ok=True)
-    print(f"fetching Hadoop {HADOOP_VERSION} into {folder} (about 70 MB, once)", flush=True)
+    print(f"fetching the jars of {pom.name} into {jars} (50 to 70 MB, once)", flush=True)
     # The pom is copied: Maven may leave files beside it, and the source tree may be read-only.
-    pom = Path(shutil.copy(POM, folder / "pom.xml"))
+    copy = Path(shutil.copy(pom, jars.parent / "pom.xml"))
     command = [
-        "mvn", "-q", "-B", "-f", str(pom), f"-Dhadoop.version={HADOOP_VERSION}",
+        "mvn", "-q", "-B", "-f", str(copy), *(f"-D{name}={value}" for name, value in properties.items()),
         "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
     ]  # fmt: skip
     result = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_S
     )
     if result.returncode != 0:
-        raise ServiceUnavailable(f"Maven could not fetch Hadoop {HADOOP_VERSION}:\n{result.stdout[-4000:]}")
-    count = sum(1 for _ in jars.glob("*.jar"))
-    assert (jars / f"hadoop-hdfs-{HADOOP_VERSION}.jar").exists(), f"{count} jars in {jars}, none of them hadoop-hdfs"
-    partial = folder / "done.tmp"
-    partial.write_text(f"{count} jars\n")
-    partial.replace(folder / "done")
+        raise ServiceUnavailable(f"Maven could not fetch {witness}:\n{result.stdout[-4000:]}")
+    assert (jars / witness).exists(), f"no {witness} in {jars}"
 
 
 @contextlib.contextmanager
@@ -88,7 +106,7 @@ def java_version() -> int:
 
 def require_java() -> None:
     """Make sure of a new enough Java, by apt if we may."""
-    _require(["openjdk-17-jre-headless"] if java_version() < JAVA_VERSION_MIN else [])
+    require_packages(["openjdk-17-jre-headless"] if java_version() < JAVA_VERSION_MIN else [])
 
 
 def require_tools() -> None:
@@ -96,16 +114,17 @@ def require_tools() -> None:
     missing = ["openjdk-17-jre-headless"] if java_version() < JAVA_VERSION_MIN else []
     if shutil.which("mvn") is None:
         missing.append("maven")
-    _require(missing)
+    require_packages(missing)
 
 
-def _require(packages: list[str]) -> None:
+def require_packages(packages: list[str]) -> None:
+    """Install these Debian packages if we may, else say so in ServiceUnavailable."""
     if not packages:
         return
     names = " ".join(packages)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ServiceUnavailable(
-            f"the development HDFS needs Java {JAVA_VERSION_MIN} or later and Maven: install {names}"
+            f"the tests' services need what Debian calls {names} (Java: {JAVA_VERSION_MIN} or later)"
         )
     print(f"installing {names}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

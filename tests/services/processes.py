@@ -114,6 +114,32 @@ class ServiceProcess:
         self._process = None
         self.is_paused = False
 
+    def terminate(self, *, timeout_s: float) -> int:
+        """SIGTERM, and wait for the end; return the exit code. NotReady when it does not end in time: still running."""
+        process = self._process
+        assert isinstance(process, psutil.Popen), f"{self!r} is no child of this process"
+        self.resume()
+        process.terminate()
+        try:
+            code = process.wait(timeout=timeout_s)
+        except psutil.TimeoutExpired:
+            raise NotReady(f"{self!r} ignores SIGTERM; its log {self.log} ends in:\n{tail(self.log)}") from None
+        self._process = None
+        return int(code)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time that its present life has used, all threads, user and kernel."""
+        assert self._process is not None
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    @property
+    def rss_bytes(self) -> int:
+        """Memory resident now."""
+        assert self._process is not None
+        return int(self._process.memory_info().rss)
+
     def pause(self) -> None:
         """SIGSTOP: its connections stay open and nothing answers, as on a machine that hangs."""
         self._end_slow()

@@ -2,9 +2,9 @@
 
 Nothing waits.  When no callback is ready the clock jumps to the next timer, so a simulated hour costs only the work
 done in it.  The same seed gives the same run, on every machine and under every PYTHONHASHSEED: time is virtual,
-``random`` is seeded, threads become plain calls, and tasks and futures hash by creation order, since asyncio keeps
-them in sets (``TaskGroup`` cancels its children, ``asyncio.wait`` returns its tasks, in that order).  Code under test
-must not iterate over sets of strings or of objects of its own, nor read a real clock.
+``random`` and ``uuid.uuid4`` are seeded, threads become plain calls, and tasks and futures hash by creation order,
+since asyncio keeps them in sets (``TaskGroup`` cancels its children, ``asyncio.wait`` returns its tasks, in that
+order).  Code under test must not iterate over sets of strings or of objects of its own, nor read a real clock.
 
 No socket, signal or process works here; the loop's own self-pipe is never read.
 """
@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
+import uuid
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -63,11 +65,16 @@ class _VirtualClock(selectors.BaseSelector):
         return self._keys
 
 
+PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
+"""The simulated process that runs; tasks and callbacks inherit it, as they inherit a context."""
+
+
 class _Task(asyncio.Task[Any]):
-    __slots__ = ("number",)
+    __slots__ = ("number", "process")
 
     def __init__(self, coro: Any, *, number: int, **kwargs: Any) -> None:
         self.number = number  # first: asyncio hashes the task while it is being made
+        self.process = PROCESS.get()
         super().__init__(coro, **kwargs)
 
     def __hash__(self) -> int:
@@ -121,6 +128,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
 
+def kill_tasks(process: str) -> None:
+    """kill -9 as far as asyncio knows it: no task of the process goes on, but for what it does when it is cancelled."""
+    assert process
+    for task in sorted(asyncio.all_tasks(), key=hash):
+        if isinstance(task, _Task) and task.process == process:
+            task.cancel()
+
+
 def _keep_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualLoop)
     loop.failures.append(context.get("exception") or RuntimeError(context["message"]))
@@ -133,8 +148,10 @@ def run(main: Coroutine[Any, Any, T], seed: int = 0, *, limit_s: float = 86_400.
     deadlock, on a spin and after ``limit_s`` virtual seconds; and, if ``main`` itself passed, the first failure that no
     task could be told.
     """
-    saved = random.getstate()
+    saved, uuid4 = random.getstate(), uuid.uuid4
     random.seed(seed)
+    ids = random.Random(seed)
+    uuid.uuid4 = lambda: uuid.UUID(int=ids.getrandbits(128), version=4)
     loop = VirtualLoop(limit_s=limit_s)
     try:
         try:
@@ -150,6 +167,7 @@ def run(main: Coroutine[Any, Any, T], seed: int = 0, *, limit_s: float = 86_400.
     finally:
         loop.close()
         random.setstate(saved)
+        uuid.uuid4 = uuid4
 
 
 def _tasks(loop: VirtualLoop) -> list[asyncio.Task[Any]]:

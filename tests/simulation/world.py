@@ -137,10 +137,10 @@ def decode(batch: Batch) -> tuple[int, int]:
     return int.from_bytes(producer), number
 
 
-async def read_log(fs: FileSystem, limit: int) -> list[Batch]:
+async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH) -> list[Batch]:
     """A reader of its own, written from DESIGN's rule 5 alone: names, not records, not the code under test."""
     names: list[SegmentName] = []
-    async for status in fs.list(PATH.folder):
+    async for status in fs.list(path.folder):
         parsed = layout.parse_segment(layout.base_name(status.path))
         if parsed is not None and parsed[1] == "log":
             names.append(parsed[0])
@@ -152,7 +152,7 @@ async def read_log(fs: FileSystem, limit: int) -> list[Batch]:
         data = b""
         while offset < end:
             if len(data) < HEADER_BYTES or len(data) < Batch(memoryview(data)).size:
-                more = await fs.read(PATH.log(name), position + len(data), 1 << 16)
+                more = await fs.read(path.log(name), position + len(data), 1 << 16)
                 assert more, f"{name} ends at {offset}, it should reach {end}"
                 data += more
                 continue

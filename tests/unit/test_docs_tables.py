@@ -20,7 +20,7 @@ def test_the_committed_pages_are_what_the_code_draws() -> None:
 def test_the_tests_that_the_rules_name_exist() -> None:
     tests = Path(docs_tables.__file__).parent
     existing = set(re.findall(r"def (test_\w+)", "\n".join(path.read_text() for path in tests.rglob("test_*.py"))))
-    rules = (docs_tables.DESIGN / "rules.md").read_text()
+    rules = (docs_tables.DOCS / "design" / "rules.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", rules))
     assert named <= existing, f"docs/design/rules.md names {named - existing}"
     sections = rules.split("\n## ")[1:]
@@ -46,9 +46,10 @@ def test_changes_of_state_are_read_from_the_handlers() -> None:
 def test_check_says_which_page_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "design").mkdir()
     for path, written, _ in docs_tables.pages():
-        (tmp_path / path.name).write_text(written.replace("START", "BEGIN", 3))
-    monkeypatch.setattr(docs_tables, "DESIGN", tmp_path)
+        (tmp_path / path.relative_to(docs_tables.DOCS)).write_text(written.replace("START", "BEGIN", 3))
+    monkeypatch.setattr(docs_tables, "DOCS", tmp_path)
     assert docs_tables.main(["--check"]) == 1
     assert "partition-states.md differs" in capsys.readouterr().err
     assert docs_tables.main([]) == 0
@@ -57,8 +58,9 @@ def test_check_says_which_page_differs(
 
 
 def test_a_page_without_its_markers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "design").mkdir()
     for name in docs_tables.PAGES:
         (tmp_path / name).write_text("nothing here\n")
-    monkeypatch.setattr(docs_tables, "DESIGN", tmp_path)
+    monkeypatch.setattr(docs_tables, "DOCS", tmp_path)
     with pytest.raises(ValueError, match="has no markers for 'states'"):
         docs_tables.main([])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_PRODUCT = {"tests", "bench"}
+NOT_PRODUCT = {"tests", "bench", "demo"}
 
 with (ROOT / "pyproject.toml").open("rb") as _file:
     PROJECT: dict[str, Any] = tomllib.load(_file)

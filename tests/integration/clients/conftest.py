@@ -1,0 +1,34 @@
+"""One server for all client tests of a run; see endpoint.py for which."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.integration.clients.story", "tests.integration.clients.wire")
+
+from tests.integration.clients import endpoint as endpoints  # noqa: E402 - after the registration
+from tests.integration.clients.drivers.base import Driver  # noqa: E402
+from tests.integration.clients.story import Story  # noqa: E402
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One rebalance for each assignor that the library has."""
+    if "assignor" in metafunc.fixturenames and metafunc.cls is not None and issubclass(metafunc.cls, Story):
+        metafunc.parametrize("assignor", metafunc.cls.kind.assignors)
+
+
+@pytest.fixture(scope="session")
+def endpoint(request: pytest.FixtureRequest) -> Iterator[endpoints.Endpoint]:
+    def hdfs_root() -> str:
+        return str(request.getfixturevalue("shared_hdfs").root)
+
+    with endpoints.serve(endpoints.target(), hdfs_root, lambda: request.session.testsfailed > 0) as served:
+        yield served
+
+
+@pytest.fixture(scope="class")
+def driver(request: pytest.FixtureRequest, endpoint: endpoints.Endpoint) -> Iterator[Driver]:
+    """The client of this test class, for all its tests."""
+    made = request.cls.kind(endpoint.bootstrap)
+    yield made
+    made.close()

@@ -1,0 +1,1 @@
+"""One driver a client library: the same few operations, so that one story tests them all."""

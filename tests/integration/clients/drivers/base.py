@@ -1,0 +1,145 @@
+"""What the story asks of a client library. A driver answers with what its library gave it, unchanged.
+
+Every driver uses its library the way an application would: explicit partitions and timestamps when producing, a
+subscription with a group when consuming, commits of exactly what was handed over.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# Quick members: a change of the group is known after half a second, and a silent one gone after Kafka's minimum.
+SESSION_TIMEOUT_MS = 6_000
+HEARTBEAT_MS = 300
+OPERATION_TIMEOUT_S = 40.0
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is produced; None is Kafka's null, which differs from empty. ``timestamp`` in ms since the epoch."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is consumed."""
+
+    topic: str
+    offset: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """Partitions of the first member alone, of both, and of the second after the first has left."""
+
+    alone: frozenset[int]
+    first: frozenset[int]
+    second: frozenset[int]
+    left: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    state: str
+    members: int
+
+
+class ClientError(Exception):
+    """The client library, or the program around it, reported this."""
+
+
+class Driver(ABC):
+    """One client library, talking to ``bootstrap``."""
+
+    name: ClassVar[str]
+    codecs: ClassVar[tuple[str, ...]] = CODECS
+    assignors: ClassVar[tuple[str, ...]]  # Kafka's names of them
+    # Operations that the library does not have, with the reason that the skipped test gives.
+    lacks: ClassVar[Mapping[str, str]] = {}
+    # Among "timestamp", "empty value", "null header", "null message" (neither key nor value).
+    cannot_send: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def close(self) -> None:
+        """End what the driver holds; the default holds nothing between operations."""
+        return
+
+    # --- topics ---
+
+    @abstractmethod
+    def create_topic(self, topic: str, partitions: int) -> None: ...
+
+    @abstractmethod
+    def delete_topic(self, topic: str) -> None: ...
+
+    @abstractmethod
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has; 0 when it does not exist."""
+
+    # --- data ---
+
+    @abstractmethod
+    def produce(self, topic: str, messages: Sequence[Message], codec: str, *, is_idempotent: bool = True) -> None:
+        """Return when all are acknowledged by all replicas."""
+
+    @abstractmethod
+    def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
+        """Join, read ``count`` records from the committed offsets (else the first), commit exactly those, leave."""
+
+    @abstractmethod
+    def offsets_for_time(self, topic: str, timestamp: int) -> dict[int, int]:
+        """The first offset at or after this time by partition, -1 where there is none."""
+
+    @abstractmethod
+    def first_offsets(self, topic: str) -> dict[int, int]: ...
+
+    @abstractmethod
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None: ...
+
+    # --- groups ---
+
+    @abstractmethod
+    def rebalance(self, topic: str, group: str, assignor: str) -> Rebalance:
+        """Two members come one after the other, then the first one leaves."""
+
+    @abstractmethod
+    def groups(self) -> set[str]: ...
+
+    @abstractmethod
+    def describe_group(self, group: str) -> GroupState: ...
+
+    @abstractmethod
+    def delete_group(self, group: str) -> None: ...
+
+
+def poll_until(step: Callable[[], bool], what: Callable[[], object]) -> None:
+    """Call ``step``, which polls the library and waits in there, until it says that the wait is over."""
+    deadline = time.monotonic() + OPERATION_TIMEOUT_S
+    while not step():
+        if time.monotonic() > deadline:
+            raise ClientError(f"not within {OPERATION_TIMEOUT_S:.0f} s: {what()}")
+
+
+def is_shared(first: frozenset[int], second: frozenset[int], everything: frozenset[int]) -> bool:
+    """Whether both members have a share, and each partition exactly one of them."""
+    return bool(first) and bool(second) and not first & second and first | second == everything
+
+
+def next_offsets(records: Sequence[Record]) -> dict[tuple[str, int], int]:
+    """The offsets to commit after these."""
+    return {(record.topic, record.message.partition): record.offset + 1 for record in records}

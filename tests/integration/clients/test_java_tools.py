@@ -1,0 +1,228 @@
+"""Kafka's own command-line tools, as an operator uses them: what they print and the codes they end with."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.clients.endpoint import Endpoint
+from tests.integration.clients.story import new_name
+from tests.services.kafka_tools import TOOL_TIMEOUT_S, ToolOutput, run_tool, tool_command
+
+pytestmark = pytest.mark.clients
+
+PARTITIONS = 3
+RECORDS = 2_000
+RECORD_BYTES = 100
+VERIFIED = 500
+STOP_TIMEOUT_S = 30.0
+
+Tool = Callable[..., ToolOutput]
+
+
+@pytest.fixture
+def tool(endpoint: Endpoint) -> Tool:
+    """Runs a tool on this endpoint."""
+
+    def run(name: str, *arguments: str, stdin: str | None = None, codes: tuple[int, ...] = (0,)) -> ToolOutput:
+        return run_tool(name, "--bootstrap-server", endpoint.bootstrap, *arguments, stdin=stdin, codes=codes)
+
+    return run
+
+
+@pytest.fixture
+def topic(tool: Tool) -> str:
+    name = new_name("tools")
+    tool("TopicCommand", "--create", "--topic", name, "--partitions", str(PARTITIONS))
+    return name
+
+
+def offsets(tool: Tool, topic: str, *arguments: str) -> dict[int, int]:
+    """`topic:partition:offset` lines of kafka-get-offsets."""
+    lines = tool("GetOffsetShell", "--topic", topic, *arguments).lines
+    return {int(partition): int(offset) for partition, offset in (line.split(":")[1:] for line in lines)}
+
+
+def produce(tool: Tool, topic: str, count: int) -> list[str]:
+    """Lines through the console producer, without keys."""
+    lines = [f"line {number}" for number in range(count)]
+    tool("ConsoleProducer", "--topic", topic, stdin="".join(f"{line}\n" for line in lines))
+    return lines
+
+
+def test_topics(tool: Tool) -> None:
+    """Create with a config, list, describe, more partitions, delete; the second creation fails."""
+    name = new_name("topics")
+    create = ("--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=60000")
+    assert f"Created topic {name}." in tool("TopicCommand", *create).stdout
+    again = tool("TopicCommand", *create, codes=(1,))
+    assert "TopicExistsException" in again.stderr
+    assert name in tool("TopicCommand", "--list").lines
+    described = tool("TopicCommand", "--describe", "--topic", name).stdout
+    assert "PartitionCount: 2" in described
+    assert "retention.ms=60000" in described
+    assert (
+        len(re.findall(rf"Topic: {name}\tPartition: \d+\tLeader: \d+\tReplicas: [\d,]+\tIsr: [\d,]+", described)) == 2
+    )
+    tool("TopicCommand", "--alter", "--topic", name, "--partitions", "5")
+    assert "PartitionCount: 5" in tool("TopicCommand", "--describe", "--topic", name).stdout
+    fewer = tool("TopicCommand", "--alter", "--topic", name, "--partitions", "3", codes=(1,))
+    assert "InvalidPartitionsException" in fewer.stderr
+    tool("TopicCommand", "--delete", "--topic", name)
+    assert name not in tool("TopicCommand", "--list").lines
+
+
+def test_topic_configs(tool: Tool, topic: str) -> None:
+    """Set, describe, delete, and refuse what Kafka refuses."""
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    tool("ConfigCommand", "--alter", *entity, "--add-config", "retention.ms=123456,max.message.bytes=2000000")
+    described = tool("ConfigCommand", "--describe", *entity).stdout
+    assert "retention.ms=123456" in described
+    assert "max.message.bytes=2000000" in described
+    assert "DYNAMIC_TOPIC_CONFIG:retention.ms=123456" in described
+    tool("ConfigCommand", "--alter", *entity, "--delete-config", "retention.ms")
+    assert "retention.ms" not in tool("ConfigCommand", "--describe", *entity).stdout
+    everything = tool("ConfigCommand", "--describe", "--all", *entity).stdout
+    assert "retention.ms=604800000" in everything
+    assert "DEFAULT_CONFIG:log.cleanup.policy=delete" in everything
+    refused = tool("ConfigCommand", "--alter", *entity, "--add-config", "retention.ms=soon", codes=(1,))
+    assert "InvalidConfigurationException" in refused.stdout + refused.stderr
+
+
+def test_broker_configs(tool: Tool, topic: str) -> None:
+    """The node's settings are described; one that may change at run time is set and taken back."""
+    described = tool("TopicCommand", "--describe", "--topic", topic).stdout
+    found = re.search(r"Leader: (\d+)", described)
+    assert found is not None
+    entity = ("--entity-type", "brokers", "--entity-name", found[1])
+    everything = tool("ConfigCommand", "--describe", "--all", *entity).stdout
+    assert "group.initial.rebalance.delay.ms=0" in everything
+    assert "message.max.bytes=1048588" in everything
+    tool("ConfigCommand", "--alter", *entity, "--add-config", "message.max.bytes=2097164")
+    assert "message.max.bytes=2097164" in tool("ConfigCommand", "--describe", *entity).stdout
+    tool("ConfigCommand", "--alter", *entity, "--delete-config", "message.max.bytes")
+    assert "message.max.bytes" not in tool("ConfigCommand", "--describe", *entity).stdout
+
+
+def test_console(tool: Tool, topic: str) -> None:
+    """Keys and values through console producer and consumer, from the beginning; a group goes on where it stopped."""
+    pairs = [f"key-{number % 7}\tvalue {number}" for number in range(50)]
+    parse = ("--reader-property", "parse.key=true", "--compression-codec", "zstd")
+    tool("ConsoleProducer", "--topic", topic, *parse, stdin="".join(f"{pair}\n" for pair in pairs))
+    show = ("--topic", topic, "--from-beginning", "--formatter-property", "print.key=true")
+    assert sorted(tool("ConsoleConsumer", *show, "--max-messages", "50").lines) == sorted(pairs)
+    group = ("--group", new_name("group"))
+    first = tool("ConsoleConsumer", *show, *group, "--max-messages", "20").lines
+    rest = tool("ConsoleConsumer", *show, *group, "--max-messages", "30").lines
+    assert sorted([*first, *rest]) == sorted(pairs)
+
+
+def test_groups(tool: Tool, topic: str) -> None:
+    """List, describe, lag, reset of offsets, delete."""
+    lines = produce(tool, topic, 30)
+    group = new_name("group")
+    consume = ("--topic", topic, "--from-beginning", "--group", group)
+    assert sorted(tool("ConsoleConsumer", *consume, "--max-messages", "30").lines) == sorted(lines)
+    assert group in tool("ConsumerGroupCommand", "--list").lines
+    described = tool("ConsumerGroupCommand", "--describe", "--group", group).stdout
+    rows = [line.split() for line in described.splitlines() if line.startswith(group)]
+    assert rows
+    assert {row[1] for row in rows} == {topic}
+    assert sum(int(row[3]) for row in rows) == 30
+    assert all(row[5] == "0" for row in rows), "lag"
+    assert "Empty" in tool("ConsumerGroupCommand", "--describe", "--group", group, "--state").stdout
+    reset = ("--reset-offsets", "--group", group, "--topic", topic)
+    tool("ConsumerGroupCommand", *reset, "--to-earliest", "--execute")
+    assert sorted(tool("ConsoleConsumer", *consume, "--max-messages", "30").lines) == sorted(lines)
+    tool("ConsumerGroupCommand", *reset, "--shift-by", "-1", "--execute")
+    described = tool("ConsumerGroupCommand", "--describe", "--group", group).stdout
+    used = sum(end > 0 for end in offsets(tool, topic).values())
+    assert sum(int(line.split()[5]) for line in described.splitlines() if line.startswith(group)) == used
+    assert "successful" in tool("ConsumerGroupCommand", "--delete", "--group", group).stdout
+    assert group not in tool("ConsumerGroupCommand", "--list").lines
+
+
+def test_offsets_and_delete_records(tool: Tool, topic: str, tmp_path: Path) -> None:
+    """Earliest, latest and by time; earliest moves when records are deleted."""
+    produce(tool, topic, 20)
+    assert offsets(tool, topic, "--time", "earliest") == dict.fromkeys(range(PARTITIONS), 0)
+    latest = offsets(tool, topic)
+    assert sum(latest.values()) == 20
+    assert offsets(tool, topic, "--time", "0") == {partition: 0 for partition, end in latest.items() if end}
+    partition = max(latest, key=lambda each: latest[each])
+    plan = {"partitions": [{"topic": topic, "partition": partition, "offset": 2}], "version": 1}
+    file = tmp_path / "delete.json"
+    file.write_text(json.dumps(plan))
+    assert "low_watermark: 2" in tool("DeleteRecordsCommand", "--offset-json-file", str(file)).stdout
+    assert offsets(tool, topic, "--time", "earliest")[partition] == 2
+
+
+def test_cluster(endpoint: Endpoint, tool: Tool, topic: str) -> None:
+    """Api versions, cluster id, log directories."""
+    versions = tool("BrokerApiVersionsCommand").stdout
+    assert re.search(r"Produce\(0\): \d+ to \d+ \[usable: \d+\]", versions)
+    assert re.search(r"JoinGroup\(11\): \d+ to \d+ \[usable: \d+\]", versions)
+    cluster = run_tool("ClusterTool", "cluster-id", "--bootstrap-server", endpoint.bootstrap)
+    assert re.search(r"Cluster ID: \S+", cluster.stdout)
+    produce(tool, topic, 5)
+    logs = json.loads(tool("LogDirsCommand", "--describe", "--topic-list", topic).lines[-1])
+    partitions = [each for broker in logs["brokers"] for folder in broker["logDirs"] for each in folder["partitions"]]
+    assert {each["partition"] for each in partitions} == {f"{topic}-{number}" for number in range(PARTITIONS)}
+    assert sum(each["size"] for each in partitions) > 0
+
+
+def test_performance(endpoint: Endpoint, tool: Tool, topic: str) -> None:
+    """The producer and the consumer that benchmarks use: every record is acknowledged and consumed."""
+    sent = run_tool(
+        "ProducerPerformance", "--topic", topic, "--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES),
+        "--throughput", "-1", "--command-property", f"bootstrap.servers={endpoint.bootstrap}", "acks=all",
+        "compression.type=lz4",
+    )  # fmt: skip
+    assert re.search(rf"^{RECORDS} records sent, .* p?\d.* 99th", sent.stdout, re.MULTILINE)
+    assert sum(offsets(tool, topic).values()) == RECORDS
+    read = tool("ConsumerPerformance", "--topic", topic, "--num-records", str(RECORDS), "--timeout", "20000")
+    header, row = (line.split(", ") for line in read.lines[-2:])
+    assert int(dict(zip(header, row, strict=True))["data.consumed.in.nMsg"]) == RECORDS
+
+
+def test_verifiable(endpoint: Endpoint, tool: Tool, topic: str) -> None:
+    """Kafka's system-test pair: what the producer was acknowledged the consumer reports and commits."""
+    written = tool("VerifiableProducer", "--topic", topic, "--max-messages", str(VERIFIED), "--acks", "-1")
+    events = [json.loads(line) for line in written.lines]
+    acknowledged = [event for event in events if event["name"] == "producer_send_success"]
+    assert len({event["value"] for event in acknowledged}) == VERIFIED
+    arguments = (
+        "--bootstrap-server", endpoint.bootstrap, "--topic", topic, "--group-id", new_name("group"),
+        "--max-messages", str(VERIFIED), "--reset-policy", "earliest",
+    )  # fmt: skip
+    # The consumer runs until it is told to end, also after the last message.
+    consumer = subprocess.Popen(
+        tool_command("VerifiableConsumer", *arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    consumed, committed = 0, dict[int, int]()
+    too_late = threading.Timer(TOOL_TIMEOUT_S, consumer.kill)  # its output ends then, and the last assertion fails
+    too_late.start()
+    with consumer:
+        try:
+            assert consumer.stdout is not None
+            for line in consumer.stdout:
+                event = json.loads(line)
+                if event["name"] == "records_consumed":
+                    consumed += event["count"]
+                if event["name"] == "offsets_committed":
+                    assert event["success"]
+                    committed |= {each["partition"]: each["offset"] for each in event["offsets"]}
+                if consumed >= VERIFIED and sum(committed.values()) >= VERIFIED:
+                    break
+            consumer.terminate()
+            consumer.communicate(timeout=STOP_TIMEOUT_S)
+        finally:
+            too_late.cancel()
+            consumer.kill()
+    assert (consumed, sum(committed.values())) == (VERIFIED, VERIFIED)

@@ -1,0 +1,185 @@
+"""``bmq serve`` as a process: its start, what it says when it cannot start, its HTTP, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.services.bmq import BmqServer
+from tests.services.processes import free_ports
+
+BMQ = str(Path(sys.executable).with_name("bmq"))
+TIMEOUT_S = 60.0
+
+pytestmark = pytest.mark.smoke
+
+
+def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BMQ, "serve", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def produce(bootstrap: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce("orders", str(number).encode())
+    assert producer.flush(30) == 0
+
+
+def consume(bootstrap: str, count: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    values: list[int] = []
+    while len(values) < count:
+        for message in consumer.consume(100, 30):
+            assert message.error() is None, message.error()
+            values.append(int(message.value() or b""))
+    consumer.close()
+    return values
+
+
+def test_without_any_setting(tmp_path: Path) -> None:
+    """All roles, the fixed addresses, data below the working directory; SIGTERM drains and ends with 0."""
+    for port in (9092, 9080):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                pytest.skip(f"port {port} is taken on this machine")
+    server = subprocess.Popen([BMQ, "serve"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith("ready kafka=127.0.0.1:9092 http=http://127.0.0.1:9080"), line
+        produce("127.0.0.1:9092", 10)
+        assert consume("127.0.0.1:9092", 10) == list(range(10))
+        assert (tmp_path / "bmq-data" / "meta.db").exists()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(TIMEOUT_S) == 0
+        assert server.stdout.read() == "", "one line, no more"
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_data_survives_a_polite_restart(tmp_path: Path) -> None:
+    with BmqServer((tmp_path / "root").as_uri(), folder=tmp_path) as server:
+        produce(server.bootstrap, 100)
+        assert consume(server.bootstrap, 50)[:50] == list(range(50))
+        server.stop()
+        server.start()
+        produce(server.bootstrap, 1)
+        topics = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=30).topics
+        assert "orders" in topics
+
+
+def test_http(tmp_path: Path) -> None:
+    """Ready, metrics in Prometheus' form, and the JSON API with what was produced."""
+    with BmqServer((tmp_path / "root").as_uri(), folder=tmp_path) as server:
+        produce(server.bootstrap, 100)
+        assert len(consume(server.bootstrap, 100)) == 100
+        for path in ("/healthz", "/readyz"):
+            with urllib.request.urlopen(server.http + path, timeout=10) as answer:
+                assert answer.status == 200
+        with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+        assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="orders"} 100.0' in metrics
+        cluster = get(f"{server.http}/api/v1/cluster")
+        assert cluster["brokers"][0]["port"] == server.port
+        assert cluster["partitions_by_state"]["WRITE"] == cluster["partitions"]
+        topic = get(f"{server.http}/api/v1/topics/orders")
+        assert sum(each["high_watermark"] for each in topic["partitions"]) == 100
+        group = get(f"{server.http}/api/v1/groups/g")
+        assert sum(each["offset"] for each in group["offsets"]) == 100
+        with pytest.raises(urllib.error.HTTPError) as missing:
+            get(f"{server.http}/api/v1/topics/none")
+        with missing.value as answer:
+            assert answer.code == 404
+
+
+def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    root, meta = (tmp_path / "root").as_uri(), f"sqlite:///{tmp_path / 'meta.db'}"
+    with BmqServer(root, meta, folder=tmp_path):
+        ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
+        second = run(
+            "--root", root, "--meta", meta, "--listen", ports[0], "--http", ports[1], "--internal", ports[2],
+            folder=tmp_path,
+        )  # fmt: skip
+    assert second.returncode == 1
+    assert "meta.db" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_an_address_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        http = f"127.0.0.1:{free_ports(1)[0]}"
+        for arguments, flag in (
+            (("--listen", address, "--http", http), "--listen"),
+            (("--listen", "127.0.0.1:0", "--http", address), "--http"),
+        ):
+            refused = run(*arguments, folder=tmp_path)
+            assert refused.returncode == 1
+            assert address in refused.stderr
+            assert flag in refused.stderr
+            assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--meta", "etcd://127.0.0.1:2379"), "etcd:// needs the cluster part"),
+        (("--meta", "redis://x"), "names no key-value store"),
+        (("--root", "s3://bucket"), "no root that this program knows"),
+        (("--root", "webhdfs://127.0.0.1:1/bmq"), "give the same cluster's hdfs:// address"),
+        (("--root", Path(__file__).as_uri()), "is a file; a root is a folder"),
+        (("--root", "hdfs://127.0.0.1:1/bmq"), "does not answer"),
+        (("--advertise", "0.0.0.0:9092"), "clients cannot connect"),
+        (("--roles", "proxy"), "one process"),
+        (("--config", "missing.toml"), "missing.toml"),
+    ],
+)
+def test_what_cannot_be_served_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    refused = run(*arguments, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", folder=tmp_path)
+    assert refused.returncode in (1, 2)
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_root_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    root = (tmp_path / "root").as_uri()
+    with BmqServer(root, folder=tmp_path / "a"):
+        pass
+    other = run(
+        "--root", root, "--meta", f"sqlite:///{tmp_path / 'b.db'}", "--listen", "127.0.0.1:0", "--http",
+        "127.0.0.1:0", folder=tmp_path,
+    )  # fmt: skip
+    assert other.returncode == 1
+    assert "belongs to cluster" in other.stderr

@@ -1,0 +1,114 @@
+"""A `bmq serve` of this checkout as a process of its own: start it, kill it, restart it on its ports, stop it."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.services.processes import ServiceProcess, free_ports, wait_for
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+READY = b"ready"  # what the line on standard output begins with, once clients may connect
+
+
+class BmqServer:
+    """One `bmq serve`. `root` and `meta` are its URLs; `environment` holds settings, such as `BMQ_NUM_PARTITIONS`.
+
+    Without `meta` it is a SQLite file in `folder`, a new temporary one by default, where its log lies too; `remove`
+    ends both.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        meta: str | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+        folder: Path | None = None,
+    ) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-serve-"))
+        self.port, self.http_port, self.internal_port = free_ports(3)
+        command = [
+            str(Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{HOST}:{self.port}",
+            "--http", f"{HOST}:{self.http_port}", "--internal", f"{HOST}:{self.internal_port}",
+            "--root", root, "--meta", meta or f"sqlite:///{self.folder / 'meta.db'}", *arguments,
+        ]  # fmt: skip
+        self.process = ServiceProcess("bmq", command, log=self.log, environment=environment)
+
+    def __repr__(self) -> str:
+        return f"BmqServer({self.bootstrap}, {self.process})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """Address of health and metrics."""
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def log(self) -> Path:
+        """Standard output and error of all its lives."""
+        return self.folder / "bmq.log"
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.process.cpu_seconds
+
+    @property
+    def rss_bytes(self) -> int:
+        return self.process.rss_bytes
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait for its line that it is ready."""
+        before = self.log.stat().st_size if self.log.exists() else 0
+        self.process.start()
+        if wait:
+            wait_for(
+                lambda: self._is_ready(before), f"ready line of {self!r}", timeout_s=START_TIMEOUT_S, interval_s=0.01
+            )
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it on the same ports and data."""
+        self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        """SIGTERM; it must drain and end with code 0."""
+        code = self.process.terminate(timeout_s=STOP_TIMEOUT_S)
+        assert code == 0, f"bmq serve ended with code {code} after SIGTERM; its log is {self.log}"
+
+    def remove(self, *, keep_log: bool) -> None:
+        """Kill it if it runs, and remove its folder; that of a failed test stays, data and log."""
+        self.kill()
+        if not keep_log:
+            shutil.rmtree(self.folder)
+        elif self.log.exists():
+            print(f"log of bmq serve kept: {self.log}", flush=True)
+
+    def _is_ready(self, start: int) -> bool:
+        self.process.require_running()
+        with self.log.open("rb") as log:
+            log.seek(start)
+            return any(line.startswith(READY) for line in log)

@@ -1,0 +1,539 @@
+"""Clients of the simulated servers: producers, readers, group members, an administrator.
+
+Each does what a careful real client does: retries what is retriable, resends in order, believes what it is told, and
+writes down in ``Told`` what that was.  An answer that no client should get is written to ``Told.errors``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+from bmq.core.errors import ErrorCode
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch, Record, build_batch, split_batches
+from tests.simulation.kafka_world import Client, KafkaWorld
+from tests.simulation.network import Disconnected
+
+BYTES_MAX = 1 << 20
+
+
+class Refused(Exception):
+    """An answer with an error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ErrorCode(code).name)
+        self.code = ErrorCode(code)
+
+
+def check(code: int) -> None:
+    if code:
+        raise Refused(code)
+
+
+async def pause(world: KafkaWorld, longest_s: float = 0.3) -> None:
+    await asyncio.sleep(world.rng.uniform(0.01, longest_s))
+
+
+# ------------------------------------------------------------------------------------------------------- producing
+
+
+def _produce_request(topic: str, partition: int, data: bytes, acks: int) -> Any:
+    Topic = ProduceRequest.TopicProduceData
+    part = Topic.PartitionProduceData(index=partition, records=data)
+    return ProduceRequest(
+        transactional_id=None, acks=acks, timeout_ms=20_000, topic_data=[Topic(name=topic, partition_data=[part])]
+    )
+
+
+async def produce(world: KafkaWorld, name: str, topic: str, partition: int, count: int, *, window: int = 5) -> None:
+    """An idempotent producer with ``window`` requests in flight, which resends all that is open, in order."""
+    client, rng, version = Client(world), world.rng, world.rng.choice((3, 7, 9, 12))
+    producer_id, first = -1, 0
+    while first < count and not world.is_over:
+        try:
+            if producer_id < 0:
+                answer = await client.call(
+                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), InitProducerIdResponse, 2
+                )
+                check(answer.error_code)
+                producer_id = answer.producer_id
+            numbers = range(first, min(first + rng.randint(1, window), count))
+            calls = []
+            for number in numbers:
+                value = f"{name}:{number}".encode()
+                padding = b"." * rng.choice((5, 40, 200, 900))
+                batch = build_batch(
+                    [Record(key=padding, value=value)],
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=number,
+                )
+                request = _produce_request(topic, partition, bytes(batch), -1)
+                calls.append(client.call(request, ProduceResponse, version))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            for number, outcome in zip(numbers, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                part = outcome.responses[0].partition_responses[0]
+                if part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and number > numbers[0]:
+                    raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # an earlier one of this window was refused
+                check(part.error_code)
+                _acked(world, topic, partition, part.base_offset, f"{name}:{number}".encode())
+                first = number + 1
+            await pause(world)
+        except Disconnected:
+            await pause(world)
+        except Refused as refused:
+            if not refused.code.is_retriable:
+                world.told.errors.append(f"producer {name} at {first}: {refused}")
+                return
+            await pause(world)
+    client.close()
+
+
+def _acked(world: KafkaWorld, topic: str, partition: int, offset: int, value: bytes) -> None:
+    known = world.told.acked[topic, partition].setdefault(offset, value)
+    if known != value:
+        world.told.errors.append(f"{topic}-{partition}: offset {offset} was answered for {known!r} and {value!r}")
+
+
+async def produce_plain(world: KafkaWorld, name: str, topic: str, partition: int, count: int) -> None:
+    """A producer without idempotence, one request at a time; what is unknown is not sent again."""
+    client, version = Client(world), world.rng.choice((3, 8, 9))
+    for number in range(count):
+        if world.is_over:
+            break
+        value = f"{name}:{number}".encode()
+        acks = world.rng.choice((-1, -1, 1, 0))
+        try:
+            request = _produce_request(topic, partition, bytes(build_batch([Record(value=value)])), acks)
+            answer = await client.call(request, ProduceResponse, version)
+            if answer is not None:
+                part = answer.responses[0].partition_responses[0]
+                if part.error_code and not ErrorCode(part.error_code).is_retriable:
+                    world.told.errors.append(f"producer {name}: {ErrorCode(part.error_code).name}")
+                elif not part.error_code and acks == -1:
+                    _acked(world, topic, partition, part.base_offset, value)
+        except Disconnected:
+            pass  # it may stand in the log or not: nobody was told
+        await pause(world)
+    client.close()
+
+
+# --------------------------------------------------------------------------------------------------------- reading
+
+
+class Fetcher:
+    """Fetches with an incremental session, or without one, as the version and the luck of the draw have it."""
+
+    def __init__(self, world: KafkaWorld, client: Client, topic: str) -> None:
+        self.world = world
+        self.client = client
+        self.topic = topic
+        self.version = world.rng.choice((4, 6, 7, 10, 11, 12, 13, 16))
+        self.has_session = self.version >= 7 and world.rng.random() < 0.7
+        self.topic_id: Any = None
+        self.offsets: dict[int, int] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._session, self._epoch = 0, 0 if self.has_session else -1
+        self._told: dict[int, int] = {}
+
+    async def poll(self) -> dict[int, list[Record]]:
+        """Records by partition, from the offsets on, which move past them.  Disconnected, Refused."""
+        if self.version >= 13 and self.topic_id is None:
+            self.topic_id = await topic_id(self.client, self.topic)
+        changed = {p: o for p, o in self.offsets.items() if self._told.get(p) != o}
+        gone = [p for p in self._told if p not in self.offsets]
+        Topic = FetchRequest.FetchTopic
+        listed = [
+            Topic.FetchPartition(partition=p, fetch_offset=o, partition_max_bytes=self.world.rng.choice((50, 4000)))
+            for p, o in changed.items()
+        ]
+        names = {"topic": self.topic} if self.version < 13 else {"topic_id": self.topic_id}
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=self.world.rng.choice((0, 50, 500)),
+            min_bytes=self.world.rng.choice((1, 1, 500)),
+            max_bytes=self.world.rng.choice((100, 10_000, BYTES_MAX)),
+            isolation_level=self.world.rng.choice((0, 1)),
+            session_id=self._session,
+            session_epoch=self._epoch,
+            topics=[Topic(**names, partitions=listed)] if listed else [],
+            forgotten_topics_data=[FetchRequest.ForgottenTopic(**names, partitions=gone)] if gone else [],
+        )
+        try:
+            answer = await self.client.call(request, FetchResponse, self.version)
+            check(answer.error_code)
+        except (Disconnected, Refused):
+            self._reset()
+            raise
+        if self.has_session:
+            self._session = answer.session_id
+            self._epoch = self._epoch + 1 if answer.session_id else 0
+            self._told = dict(self.offsets) if answer.session_id else {}
+        return self._records(answer)
+
+    def _records(self, answer: Any) -> dict[int, list[Record]]:
+        found: dict[int, list[Any]] = {}
+        refused: Refused | None = None
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if part.error_code:
+                    refused = Refused(part.error_code)
+                    self._told.pop(part.partition_index, None)
+                    continue
+                if part.partition_index not in self.offsets:
+                    continue
+                records = self._decode(part.partition_index, part.records or b"")
+                if records:
+                    found[part.partition_index] = records
+                    self.offsets[part.partition_index] = records[-1].offset + 1
+        if refused is not None and not found:
+            raise refused
+        return found
+
+    def _decode(self, partition: int, data: bytes) -> list[Any]:
+        told, start = self.world.told, self.offsets[partition]
+        records: list[Any] = []
+        for view in split_batches(memoryview(bytes(data))):
+            batch = Batch(view)
+            if not batch.has_valid_crc:
+                told.errors.append(f"a fetched batch with a bad CRC: {batch!r}")
+            records += [each for each in read_records(batch, bytes_max=BYTES_MAX) if each.offset >= start]
+        expected = start
+        for record in records:
+            if record.offset != expected:
+                told.errors.append(f"{self.topic}-{partition}: offset {record.offset} where {expected} should stand")
+            expected = record.offset + 1
+            known = told.seen[self.topic, partition].setdefault(record.offset, record.value)
+            if known != record.value:
+                told.errors.append(f"{self.topic}-{partition}: offset {record.offset} changed after it was visible")
+        return records
+
+
+async def topic_id(client: Client, topic: str) -> Any:
+    wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+    answer = await client.call(MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), MetadataResponse, 12)
+    check(answer.topics[0].error_code)
+    return answer.topics[0].topic_id
+
+
+async def observe(world: KafkaWorld, topic: str, partitions: int) -> None:
+    """A reader without a group, from the beginning on."""
+    client = Client(world)
+    fetcher = Fetcher(world, client, topic)
+    fetcher.offsets = dict.fromkeys(range(partitions), 0)
+    while not world.is_over:
+        try:
+            await fetcher.poll()
+            await pause(world)
+        except Disconnected:
+            await pause(world)
+        except Refused as refused:
+            if not refused.code.is_retriable:
+                world.told.errors.append(f"reader of {topic}: {refused}")
+                return
+            await pause(world)
+    client.close()
+
+
+async def end_offset(client: Client, topic: str, partition: int) -> int:
+    Topic = ListOffsetsRequest.ListOffsetsTopic
+    part = Topic.ListOffsetsPartition(partition_index=partition, timestamp=-1)
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name=topic, partitions=[part])])
+    answer = await client.call(request, ListOffsetsResponse, 5)
+    found = answer.topics[0].partitions[0]
+    check(found.error_code)
+    return int(found.offset)
+
+
+async def read_all(world: KafkaWorld, topic: str, partition: int) -> dict[int, bytes]:
+    """The whole partition through the last server: value by offset."""
+    client = Client(world)
+    values: dict[int, bytes] = {}
+    fetcher = Fetcher(world, client, topic)
+    fetcher.offsets = {partition: 0}
+    end: int | None = None
+    for _ in range(10_000):
+        try:
+            if end is None:
+                end = await end_offset(client, topic, partition)
+            if fetcher.offsets[partition] >= end:
+                return values
+            for record in (await fetcher.poll()).get(partition, []):
+                values[record.offset] = record.value  # type: ignore[assignment, attr-defined]
+        except Disconnected:
+            await pause(world)
+        except Refused as refused:
+            if not refused.code.is_retriable:
+                raise
+            await pause(world)
+    raise AssertionError(f"{topic}-{partition} cannot be read to its end {end}: {fetcher.offsets}")
+
+
+# ---------------------------------------------------------------------------------------------------------- groups
+
+_AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def subscription(topic: str) -> bytes:
+    name = topic.encode()
+    return struct.pack(">hih", 0, 1, len(name)) + name + struct.pack(">i", -1)
+
+
+def assignment(topic: str, partitions: list[int]) -> bytes:
+    name = topic.encode()
+    body = struct.pack(">hih", 0, 1, len(name)) + name
+    return body + struct.pack(f">i{len(partitions)}i", len(partitions), *partitions) + struct.pack(">i", -1)
+
+
+def assigned(data: bytes, topic: str) -> list[int]:
+    if not data:
+        return []
+    (count,) = struct.unpack_from(">i", data, 8 + len(topic))
+    return list(struct.unpack_from(f">{count}i", data, 12 + len(topic)))
+
+
+@dataclass
+class Member:
+    """One group member: joins, is given partitions, reads, commits what it has processed, and goes on."""
+
+    world: KafkaWorld
+    group: str
+    topic: str
+    partitions: int
+    leaves_after: int = 1 << 30
+    """Rounds of work before it leaves the group for good."""
+    instance: str | None = None
+    member_id: str = ""
+    generation: int = -1
+    client: Client = field(init=False)
+    rng: Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = Client(self.world)
+        self.rng = self.world.rng
+
+    async def run(self) -> None:
+        rounds = 0
+        while not self.world.is_over and rounds < self.leaves_after:
+            try:
+                await self._find()
+                mine = await self._join()
+                fetcher = Fetcher(self.world, self.client, self.topic)
+                fetcher.offsets = await self._positions(mine)
+                while not self.world.is_over and rounds < self.leaves_after:
+                    rounds += 1
+                    await self._work(fetcher)
+            except Disconnected:
+                await pause(self.world)
+            except Refused as refused:
+                if refused.code is ErrorCode.UNKNOWN_MEMBER_ID:
+                    self.member_id = ""
+                if not refused.code.is_retriable and refused.code not in _AGAIN:
+                    self.world.told.errors.append(f"member of {self.group}: {refused}")
+                    return
+                await pause(self.world)
+        await self._leave()
+        self.client.close()
+
+    async def _find(self) -> None:
+        answer = await self.client.call(FindCoordinatorRequest(key=self.group, key_type=0), FindCoordinatorResponse, 3)
+        check(answer.error_code)
+
+    async def _join(self) -> list[int]:
+        Protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        while True:
+            request = JoinGroupRequest(
+                group_id=self.group,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=20_000,
+                member_id=self.member_id,
+                group_instance_id=self.instance,
+                protocol_type="consumer",
+                protocols=[Protocol(name="range", metadata=subscription(self.topic))],
+            )
+            answer = await self.client.call(request, JoinGroupResponse, 5, timeout_s=60)
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = answer.member_id
+                continue
+            check(answer.error_code)
+            break
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        return await self._sync([m.member_id for m in answer.members] if answer.leader == self.member_id else [])
+
+    async def _sync(self, members: list[str]) -> list[int]:
+        Assignment = SyncGroupRequest.SyncGroupRequestAssignment
+        shares = [
+            Assignment(
+                member_id=member,
+                assignment=assignment(self.topic, list(range(at, self.partitions, len(members)))),
+            )
+            for at, member in enumerate(sorted(members))
+        ]
+        request = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            assignments=shares,
+        )
+        answer = await self.client.call(request, SyncGroupResponse, 3, timeout_s=60)
+        check(answer.error_code)
+        mine = assigned(bytes(answer.assignment), self.topic)
+        for partition in mine:
+            key = (self.group, self.generation, self.topic, partition)
+            owner = self.world.told.owned.setdefault(key, self.member_id)
+            if owner != self.member_id:
+                self.world.told.errors.append(f"{key} was given to {owner} and to {self.member_id}")
+        return mine
+
+    async def _positions(self, mine: list[int]) -> dict[int, int]:
+        if not mine:
+            return {}
+        Topic = OffsetFetchRequest.OffsetFetchRequestTopic
+        request = OffsetFetchRequest(
+            group_id=self.group, topics=[Topic(name=self.topic, partition_indexes=mine)], require_stable=True
+        )
+        answer = await self.client.call(request, OffsetFetchResponse, 7)
+        check(answer.error_code)
+        positions = {}
+        for part in answer.topics[0].partitions:
+            check(part.error_code)
+            told = self.world.told.committed.get((self.group, self.topic, part.partition_index), -1)
+            if part.committed_offset < told:
+                self.world.told.errors.append(
+                    f"group {self.group}: {told} was committed in {self.topic}-{part.partition_index},"
+                    f" then {part.committed_offset} fetched"
+                )
+            positions[part.partition_index] = max(part.committed_offset, 0)
+        return positions
+
+    async def _work(self, fetcher: Fetcher) -> None:
+        """One round: read, process, commit, heartbeat."""
+        if fetcher.offsets:
+            for partition, records in (await fetcher.poll()).items():
+                key = (self.group, self.topic, partition)
+                self.world.told.processed[key].update(record.offset for record in records)  # type: ignore[attr-defined]
+            if self.rng.random() < 0.7:
+                await self._commit(dict(fetcher.offsets))
+        await pause(self.world, 1.0)
+        answer = await self.client.call(
+            HeartbeatRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance,
+            ),
+            HeartbeatResponse,
+            3,
+        )
+        check(answer.error_code)
+
+    async def _commit(self, offsets: dict[int, int]) -> None:
+        Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        parts = [
+            Topic.OffsetCommitRequestPartition(partition_index=p, committed_offset=o, committed_metadata="")
+            for p, o in offsets.items()
+        ]
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            topics=[Topic(name=self.topic, partitions=parts)],
+        )
+        answer = await self.client.call(request, OffsetCommitResponse, 7)
+        for part in answer.topics[0].partitions:
+            check(part.error_code)
+            key = (self.group, self.topic, part.partition_index)
+            committed = offsets[part.partition_index]
+            self.world.told.committed[key] = max(committed, self.world.told.committed.get(key, -1))
+
+    async def _leave(self) -> None:
+        try:
+            await self.client.call(
+                LeaveGroupRequest(group_id=self.group, member_id=self.member_id), LeaveGroupResponse, 2
+            )
+        except Disconnected:
+            return  # the session runs out
+
+
+# --------------------------------------------------------------------------------------------------- administration
+
+
+async def create_topic(world: KafkaWorld, name: str, partitions: int) -> None:
+    """Until the server says that it is there."""
+    client = Client(world)
+    Topic = CreateTopicsRequest.CreatableTopic
+    while not world.is_over:
+        try:
+            request = CreateTopicsRequest(
+                topics=[Topic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])],
+                timeout_ms=20_000,
+            )
+            answer = await client.call(request, CreateTopicsResponse, 4)
+            code = answer.topics[0].error_code
+            if code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+                check(code)
+            return
+        except (Disconnected, Refused):
+            await pause(world)
+
+
+async def create_and_delete(world: KafkaWorld, name: str) -> None:
+    """An administrator who makes a topic, writes to it, and deletes it, again and again."""
+    client, rounds = Client(world), 0
+    while not world.is_over:
+        await create_topic(world, name, 1)
+        await produce_plain(world, f"{name}{rounds}", name, 0, 2)
+        world.told.acked.pop((name, 0), None)  # the topic's data goes with it
+        rounds += 1
+        try:
+            answer = await client.call(
+                DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), DeleteTopicsResponse, 3
+            )
+            code = ErrorCode(answer.responses[0].error_code)
+            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) and not code.is_retriable:
+                world.told.errors.append(f"deleting {name}: {code.name}")
+        except Disconnected:
+            pass  # done or not: the next round finds out
+        await pause(world, 3.0)

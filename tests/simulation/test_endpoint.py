@@ -1,0 +1,148 @@
+"""Random histories of whole servers: clients speak Kafka, servers crash and are started again, storage and store fail.
+
+``BMQ_SIM_SEEDS`` says how many; ``BMQ_SIM_SEED`` replays the one that a failure printed.  What must hold:
+
+* an acknowledged record stands at the offset that was answered, once, in its producer's order;
+* what a reader saw stays; offsets are dense; nothing is refused for ever;
+* a committed offset is never taken back; a generation gives a partition to one member; below a committed offset every
+  record was processed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random
+
+import pytest
+
+from tests.simulation.kafka_clients import (
+    Member,
+    create_and_delete,
+    create_topic,
+    observe,
+    produce,
+    produce_plain,
+    read_all,
+)
+from tests.simulation.kafka_world import KafkaWorld
+from tests.simulation.loop import run
+from tests.simulation.test_partition import storage_faults, store_faults
+
+SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "40")) // 4 or 1
+ONE = os.environ.get("BMQ_SIM_SEED")
+BLOCKS = 10
+TOPIC = "orders"
+PARTITIONS = 2
+
+
+async def history(seed: int, *, is_calm: bool = False) -> int:
+    """One history; how many records were acknowledged."""
+    rng = Random(seed)
+    world = KafkaWorld(seed) if is_calm else KafkaWorld(seed, faults=storage_faults(rng), kv_faults=store_faults(rng))
+    world.start()
+    await create_topic(world, TOPIC, PARTITIONS)
+    members = [
+        Member(world, "g", TOPIC, PARTITIONS),
+        Member(world, "g", TOPIC, PARTITIONS, leaves_after=rng.randint(1, 10)),
+        Member(world, "g", TOPIC, PARTITIONS, instance="static-1"),
+    ]
+    work = [
+        produce(world, "a", TOPIC, 0, rng.randint(10, 60)),
+        produce(world, "b", TOPIC, 1, rng.randint(10, 60), window=2),
+        produce(world, "c", TOPIC, 0, rng.randint(10, 40)),
+        produce_plain(world, "d", TOPIC, 1, rng.randint(5, 30)),
+        observe(world, TOPIC, PARTITIONS),
+        *(member.run() for member in members[: rng.randint(1, 3)]),
+    ]
+    if rng.random() < 0.4:
+        work.append(create_and_delete(world, "scratch"))
+    clients = [asyncio.create_task(each) for each in work]
+    for _ in range(0 if is_calm else rng.randint(1, 5)):
+        await asyncio.sleep(rng.choice((0.05, 0.5, 2.0, 8.0)) * rng.random())
+        await disturb(world, rng)
+    await asyncio.sleep(rng.uniform(5.0, 20.0))
+    await verdict(world)
+    for client in clients:
+        client.cancel()
+    for outcome in await asyncio.gather(*clients, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+    return sum(map(len, world.told.acked.values()))
+
+
+async def disturb(world: KafkaWorld, rng: Random) -> None:
+    """One misfortune."""
+    nodes = list(world.storage.datanodes)
+    match rng.randrange(7):
+        case 0 | 1 | 2:
+            world.server.crash()
+            await asyncio.sleep(rng.choice((0.0, 0.1, 2.0)))
+            world.start()
+        case 3:
+            if world.server.is_ready:
+                await world.server.stop()
+            else:
+                world.server.crash()
+            world.start()
+        case 4:
+            world.storage.kill_datanode(rng.choice(nodes))
+        case 5:
+            world.storage.restart_namenode(rng.uniform(0.1, 5.0), safe_mode_s=rng.uniform(0.0, 3.0))
+        case _:
+            for link in list(world.server.links):
+                if rng.random() < 0.5:
+                    link.close()
+
+
+async def verdict(world: KafkaWorld) -> None:
+    """End the faults, read everything back, and hold it against what clients were told."""
+    await world.settle()
+    told = world.told
+    assert not told.errors, told.errors
+    for partition in range(PARTITIONS):
+        values = await read_all(world, TOPIC, partition)
+        assert sorted(values) == list(range(len(values))), f"offsets of {TOPIC}-{partition} have gaps"
+        for offset, value in told.acked[TOPIC, partition].items():
+            assert values.get(offset) == value, (
+                f"acknowledged {value!r} at {partition}/{offset}: {values.get(offset)!r}"
+            )
+        for offset, value in told.seen[TOPIC, partition].items():
+            assert values.get(offset) == value, f"{value!r} was seen at {partition}/{offset}: {values.get(offset)!r}"
+        for name in ("a", "b", "c"):
+            own = [int(v.partition(b":")[2]) for _, v in sorted(values.items()) if v.startswith(f"{name}:".encode())]
+            assert own == sorted(set(own)), f"{name}: doubled or out of order: {own}"
+    for (group, topic, partition), committed in told.committed.items():
+        missed = set(range(committed)) - told.processed[group, topic, partition]
+        assert not missed, f"{group} never processed {sorted(missed)[:5]} of {topic}-{partition}, {committed} committed"
+    checker = Member(world, "g", TOPIC, PARTITIONS)
+    await checker._find()
+    await checker._positions(list(range(PARTITIONS)))
+    assert not told.errors, told.errors
+
+
+def play(seed: int) -> int:
+    try:
+        return run(history(seed), seed, limit_s=7200)
+    except BaseException as error:
+        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_endpoint.py")
+        raise
+
+
+@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+def test_histories(block: int) -> None:
+    if ONE:
+        play(int(ONE))
+        return
+    acked = sum(play(seed) for seed in range(block, SEEDS, BLOCKS))
+    assert acked > 0 or block >= SEEDS, "the histories did nothing"
+
+
+def test_calm() -> None:
+    """Without faults every producer is done and everything is read."""
+    assert run(history(1, is_calm=True), 1) > 30
+
+
+def test_a_seed_is_one_history() -> None:
+    """The same faults at the same moments, or a failure's seed would be worth nothing."""
+    assert [play(seed) for seed in (3, 4)] == [play(seed) for seed in (3, 4)]
