@@ -1,0 +1,60 @@
+"""Kafka's own performance tools, and what they print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tests.services.kafka_tools import run_tool
+
+CLIENT_JAVA = ("-XX:+UseG1GC", "-Xshare:auto")
+HEAP_MB = 512
+TIMEOUT_S = 300.0
+PRODUCER = {"acks": "all", "batch.size": "65536", "linger.ms": "5", "buffer.memory": "67108864"}
+"""For throughput: Kafka's documentation names batch.size and linger.ms as what to raise first."""
+PRODUCER_PROMPT = {"acks": "all", "linger.ms": "0"}
+"""For latency."""
+_PRODUCED = re.compile(
+    r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\),"
+    r" ([\d.]+) ms avg latency, ([\d.]+) ms max latency,"
+    r" (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th, (\d+) ms 99.9th"
+)
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    *,
+    count: int,
+    record_bytes: int,
+    properties: Mapping[str, str],
+    warm_count: int = 0,
+    records_s: int = -1,
+) -> dict[str, float]:
+    """``kafka-producer-perf-test``: records/s, MB/s (2^20) and latencies in ms, after ``warm_count`` records."""
+    settings = [f"{name}={value}" for name, value in {"bootstrap.servers": bootstrap, **properties}.items()]
+    output = run_tool(
+        "ProducerPerformance", "--topic", topic, "--num-records", str(count + warm_count), "--record-size",
+        str(record_bytes), "--throughput", str(records_s), "--warmup-records", str(warm_count),
+        "--reporting-interval", "60000", "--command-property", *settings,
+        timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA,
+    )  # fmt: skip
+    found = _PRODUCED.findall(output.stdout)
+    if not found:
+        raise ValueError(f"no summary in: {output.stdout}\n{output.stderr}")
+    names = ("records", "records_s", "mb_s", "mean_ms", "max_ms", "p50_ms", "p95_ms", "p99_ms", "p99.9_ms")
+    return dict(zip(names, map(float, found[-1]), strict=True))
+
+
+def consume(bootstrap: str, topic: str, *, count: int) -> dict[str, float]:
+    """``kafka-consumer-perf-test``: records/s and MB/s while fetching, without the time to join the group."""
+    output = run_tool(
+        "ConsumerPerformance", "--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(count),
+        "--hide-header", "--timeout", "60000",
+        timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA,
+    )  # fmt: skip
+    # start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s
+    fields = [field.strip() for field in output.lines[-1].split(",")]
+    if len(fields) < 10 or int(fields[4]) < count:
+        raise ValueError(f"consumed less than {count}: {output.stdout}\n{output.stderr}")
+    return {"records": float(fields[4]), "mb_s": float(fields[8]), "records_s": float(fields[9])}
