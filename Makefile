@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help setup lint unit test it soak bench hdfs-jars hdfs-up hdfs-down proto docs-tables clean
+.PHONY: help setup demo lint unit test it soak bench hdfs-jars clients hdfs-up hdfs-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
+	@echo "make demo       real flight records through a real client, while the server is killed and restarted"
 	@echo "make lint       ruff, mypy strict, import-linter"
 	@echo "make unit       unit tests: seconds, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
@@ -21,10 +22,13 @@ help:
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 setup: $(BIN)/.ready
+
+demo: setup
+	$(BIN)/python -m demo
 
 lint: setup
 	$(BIN)/ruff check .
@@ -33,24 +37,31 @@ lint: setup
 	PYTHONPATH=.links $(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest -q tests/unit tests/scenarios
 
 hdfs-jars: setup
 	$(BIN)/python -m tests.services.hdfs jars
 
-test: setup hdfs-jars
-	BMQ_SIM_SEEDS=2000 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/simulation
-	$(BIN)/pytest -q -m "hdfs and not soak and smoke" tests/integration
+clients: setup
+	$(BIN)/python -m tests.services.kafka jars
+	$(BIN)/python -m tests.services.clients
 
-it: setup hdfs-jars
+test: setup hdfs-jars
+	BMQ_SIM_SEEDS=2000 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/scenarios tests/simulation tests/fuzz
+	$(BIN)/pytest -q -m "smoke and not soak" tests/integration
+
+it: setup hdfs-jars clients
 	$(BIN)/pytest -q -m "not soak" tests/integration
+	BMQ_CLIENT_TARGET=bmq-hdfs $(BIN)/pytest -q -m clients tests/integration/clients
 
 soak: setup hdfs-jars
 	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
+	BMQ_SOAK=1 $(BIN)/pytest -q -n $(JOBS) tests/unit/core/wire tests/fuzz
 	BMQ_SOAK=1 $(BIN)/pytest -q tests/integration
 
-bench: setup hdfs-jars
+bench: setup hdfs-jars clients
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.against
 
 hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up
