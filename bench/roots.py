@@ -53,7 +53,9 @@ class Site:
         try:
             broker = Broker(fs, self.kv, incarnation=incarnation, config=config)
             settings = broker.config
-            broker.shared.scheduler = CountingScheduler(settings.flushes_total, settings.flushes_per_partition)
+            broker.shared.scheduler = CountingScheduler(
+                settings.flushes_total, settings.flushes_per_partition, settings.gather_bytes
+            )
             await broker.start()
             try:
                 yield broker

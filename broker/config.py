@@ -62,6 +62,8 @@ class BrokerConfig:
     flushes_total: int = 64
     """Flushes in flight over all pipelines.  Past it partitions take turns and gather more per flush: this is the
     widening tick that many active partitions need, without a timer."""
+    gather_bytes: int = 256 << 10
+    """While a flush of a partition is in flight, its next one waits for so many bytes: a datanode pays per packet."""
     flush_bytes: int = 1 << 20
     """Bytes of one flush at most."""
     retry_ms: int = 100

@@ -67,7 +67,9 @@ class Broker:
             config=self.config,
             journal=self.journal,
             journals=JournalCache(fs),
-            scheduler=FlushScheduler(self.config.flushes_total, self.config.flushes_per_partition),
+            scheduler=FlushScheduler(
+                self.config.flushes_total, self.config.flushes_per_partition, self.config.gather_bytes
+            ),
             alarms=Alarms(lambda: int(clock.monotonic() * 1000)),
             health=NodeHealth(),
             budget=Budget(self.config.buffer_bytes_total),

@@ -1,8 +1,10 @@
 """Turns: which partition may flush now, and who wants to be woken when.
 
-Group commit without a timer.  A lone writer is flushed in the loop turn in which it appends.  With many active
-partitions the window of flushes in flight is the limit (the datanodes' threads are): partitions wait in line, and
-what they gather meanwhile goes out in one flush.
+Group commit without a timer.  A lone writer is flushed in the loop turn in which it appends; while a flush is under
+way, the next one of its partition waits for that to land, or until enough has come together (Nagle's rule, RFC 896:
+acknowledgements come in order, so a small flush behind another gains nothing).  With many active partitions the window
+of flushes in flight is the limit (the datanodes' threads are): partitions wait in line, and what they gather meanwhile
+goes out in one flush.
 """
 
 from __future__ import annotations
@@ -26,13 +28,20 @@ class Flusher(Protocol):
     @property
     def has_unsent(self) -> bool: ...
 
+    @property
+    def unsent_bytes(self) -> int: ...
+
 
 class FlushScheduler:
-    """At most ``window`` flushes in flight, at most ``per_partition`` of one partition; first come, first served."""
+    """At most ``window`` flushes in flight, at most ``per_partition`` of one partition; first come, first served.
 
-    def __init__(self, window: int, per_partition: int) -> None:
+    A partition's second flush and later ones have ``gather_bytes`` at least.
+    """
+
+    def __init__(self, window: int, per_partition: int, gather_bytes: int = 0) -> None:
         self._window = window
         self._per_partition = per_partition
+        self._gather_bytes = gather_bytes
         self._line: deque[Flusher] = deque()
         self._is_armed = False
         self.outstanding = 0
@@ -41,6 +50,8 @@ class FlushScheduler:
         """``flusher`` has something to send."""
         if flusher.in_line or flusher.flights >= self._per_partition:
             return
+        if flusher.flights and flusher.unsent_bytes < self._gather_bytes:
+            return  # when the flight lands
         flusher.in_line = True
         self._line.append(flusher)
         self._arm()

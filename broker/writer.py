@@ -48,12 +48,13 @@ def _base_offset(base_offset: int, timestamp: int) -> int:
 class Flight:
     """One flush on its way; counted once, however it ends."""
 
-    __slots__ = ("is_over", "name", "nodes", "sent_ms")
+    __slots__ = ("is_over", "name", "nodes", "sent_ms", "size")
 
-    def __init__(self, name: SegmentName, nodes: tuple[str, ...], sent_ms: int) -> None:
+    def __init__(self, name: SegmentName, nodes: tuple[str, ...], sent_ms: int, size: int) -> None:
         self.name = name
         self.nodes = nodes
         self.sent_ms = sent_ms
+        self.size = size
         self.is_over = False
 
 
@@ -69,6 +70,7 @@ class PartitionWriter:
         self._kv_key = ownership.partition_key(shared.cluster, key)
         self._files: dict[str, Appender] = {}  # by spare path, the name a file keeps for life
         self._flights: set[Flight] = set()
+        self._flying_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
@@ -247,6 +249,10 @@ class PartitionWriter:
     def has_unsent(self) -> bool:
         return bool(self.partition.unsent) and self.partition.current is not None
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self.partition.buffered_bytes - self._flying_bytes
+
     def send(self) -> bool:
         """One flush of what is queued (the scheduler's turn)."""
         segment = self.partition.current
@@ -260,11 +266,13 @@ class PartitionWriter:
 
     def _flush(self, entry: SegmentEntry, taken: list[Pending], now_ms: int) -> None:
         appender = self._files[entry.spare]
-        flight = Flight(entry.name, appender.nodes, now_ms)
+        size = taken[-1].end_position - taken[0].start_position
+        flight = Flight(entry.name, appender.nodes, now_ms, size)
         self._flights.add(flight)
+        self._flying_bytes += size
         try:
             data = [pending.batch.data for pending in taken]
-            if len(data) > 1 and taken[-1].end_position - taken[0].start_position < len(data) * JOIN_BYTES:
+            if len(data) > 1 and size < len(data) * JOIN_BYTES:
                 data = [memoryview(b"".join(data))]
             for piece in data:
                 appender.write(piece)
@@ -299,6 +307,7 @@ class PartitionWriter:
     def _release(self, flight: Flight) -> None:
         flight.is_over = True
         self._flights.discard(flight)
+        self._flying_bytes -= flight.size
 
     def _abort_file(self, entry: SegmentEntry) -> None:
         appender = self._files.pop(entry.spare, None)

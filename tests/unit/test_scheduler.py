@@ -38,6 +38,10 @@ class Sender:
     def has_unsent(self) -> bool:
         return self.unsent > 0
 
+    @property
+    def unsent_bytes(self) -> int:
+        return 100 * self.unsent
+
 
 async def turns(count: int = 3) -> None:
     for _ in range(count):
@@ -59,6 +63,38 @@ def test_a_lone_writer_is_flushed_in_the_next_turn() -> None:
         await asyncio.sleep(0)
         assert (sent, scheduler.outstanding, sender.flights) == ([sender], 1, 1)
         assert asyncio.get_running_loop().time() == 0.0
+
+    run(main())
+
+
+def test_small_flushes_behind_another_gather() -> None:
+    """Until there is enough, or until the one under way lands: nothing is ever left behind."""
+
+    async def main() -> None:
+        sent: list[Sender] = []
+        scheduler, sender = FlushScheduler(64, 8, gather_bytes=300), Sender(0, sent, 1)
+
+        async def appends(count: int) -> int:
+            sender.unsent += count
+            scheduler.want(sender)
+            await turns()
+            return len(sent)
+
+        assert await appends(0) == 1  # alone: at once
+        assert await appends(1) == 1
+        assert await appends(1) == 1
+        assert await appends(1) == 2  # enough; what it leaves is too little again
+        assert sender.unsent == 2
+        scheduler.landed(sender)
+        await turns()
+        assert (len(sent), sender.flights) == (2, 1)
+        scheduler.landed(sender)
+        await turns()
+        assert (len(sent), sender.unsent) == (3, 1)
+        scheduler.landed(sender)
+        await turns()
+        scheduler.landed(sender)
+        assert (len(sent), sender.unsent, sender.flights, scheduler.outstanding) == (4, 0, 0, 0)
 
     run(main())
 
