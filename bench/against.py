@@ -161,8 +161,9 @@ def _time_to_first_ack(server: Server, topic: str) -> float:
     )
     producer.produce(topic, b"before", partition=0, on_delivery=delivered)
     producer.flush(30)
+    leader = server.leader(topic)
     begun = time.monotonic()
-    server.kill_and_start()
+    server.kill_and_start(leader)
     acked.clear()
     producer.produce(topic, b"after", partition=0, on_delivery=delivered)
     while not acked:

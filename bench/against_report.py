@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.perf_tools import PRODUCER, PRODUCER_PROMPT
 from bench.results import Results, Spread
-from bench.servers import KAFKA_HEAP_MB, KAFKA_PROPERTIES, PAIRS
+from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_PROPERTIES, PAIRS
 
 NOTES = Path(__file__).with_name("against_notes.md")
 """What was concluded, by hand: to be looked at again after each change of the hot path."""
@@ -33,6 +33,7 @@ def write(results: Results, out: Path) -> None:
 
 def _head(results: Results) -> str:
     tuned = ", ".join(f"`{name}={value}`" for name, value in KAFKA_PROPERTIES.items())
+    ours = ", ".join(f"`{name}={value}`" for name, value in BMQ_ENVIRONMENT.items())
     rounds = results.plan["rounds"]
     return f"""# Beside Apache Kafka
 
@@ -49,6 +50,7 @@ part of each measurement warms the client up and is not counted.
 
 Kafka runs with a heap of {KAFKA_HEAP_MB} MB and the JVM options of its own start script, default settings but for
 {tuned}; three nodes with `min.insync.replicas=2`.
+`bmq serve` runs on defaults but for {ours}.
 "All CPU" counts every server process of that side: for HDFS the NameNode and four datanodes too.
 
 {_table(("", ""), results.machine.items())}

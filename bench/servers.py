@@ -31,6 +31,7 @@ KAFKA_PROPERTIES = {
     "auto.create.topics.enable": "false",
 }
 BMQ_ENVIRONMENT = {
+    "BMQ_CACHE_BYTES": str(2 << 30),  # Kafka's cache is the machine's free memory
     "BMQ_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
     "BMQ_AUTO_CREATE_TOPICS_ENABLE": "false",
     "BMQ_LOG_LEVEL": "WARNING",
@@ -69,10 +70,15 @@ class Server:
         assert self.bmq is not None
         return self.bmq.rss_bytes
 
-    def kill_and_start(self) -> None:
+    def leader(self, topic: str) -> int:
+        """The node that leads the topic's partition 0."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+        node: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+        return node
+
+    def kill_and_start(self, node: int) -> None:
         """``kill -9`` of one node, and its start; returns at once after the start."""
         if self.kafka is not None:
-            node = self.kafka.node_ids[0]
             self.kafka.kill_node(node)
             self.kafka.start_node(node, wait=False)
         else:
