@@ -46,12 +46,22 @@ class NodeConfig:
         "", "where ownership lies: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
         flag="--meta", metavar="URL",
     )  # fmt: skip
-    node_id: int = _option(0, "this proxy's id among the cluster's", flag="--node-id", metavar="N")
+    node_id: int = _option(
+        0, "this proxy's id among the cluster's; the lowest free one when negative", flag="--node-id", metavar="N"
+    )
     zone: str = _option("", "zone (rack) of this process", flag="--zone", metavar="Z")
     cluster: str = _option("bmq", "name of the cluster: the prefix of its keys in the metadata store")
     cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, answers and held requests")
     tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches go")
     held_produce_ms: int = _option(5_000, "how long a produce waits for a partition that is moving")
+    workers: int = _option(
+        1, "processes to run, each with these roles, on ports one after another", flag="--workers", metavar="N"
+    )
+    internal_advertise: str = _option("", "address that the cluster's other processes are told; internal when empty")
+    shared_listen: str = _option(
+        "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
+    )
+    internal_credit_bytes: int = _option(4 << 20, "bytes of one partition under way from a proxy to its broker at most")
     log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
     drain_ms: int = _option(10_000, "how long SIGTERM waits for clients to leave")
 
@@ -142,14 +152,17 @@ class NodeConfig:
             raise ConfigError(f"roles: {','.join(sorted(unknown)) or 'none'}; choose from {','.join(ROLES)}")
         for name in ("listen", "http", "internal"):
             parse_address(getattr(self, name), name)
-        if self.advertise:
-            host, port = parse_address(self.advertise, "advertise")
-            if not port or host in ANY_HOST:
-                raise ConfigError(f"advertise: clients cannot connect to {self.advertise!r}; give this machine's name")
+        for name, who in (("advertise", "clients"), ("internal_advertise", "other processes")):
+            if getattr(self, name):
+                host, port = parse_address(getattr(self, name), name)
+                if not port or host in ANY_HOST:
+                    raise ConfigError(
+                        f"{name}: {who} cannot connect to {getattr(self, name)!r}; give this machine's name"
+                    )
+        if self.shared_listen:
+            parse_address(self.shared_listen, "shared_listen")
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
-        if self.node_id < 0:
-            raise ConfigError(f"node_id={self.node_id} is negative")
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{option_name(_FIELDS[name])}={getattr(self, name)} is under {least}")
@@ -170,6 +183,8 @@ _LEAST = {
     "cache_bytes": 16 << 20,
     "held_produce_ms": 0,
     "drain_ms": 0,
+    "workers": 1,
+    "internal_credit_bytes": 64 << 10,
     "socket_request_max_bytes": 1 << 10,
     "max_connections": 1,
     "max_connections_per_ip": 1,
@@ -249,7 +264,11 @@ def parse_value(option: Field[Any], value: object, where: str) -> Any:
 
 
 def load(
-    *, file: Mapping[str, object] | None = None, environment: Mapping[str, str], flags: Mapping[str, object]
+    *,
+    file: Mapping[str, object] | None = None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, object],
+    defaults: NodeConfig | None = None,
 ) -> NodeConfig:
     """The settings from all four layers; ``flags`` by field name, None for those not given.  ConfigError."""
     values: dict[str, Any] = {}
@@ -266,6 +285,6 @@ def load(
     for name, flag in flags.items():
         if flag is not None:
             values[name] = parse_value(_FIELDS[name], flag, f"--{name.replace('_', '-')}")
-    config = replace(NodeConfig(), **values)
+    config = replace(defaults or NodeConfig(), **values)
     config.validate()
     return config

@@ -1,6 +1,7 @@
-"""The Kafka port: accepts client connections, within limits, and closes those that must go.
+"""A listening port: accepts connections, within limits, and closes those that must go.
 
-``core.net_connection`` is one connection, ``core.frames`` its bytes, ``core.net_budget`` what all of them may hold.
+``core.net_connection`` is one connection of a client, ``core.net_unordered`` one of another process of the cluster,
+``core.frames`` their bytes, ``core.net_budget`` what all of them may hold.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bmq.core.log_limit import LogLimit
 from bmq.core.metrics import Metrics
 from bmq.core.net_budget import STUCK_S, RequestBudget
 from bmq.core.net_connection import ClientConnection
+from bmq.core.net_unordered import SILENCE_S, UnorderedConnection
 
 __all__ = ["ClientConnection", "Listener"]
 
@@ -25,9 +27,13 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """One listening address and its connections.  One timer serves them all."""
+    """One listening address and its connections.  One timer serves them all.
 
-    def __init__(self, dispatch: Dispatch, config: NodeConfig, metrics: Metrics) -> None:
+    ``in_order`` False is for the cluster's own processes: their answers go out as they come, any number of them may
+    share a host, and they are closed for silence (``core.net_unordered``) instead of idleness.
+    """
+
+    def __init__(self, dispatch: Dispatch, config: NodeConfig, metrics: Metrics, *, in_order: bool = True) -> None:
         self.dispatch = dispatch
         self.config = config
         self.metrics = metrics
@@ -36,10 +42,12 @@ class Listener:
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.now = 0.0  # the loop's time at the last tick
         self.loop: asyncio.AbstractEventLoop
+        self._kind = ClientConnection if in_order else UnorderedConnection
+        self._per_host_max = config.max_connections_per_ip if in_order else config.max_connections
         self._server: asyncio.Server | None = None
         self._by_host: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._idle_s = config.connections_max_idle_ms / 1000
+        self._idle_s = config.connections_max_idle_ms / 1000 if in_order else SILENCE_S
         self._tick_s = max(0.01, min(STUCK_S / 4, self._idle_s / 16)) if self._idle_s >= 0 else STUCK_S / 4
         self._shut_seen = (0, 0.0)  # which time the budget is shut for, and since when as far as ticks saw it
         self._is_stopping = False
@@ -49,10 +57,11 @@ class Listener:
     def __repr__(self) -> str:
         return f"<Listener connections={len(self.connections)} {self.budget}>"
 
-    async def start(self, host: str, port: int) -> None:
-        """OSError when the address cannot be had.  Port 0 takes a free one."""
+    async def start(self, host: str, port: int, *, is_shared: bool = False) -> None:
+        """OSError when the address cannot be had.  Port 0 takes a free one; ``is_shared``: other processes of this
+        machine may listen there too."""
         self._server = await asyncio.get_running_loop().create_server(
-            partial(ClientConnection, self), host, port, backlog=BACKLOG
+            partial(self._kind, self), host, port, backlog=BACKLOG, reuse_port=is_shared or None
         )
 
     @property
@@ -101,8 +110,8 @@ class Listener:
             refusal = "the server is stopping"
         elif len(self.connections) >= self.config.max_connections:
             refusal = f"max.connections ({self.config.max_connections}) is reached"
-        elif of_host >= self.config.max_connections_per_ip:
-            refusal = f"max.connections.per.ip ({self.config.max_connections_per_ip}) is reached"
+        elif of_host >= self._per_host_max:
+            refusal = f"max.connections.per.ip ({self._per_host_max}) is reached"
         else:
             refusal = ""
         self.connections[connection] = None

@@ -40,7 +40,7 @@ _WRITE_MAX = 64 << 10
 _SIZE = struct.Struct(">i")
 
 
-class _Exchange:
+class Exchange:
     """A request that has begun, until its answer is sent."""
 
     __slots__ = ("answer", "bytes_held", "connection", "future")
@@ -74,7 +74,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._listener = listener
         self._frames = FrameReader(listener.shared_buffer, listener.config.socket_request_max_bytes)
         self._transport: asyncio.Transport | None = None
-        self._started: deque[_Exchange] = deque()
+        self._started: deque[Exchange] = deque()
         self._waiting: deque[memoryview] = deque()
         self._bytes_held = 0  # of complete requests that are not answered
         self._counted = self._counted_complete = 0  # what the budget knows
@@ -202,17 +202,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if isinstance(answer, Answer):
             if self._started:
-                self._started.append(_Exchange(self, 0, answer))
+                self._started.append(Exchange(self, 0, answer))
             else:
                 self._send(answer)
             return
-        exchange = _Exchange(self, len(frame) + FRAME_BYTES, None)
+        exchange = Exchange(self, len(frame) + FRAME_BYTES, None)
         self._bytes_held += exchange.bytes_held
         self._started.append(exchange)
         exchange.future = asyncio.ensure_future(answer)
         exchange.future.add_done_callback(exchange.done)
 
-    def answered(self, exchange: _Exchange, future: asyncio.Future[Answer]) -> None:
+    def answered(self, exchange: Exchange, future: asyncio.Future[Answer]) -> None:
         """The answer is ready, or there will be none."""
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if self.is_closed:
@@ -315,12 +315,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._is_gated = True
             reads = False
         if reads != self._is_reading:
-            assert self._transport is not None
-            self._is_reading = reads
-            if reads:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+            self._switch_reading(reads)
+
+    def _switch_reading(self, reads: bool) -> None:
+        assert self._transport is not None
+        self._is_reading = reads
+        if reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def read_on(self) -> None:
         """The budget lets it through."""

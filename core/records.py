@@ -153,6 +153,15 @@ class Appended(NamedTuple):
     log_start: int
 
 
+class Ends(NamedTuple):
+    """What a partition's owner says of it at one moment: ``log_start <= last_stable_offset <= high_watermark``."""
+
+    epoch: int
+    log_start: int
+    last_stable_offset: int
+    high_watermark: int
+
+
 def increment_sequence(sequence: int, by: int) -> int:
     """``sequence + by``, wrapping to 0 after 2^31-1."""
     return (sequence + by) & MAX_SEQUENCE

@@ -33,9 +33,22 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Any:
         raise FormatError(f"API {api_key} has no version {version} here")
     read = _request_reader(api_key, version)
     try:
-        return read(_Cursor(bytes(body)))
+        return read(_Cursor(bytes(body), ELEMENTS_MAX))
     except CUT_SHORT as error:
         raise FormatError(f"API {api_key} version {version}: {error}") from None
+
+
+def body_reader(message: Any, version: int, *, flexible: bool, elements_max: int) -> Callable[[memoryview], Any]:
+    """What reads the body of a message of kafka-python's class ``message``: see ``decode_request``."""
+    read = _struct(list(message.fields.values()), message, version, flexible)
+
+    def read_body(body: memoryview) -> Any:
+        try:
+            return read(_Cursor(bytes(body), elements_max))
+        except CUT_SHORT as error:
+            raise FormatError(f"{message.__name__} version {version}: {error}") from None
+
+    return read_body
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
@@ -49,14 +62,14 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: An
 
 
 class _Cursor:
-    """Where a decoder is, and how many array elements the request may still have."""
+    """Where a decoder is, and how many array elements the message may still have."""
 
     __slots__ = ("data", "pos", "room")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, elements_max: int) -> None:
         self.data = data
         self.pos = 0
-        self.room = ELEMENTS_MAX
+        self.room = elements_max
 
 
 _Read = Callable[[_Cursor], Any]
@@ -96,6 +109,8 @@ def _simple(kind: str, nullable: bool, flexible: bool) -> _Read:
         return _fixed(_FIXED[kind])
     if kind == "uuid":
         return _read_uuid
+    if kind == "bitfield":
+        return _read_bits
     return _sized(kind == "string", nullable, _compact_size if flexible else _SIZES[kind])
 
 
@@ -109,6 +124,8 @@ def _least(field: Any, version: int, flexible: bool) -> int:
             return struct.calcsize(">" + _FIXED[field.type_str])
         if field.type_str == "uuid":
             return 16
+        if field.type_str == "bitfield":
+            return INT32.size
         if field.type_str == "string" and not flexible:
             return 2
     return 1 if flexible else 4
@@ -226,6 +243,13 @@ def _read_uuid(cursor: _Cursor) -> UUID | None:
     return UUID(bytes=data) if any(data) else None
 
 
+def _read_bits(cursor: _Cursor) -> set[int] | None:
+    """Authorized operations by number; only the sign bit, of no operation, says that they were not asked for."""
+    (value,) = INT32.unpack_from(cursor.data, cursor.pos)
+    cursor.pos += INT32.size
+    return None if value == -(1 << 31) else {bit for bit in range(32) if value >> bit & 1}
+
+
 def _compact_size(cursor: _Cursor) -> int:
     size = cursor.data[cursor.pos]
     if size < 0x80:
@@ -286,7 +310,7 @@ def _count(cursor: _Cursor, least: int, nullable: bool, flexible: bool) -> int |
         raise FormatError(f"{count} elements of {least} bytes or more where {left} bytes are left")
     cursor.room -= count
     if cursor.room < 0:
-        raise FormatError(f"more than {ELEMENTS_MAX} array elements")
+        raise FormatError("too many array elements")
     return count
 
 

@@ -2,12 +2,15 @@
 
 Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start offset, 8 record errors and error
 message (KIP-467), 9 flexible, 10 current leader and node endpoints (KIP-951), 13 topic ids for names (KIP-516).
+
+Between processes of a cluster a partition's part may carry one tagged field of ours, ``ANEW_TAG``, without content: the
+sender has heard the answer to everything that it sent for the partition before.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from uuid import UUID
 
 from bmq.core.call import Answer
@@ -23,6 +26,7 @@ from bmq.core.wire.primitives import (
     read_nullable_string,
     read_size,
     read_string,
+    read_tags,
     read_uuid,
     response_header,
     skip_tags,
@@ -32,19 +36,28 @@ from bmq.core.wire.primitives import (
 
 FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
+ANEW_TAG = 10_000
 
 
 class ProduceTopic:
-    """``name`` below version 13, ``topic_id`` from then on; partitions are (index, records or None)."""
+    """``name`` below version 13, ``topic_id`` from then on; partitions are (index, records or None).
 
-    __slots__ = ("name", "partitions", "topic_id")
+    ``anew`` are those that carry ``ANEW_TAG``.
+    """
+
+    __slots__ = ("anew", "name", "partitions", "topic_id")
 
     def __init__(
-        self, name: str | None, topic_id: UUID | None, partitions: list[tuple[int, memoryview | None]]
+        self,
+        name: str | None,
+        topic_id: UUID | None,
+        partitions: list[tuple[int, memoryview | None]],
+        anew: Container[int] = (),
     ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.partitions = partitions
+        self.anew = anew
 
 
 class ProduceRequest:
@@ -86,8 +99,8 @@ def _parse(body: memoryview, version: int, *, flexible: bool) -> ProduceRequest:
         room -= size
         if room < 0:
             raise FormatError(f"more than {ELEMENTS_MAX} partitions")
-        partitions, pos = _parse_partitions(body, pos, size, flexible=flexible)
-        topics.append(ProduceTopic(name, topic_id, partitions))
+        partitions, anew, pos = _parse_partitions(body, pos, size, flexible=flexible)
+        topics.append(ProduceTopic(name, topic_id, partitions, anew))
         if flexible:
             pos = skip_tags(body, pos)
     if flexible:
@@ -97,8 +110,9 @@ def _parse(body: memoryview, version: int, *, flexible: bool) -> ProduceRequest:
 
 def _parse_partitions(
     body: memoryview, pos: int, count: int, *, flexible: bool
-) -> tuple[list[tuple[int, memoryview | None]], int]:
+) -> tuple[list[tuple[int, memoryview | None]], Container[int], int]:
     partitions: list[tuple[int, memoryview | None]] = []
+    anew: list[int] = []
     for _ in range(count):
         (index,) = INT32.unpack_from(body, pos)
         size, pos = read_size(body, pos + 4, flexible=flexible)
@@ -108,8 +122,12 @@ def _parse_partitions(
             partitions.append((index, _take(body, pos, size)))
             pos += size
         if flexible:
-            pos = skip_tags(body, pos)
-    return partitions, pos
+            if body[pos]:
+                found, pos = read_tags(body, pos)
+                anew += [index for tag, _, _ in found if tag == ANEW_TAG]
+            else:
+                pos += 1
+    return partitions, anew, pos
 
 
 def _take(body: memoryview, pos: int, size: int) -> memoryview:

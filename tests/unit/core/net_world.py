@@ -70,17 +70,24 @@ class Peer(asyncio.Transport):
     """
 
     def __init__(
-        self, listener: Listener, *, host: str = "10.0.0.1", room: int = 1 << 40, piece: int = 1 << 30
+        self,
+        listener: Listener,
+        *,
+        host: str = "10.0.0.1",
+        room: int = 1 << 40,
+        piece: int = 1 << 30,
+        kind: type[ClientConnection] = ClientConnection,
     ) -> None:
         super().__init__()
         self.room, self.piece = room, piece
         self.received = bytearray()
         self.unread = bytearray()
         self.is_paused = self.is_gone = self.is_aborted = False
+        self.writes = 0
         self._host = host
         self._unsent = bytearray()
         self._tells = False
-        self.connection = ClientConnection(listener)
+        self.connection = kind(listener)
         self.connection.connection_made(self)
 
     # The client
@@ -144,6 +151,7 @@ class Peer(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         assert not self.is_gone
+        self.writes += 1
         self._unsent += data
         self._drain()
 

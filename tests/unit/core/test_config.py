@@ -65,7 +65,7 @@ def test_a_dash_in_the_file_is_an_underscore() -> None:
         ({"roles": 3}, {}, {}, "is no list"),
         ({"log_level": "LOUD"}, {}, {}, "log_level='LOUD'"),
         ({"tail_fraction": 1}, {}, {}, "tail_fraction=1.0"),
-        ({"node_id": -1}, {}, {}, "node_id=-1"),
+        ({"workers": 0}, {}, {}, "workers=0"),
         ({"group.min.session.timeout.ms": 9, "group.max.session.timeout.ms": 8}, {}, {}, "exceeds"),
         ({"queued.max.request.bytes": 1 << 20}, {}, {}, "queued.max.request.bytes"),
     ],

@@ -1,0 +1,210 @@
+"""The internal port: from a frame to its answer, between the processes of a cluster.
+
+A connection begins with Hello, which settles the version of the protocol and that both sides mean the same cluster and
+the same process: an address may have been given to another one.  Refused, or sending anything else first, a connection
+is of no use: its caller closes it, and any other request closes it here.
+
+Handlers read and write bodies (``core.wire.internal``); RequestError, and FormatError of a body that cannot be read,
+are answered as the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from bmq.core.call import Answer, Buffer, Client, CloseConnection, Dispatch
+from bmq.core.clock import Clock
+from bmq.core.eager import start
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.rpc import PROTOCOL
+from bmq.core.wire.internal import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse
+from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
+
+_FIXED = struct.Struct(">hhi")
+_HEAD = struct.Struct(">ib")
+
+
+class InternalCall(NamedTuple):
+    """What is known of a request beside its body."""
+
+    version: int
+    client: Client
+    client_id: str | None
+    correlation_id: int
+    arrived: float
+    """Seconds of the monotonic clock."""
+    caller: str = ""
+    """The incarnation that the other side named in its Hello."""
+
+
+Body = list[Buffer]
+Handler = Callable[[memoryview, InternalCall], "Body | Answer | Awaitable[Body | Answer]"]
+"""Gives the body of the response, or the whole answer with its header.  It runs up to its first await before the next
+request of its connection is looked at."""
+
+
+class InternalEndpoint:
+    """A ``Dispatch`` for a listener with ``in_order=False``.  Answers Hello and Ping itself."""
+
+    def __init__(
+        self,
+        own: str,
+        cluster: str,
+        clock: Clock,
+        *,
+        is_serving: Callable[[], bool],
+        protocols: tuple[int, int] = PROTOCOL,
+    ) -> None:
+        self._own = own
+        self._cluster = cluster
+        self._clock = clock
+        self._is_serving = is_serving
+        self._protocols = protocols
+        self._kafka: Dispatch | None = None
+        self._handlers: dict[int, tuple[Handler, int, int]] = {}
+        self._callers: dict[Client, str] = {}  # connections that have said Hello
+        self.register(InternalKey.PING, self._ping)
+
+    def __repr__(self) -> str:
+        return f"<InternalEndpoint {self._own} APIs={len(self._handlers)} callers={len(self._callers)}>"
+
+    def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0)) -> None:
+        """Once for each API."""
+        assert api_key not in self._handlers, f"API {api_key} is registered twice"
+        assert api_key in RESPONSES, f"API {api_key} has no response"
+        assert api_key != InternalKey.HELLO, "Hello is answered here"
+        self._handlers[api_key] = (handler, *versions)
+
+    def register_kafka(self, dispatch: Dispatch) -> None:
+        """Who answers Kafka's own APIs; without one they close the connection."""
+        self._kafka = dispatch
+
+    # ------------------------------------------------------------------------------------------------- as a Dispatch
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        return True
+
+    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+        key, version, correlation_id = _FIXED.unpack_from(frame)
+        caller = self._callers.get(client)
+        if key < InternalKey.HELLO:
+            if self._kafka is None or caller is None:
+                raise CloseConnection(f"API {key} on the internal port{'' if caller is None else ', not served here'}")
+            return self._kafka(frame, client)
+        try:
+            client_id, pos = read_nullable_string(frame, _FIXED.size, flexible=False)
+            body = frame[skip_tags(frame, pos) :]
+        except (*CUT_SHORT, FormatError) as error:
+            raise CloseConnection(f"an internal request's header cannot be read: {error}") from None
+        if key == InternalKey.HELLO:
+            return _answer(correlation_id, self._hello(body, version, client))
+        if caller is None:
+            raise CloseConnection(f"API {key} before Hello")
+        return self._call(key, body, InternalCall(version, client, client_id, correlation_id, self._now(), caller))
+
+    def _call(self, key: int, body: memoryview, call: InternalCall) -> Answer | Awaitable[Answer]:
+        handler, least, most = self._handlers.get(key, _NOBODY)
+        if not least <= call.version <= most:
+            error = RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {call.version} is not served here")
+            return _refusal(key, call, error)
+        try:
+            result = handler(body, call)
+            if isinstance(result, Awaitable):
+                return start(_finish(key, call, result))
+        except (RequestError, FormatError) as error:
+            return _refusal(key, call, error)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            error.add_note(_whose(key, call))
+            raise
+        return _answer(call.correlation_id, result)
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+    # --------------------------------------------------------------------------------------------------- own answers
+
+    def _hello(self, body: memoryview, version: int, client: Client) -> Body:
+        if version != 0:
+            error = f"Hello of version {version}: this process speaks 0"
+            return HelloResponse(ErrorCode.UNSUPPORTED_VERSION, error).encode()
+        try:
+            request = HelloRequest.decode(body)
+        except FormatError as error:
+            raise CloseConnection(str(error)) from None
+        answer = answer_hello(request, self._own, self._cluster, self._protocols)
+        if answer.error is ErrorCode.NONE and client not in self._callers:
+            self._callers[client] = request.from_incarnation
+            client.on_close(partial(self._forget, client))
+        return answer.encode()
+
+    def _forget(self, client: Client) -> None:
+        del self._callers[client]
+
+    def _ping(self, body: memoryview, call: InternalCall) -> Body:
+        return PingResponse(is_serving=self._is_serving()).encode()
+
+
+def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple[int, int]) -> HelloResponse:
+    """The highest protocol that both speak, or why there is nothing to talk about."""
+    protocol = min(protocols[1], request.protocols[1])
+    if request.cluster != cluster:
+        error = ErrorCode.INCONSISTENT_CLUSTER_ID
+        why = f"this process belongs to cluster {cluster}, not to {request.cluster}"
+    elif request.to_incarnation not in ("", own):
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        why = f"{request.to_incarnation} is not here any more: this is {own}"
+    elif protocol < max(protocols[0], request.protocols[0]):
+        error = ErrorCode.UNSUPPORTED_VERSION
+        why = f"this process speaks internal protocol {_range(protocols)}, its caller {_range(request.protocols)}"
+    else:
+        return HelloResponse(ErrorCode.NONE, "", protocol, own)
+    return HelloResponse(error, why, -1, own)
+
+
+def _range(protocols: tuple[int, int]) -> str:
+    least, most = protocols
+    return str(least) if least == most else f"{least} to {most}"
+
+
+async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Answer]) -> Answer:
+    try:
+        return _answer(call.correlation_id, await work)
+    except (RequestError, FormatError) as error:
+        return _refusal(key, call, error)
+    except CloseConnection:
+        raise
+    except Exception as error:
+        error.add_note(_whose(key, call))
+        raise
+
+
+def _answer(correlation_id: int, result: Body | Answer) -> Answer:
+    if isinstance(result, Answer):
+        return result
+    return Answer([_HEAD.pack(correlation_id, 0), *result])
+
+
+def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) -> Answer:
+    response: Any = RESPONSES.get(key)
+    if response is None:
+        raise CloseConnection(str(error))
+    code, text = (error.code, error.message) if isinstance(error, RequestError) else (_UNREADABLE, str(error))
+    fields = {"message": text} if "message" in response.__dataclass_fields__ else {}
+    return _answer(call.correlation_id, response(error=code, **fields).encode())
+
+
+def _whose(key: int, call: InternalCall) -> str:
+    return f"answering API {key} of {call.caller} ({call.client.peer})"
+
+
+def _nobody(body: memoryview, call: InternalCall) -> Body:
+    raise AssertionError("its versions are none")
+
+
+_NOBODY: tuple[Handler, int, int] = (_nobody, 0, -1)
+_UNREADABLE = ErrorCode.INVALID_REQUEST

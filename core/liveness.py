@@ -1,0 +1,77 @@
+"""Whether the other side of an internal connection still lives: pure, told what happens and asked every so often.
+
+A sign of life is anything that arrives, and what the kernel takes of bytes that it had refused before.  What it takes
+at once is none: it takes some megabytes for a process that is stopped.
+
+* Silent for ``ping_s``: a ping goes out, and another one every ``ping_s``.
+* Silent for ``ping_s`` + ``ping_timeout_s``: lost.  With the usual numbers two pings have gone unanswered then.
+* The kernel has taken nothing more for ``stuck_s``: lost, whatever still arrives; nothing can be asked of it.
+
+Who was held up itself (a stopped process, a long turn of the loop) has not listened: time between two ticks that should
+have been shorter does not count against the other side.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What a tick says of the connection."""
+
+    FINE = "fine"
+    PING = "ping"
+    LOST = "lost"
+
+
+class Liveness:
+    """One connection's.  Times are seconds of one clock."""
+
+    __slots__ = ("_alive", "_drained", "_pinged", "_ticked", "_unsent", "ping_s", "silence_max_s", "stuck_s")
+
+    def __init__(self, now: float, ping_s: float, ping_timeout_s: float, stuck_s: float) -> None:
+        self.ping_s = ping_s
+        self.silence_max_s = ping_s + ping_timeout_s
+        self.stuck_s = stuck_s
+        self._alive = self._drained = self._pinged = self._ticked = now
+        self._unsent = 0  # at the last tick
+
+    def __repr__(self) -> str:
+        return f"<Liveness alive={self._alive:.3f} pinged={self._pinged:.3f} unsent={self._unsent}>"
+
+    @property
+    def tick_s(self) -> float:
+        """How often ``tick`` is to be called."""
+        return self.ping_s / 4
+
+    def heard(self, now: float) -> None:
+        """Bytes have arrived."""
+        self._alive = now
+
+    def drained(self, now: float) -> None:
+        """The kernel has taken the last of what it had refused."""
+        self._alive = self._drained = now
+        self._unsent = 0
+
+    def tick(self, now: float, unsent: int) -> Verdict:
+        """``unsent`` are the bytes that the kernel has not taken yet."""
+        self._forgive(now)
+        if not self._unsent:
+            self._drained = now  # what is unsent now is seen for the first time
+        elif unsent < self._unsent:
+            self._alive = self._drained = now
+        self._unsent = unsent
+        silence_s = now - self._alive
+        if silence_s >= self.silence_max_s or (unsent and now - self._drained >= self.stuck_s):
+            return Verdict.LOST
+        if silence_s >= self.ping_s and now - self._pinged >= self.ping_s:
+            self._pinged = now
+            return Verdict.PING
+        return Verdict.FINE
+
+    def _forgive(self, now: float) -> None:
+        held_up_s = now - self._ticked - self.tick_s
+        if held_up_s > self.tick_s:
+            self._alive = min(now, self._alive + held_up_s)
+            self._drained = min(now, self._drained + held_up_s)
+        self._ticked = now

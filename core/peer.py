@@ -1,0 +1,302 @@
+"""One connection to another process of the cluster: calls out in order, answers back in any.
+
+What is called while the kernel does not take everything waits here, in order: of that it is certain that the peer has
+seen nothing, which is what ``PeerLost.was_sent`` tells a caller who may not repeat what was done.  Nothing ever awaits:
+how much is under way is the callers' business (credit), and past ``calls_max`` or ``bytes_max`` a call fails at once.
+
+Answers are always read, whoever waits for them: they are as large as was asked for, up to ``answer_bytes_max``.  An
+answer is memory of its own, and ``call`` gives a view of it: who keeps a small part of a large one copies it out, or
+keeps all of it (rule 8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.frames import FrameReader
+from bmq.core.liveness import Liveness, Verdict
+from bmq.core.wire.header import response_is_flexible
+from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.core.wire.primitives import CUT_SHORT, skip_tags
+
+_WRITE_MAX = 64 << 10
+"""Small calls that have waited for the kernel go out together, up to this."""
+_HEAD = struct.Struct(">ihhi")
+_ID = struct.Struct(">i")
+_ID_MASK = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSettings:
+    """Times in seconds; the bounds are of one connection."""
+
+    connect_timeout_s: float = 3.0
+    """From the first packet to the answer to Hello."""
+    ping_s: float = 1.0
+    ping_timeout_s: float = 2.0
+    stuck_s: float = 10.0
+    """See ``core.liveness``."""
+    calls_max: int = 100_000
+    """Calls that are not answered.  Credit and sessions keep far below: this catches a caller without either."""
+    bytes_max: int = 256 << 20
+    """And their bytes."""
+    answer_bytes_max: int = 128 << 20
+    """One answer: fetch.max.bytes twice."""
+
+
+class Kind(Enum):
+    """What a connection is for: none holds another one up."""
+
+    PRODUCE = "produce"
+    TAIL = "tail"
+    CONTROL = "control"
+
+
+class PeerLost(Exception):
+    """There is no answer, and will be none.  ``was_sent`` False: certainly nothing of the call reached the peer."""
+
+    def __init__(self, why: str, *, was_sent: bool) -> None:
+        super().__init__(why)
+        self.was_sent = was_sent
+
+
+class PeerBusy(PeerLost):
+    """More is under way than one connection may have: the call was not sent.  The connection goes on."""
+
+
+class _Call:
+    """Until it is answered.  ``frame`` is None once it was handed to the kernel."""
+
+    __slots__ = ("frame", "future", "size")
+
+    def __init__(self, future: asyncio.Future[memoryview], frame: list[Buffer], size: int) -> None:
+        self.future = future
+        self.frame: list[Buffer] | None = frame
+        self.size = size
+
+
+class Peer(asyncio.BufferedProtocol):
+    """The protocol of one socket.  ``core.rpc`` makes it, says Hello, and lends it out while it ``is_up``.
+
+    Needs a loop that reads into the buffer in the call that gets it, as ``core.net_connection`` does.
+    """
+
+    def __init__(self, own: str, incarnation: str, kind: Kind, settings: PeerSettings, shared: memoryview) -> None:
+        self.incarnation = incarnation
+        self.kind = kind
+        self.is_up = False
+        self.is_lost = False
+        self.was_closed = False
+        """This side has closed it: it is lost, not broken."""
+        self.why = ""
+        """Why it is lost."""
+        self.protocol = -1
+        """The one that both sides speak."""
+        self.bytes_under_way = 0
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._liveness = Liveness(self._loop.time(), settings.ping_s, settings.ping_timeout_s, settings.stuck_s)
+        self._frames = FrameReader(shared, settings.answer_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._is_blocked = False  # the kernel does not take all that was written
+        self._calls: dict[int, _Call] = {}
+        self._unsent: deque[_Call] = deque()
+        self._last_id = 0
+        name = own.encode()
+        self._header_end = struct.pack(">h", len(name)) + name + b"\0"  # client id, no tagged fields
+        self._on_lost: dict[object, Callable[[], None]] = {}
+
+    def __repr__(self) -> str:
+        state = "up" if self.is_up else f"lost: {self.why}" if self.is_lost else "greeting"
+        return (
+            f"<Peer {self.incarnation} {self.kind.value} {state} calls={len(self._calls)}"
+            f" bytes={self.bytes_under_way} unsent={len(self._unsent)}>"
+        )
+
+    # ------------------------------------------------------------------------------------------------- for callers
+
+    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        """The body of the response; PeerLost instead when there will be none.  Calls are sent in their order.
+
+        The version must be one with tagged fields, and the request one that is answered.  The buffers of ``body`` are
+        the call's until it is answered: what the kernel does not take at once is not copied.
+        """
+        if self.is_up:
+            return self._call(api_key, api_version, body)
+        return self._refused(PeerLost(f"{self.incarnation}: {self.why or 'not up yet'}", was_sent=False))
+
+    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have ``call`` run once when the connection is lost, at once if it is; the answer forgets it again."""
+        if self.is_lost:
+            call()
+            return _nothing
+        token = object()
+        self._on_lost[token] = call
+
+        def forget() -> None:
+            self._on_lost.pop(token, None)
+
+        return forget
+
+    def close(self) -> None:
+        """At once; whoever waits for an answer gets PeerLost.  Idempotent."""
+        if not self.is_lost:
+            self.was_closed = True
+            self._lose("closed by this side")
+
+    # ------------------------------------------------------------------------------------------- for ``core.rpc``
+
+    async def hello(self, cluster: str, own: str, protocols: tuple[int, int]) -> None:
+        """From here on it is up.  RequestError when the peer refuses, PeerLost, FormatError."""
+        greeting = HelloRequest(protocols, cluster, own, self.incarnation)
+        answer = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
+        if answer.error is not ErrorCode.NONE:
+            raise RequestError(answer.error, answer.message)
+        if self.is_lost:
+            raise PeerLost(self.why, was_sent=True)
+        self.is_up = True
+        self.protocol = answer.protocol
+
+    def tick(self, now: float) -> None:
+        """Ask for a sign of life, or give up."""
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size() if self._is_blocked else 0
+        verdict = self._liveness.tick(now, unsent)
+        if verdict is Verdict.LOST:
+            self._lose("no sign of life: it answers no ping" if not unsent else "it takes no more bytes")
+        elif verdict is Verdict.PING and not self._is_blocked:
+            self._call(InternalKey.PING, 0, PingRequest().encode()).add_done_callback(_heed)
+
+    # ----------------------------------------------------------------------------------------------------- sending
+
+    def _call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        assert api_key >= InternalKey.HELLO or response_is_flexible(api_key, api_version)
+        settings = self._settings
+        if len(self._calls) >= settings.calls_max or self.bytes_under_way >= settings.bytes_max:
+            text = f"{self.incarnation}: {len(self._calls)} calls, {self.bytes_under_way} bytes are under way"
+            return self._refused(PeerBusy(text, was_sent=False))
+        self._last_id = number = (self._last_id + 1) & _ID_MASK
+        size = _HEAD.size - 4 + len(self._header_end) + sum(map(len, body))
+        head = _HEAD.pack(size, api_key, api_version, number) + self._header_end
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        call = self._calls[number] = _Call(future, [head, *body], size)
+        self.bytes_under_way += size
+        self._unsent.append(call)
+        self._write()
+        return future
+
+    def _refused(self, error: PeerLost) -> asyncio.Future[memoryview]:
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        future.set_exception(error)
+        return future
+
+    def _write(self) -> None:
+        """Hand the kernel what waits, in order, until it does not take all."""
+        assert self._transport is not None
+        while self._unsent and not self._is_blocked and not self.is_lost:
+            buffers: list[Buffer] = []
+            size = 0
+            while self._unsent and size < _WRITE_MAX:
+                call = self._unsent.popleft()
+                assert call.frame is not None
+                buffers += call.frame
+                size += call.size
+                call.frame = None
+            if size <= _WRITE_MAX:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
+
+    # ------------------------------------------------------------------------------------------ transport's events
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
+        self._transport = stream
+        # Blocked as soon as the kernel does not take everything: what waits here is known not to be sent.
+        stream.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.is_lost:
+            stream.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_lost:
+            return
+        self._liveness.heard(self._loop.time())
+        for frame in self._frames.received(nbytes):
+            self._answered(frame)
+        if self._frames.error:
+            self._lose(f"what it sends is no answer: {self._frames.error}")
+
+    def pause_writing(self) -> None:
+        self._is_blocked = True
+
+    def resume_writing(self) -> None:
+        self._is_blocked = False
+        self._liveness.drained(self._loop.time())
+        self._write()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(str(exc) if exc is not None else "it has closed the connection")
+
+    def _answered(self, frame: memoryview) -> None:
+        (number,) = _ID.unpack_from(frame)
+        call = self._calls.pop(number, None)
+        if call is None or call.frame is not None:
+            self._lose(f"it answers a call {number} that was never sent")
+            return
+        self.bytes_under_way -= call.size
+        try:
+            start = skip_tags(frame, _ID.size)
+        except (*CUT_SHORT, FormatError) as error:
+            self._lose(f"what it sends is no answer: {error}")
+            start = 0
+        if call.future.done():
+            return  # its caller does not wait any more
+        if self.is_lost:
+            call.future.set_exception(PeerLost(f"{self.incarnation}: {self.why}", was_sent=True))
+        else:
+            call.future.set_result(frame[start:])
+
+    def _lose(self, why: str) -> None:
+        """Nothing more is sent or read.  Idempotent."""
+        if self.is_lost:
+            return
+        self.is_lost, self.is_up, self.why = True, False, why
+        if self._transport is not None:
+            self._transport.abort()
+        calls, self._calls = self._calls, {}
+        self._unsent.clear()
+        self._frames.drop()
+        self.bytes_under_way = 0
+        for call in calls.values():
+            if not call.future.done():
+                call.future.set_exception(PeerLost(f"{self.incarnation}: {why}", was_sent=call.frame is None))
+        on_lost = list(self._on_lost.values())
+        self._on_lost.clear()
+        for each in on_lost:
+            each()
+
+
+def _heed(ping: asyncio.Future[memoryview]) -> None:
+    """What arrives has been heard already; what does not is seen by the next tick."""
+    if not ping.cancelled():
+        ping.exception()
+
+
+def _nothing() -> None:
+    """What there is to forget of a call that was made."""

@@ -1,0 +1,345 @@
+"""Calls between the processes of a cluster: one process's connections to all others.
+
+    peer = peers.get(member, Kind.PRODUCE)          the connection that is up now, or None: one is being made
+    answer = await peer.call(key, version, body)    PeerLost: there will be none
+    answer = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
+
+Connections are made when somebody asks for one, three kinds to a member, and made again when somebody asks after they
+broke: with pauses that double and are half random, so that a process that comes back is not met by all others at once.
+Every connection begins with Hello (``core.internal_endpoint`` is the other side), and is pinged when it is silent.
+
+Whoever subscribed hears of every connection that broke or could not be made.  That is a suspicion, not a death: the
+controller judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, Self, TypeVar
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.frames import SHARED_BYTES
+from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
+from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse
+from bmq.core.wire.internal_fields import Message
+
+__all__ = ["PROTOCOL", "Kind", "MemberLike", "Peer", "PeerBusy", "PeerLost", "PeerSettings", "Peers"]
+
+PROTOCOL = (1, 1)
+"""The versions of the internal protocol that this process speaks, least and most."""
+PAUSE_LEAST_S = 0.05
+PAUSE_MOST_S = 2.0
+WANTED_S = 30.0
+"""Nobody has asked for a connection for so long: it is not tried any more until somebody does."""
+FORGOTTEN_MAX = 10_000
+"""Members that are gone and remembered as such."""
+_log = logging.getLogger(__name__)
+_VERSION = 0
+
+
+class Host(Protocol):
+    """Where a process is reached."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class MemberLike(Protocol):
+    """What is to be known of a member to reach it (``meta.cluster.member``)."""
+
+    @property
+    def incarnation(self) -> str: ...
+
+    @property
+    def internal(self) -> Host: ...
+
+
+class Response(Protocol):
+    """An internal response."""
+
+    @property
+    def error(self) -> ErrorCode: ...
+
+    @classmethod
+    def decode(cls, body: memoryview) -> Self: ...
+
+
+R = TypeVar("R", bound=Response)
+Broken = Callable[[str, str], None]
+
+
+class _Link:
+    """One kind of connection to one member: up, being made, or neither until somebody asks."""
+
+    __slots__ = ("failures", "kind", "member", "not_before", "peer", "since", "task", "waiters", "wanted", "why")
+
+    def __init__(self, member: MemberLike, kind: Kind) -> None:
+        self.member = member
+        self.kind = kind
+        self.peer: Peer | None = None
+        self.task: asyncio.Task[None] | None = None  # makes the connection
+        self.waiters: list[asyncio.Future[Peer]] = []
+        self.wanted = 0.0  # when somebody asked last
+        self.since = 0.0  # when it came up
+        self.failures = 0  # one after another
+        self.not_before = 0.0
+        self.why = "no connection yet"
+
+    def failed(self, now: float, why: str) -> None:
+        self.why = why
+        self.failures += 1
+        pause_s: float = min(PAUSE_MOST_S, PAUSE_LEAST_S * 2.0 ** min(self.failures - 1, 16))
+        self.not_before = now + pause_s * random.uniform(0.5, 1)
+
+
+class Peers:
+    """A process's connections to the others.  To be made in the process that uses it; ``close`` ends it."""
+
+    def __init__(
+        self, own: str, cluster: str, *, settings: PeerSettings | None = None, protocols: tuple[int, int] = PROTOCOL
+    ) -> None:
+        self._own = own
+        self._cluster = cluster
+        self._settings = settings or PeerSettings()
+        self._protocols = protocols
+        self._shared = memoryview(bytearray(SHARED_BYTES))
+        self._links: dict[tuple[str, Kind], _Link] = {}
+        self._forgotten: dict[str, None] = {}  # oldest first
+        self._ending: dict[asyncio.Task[None], None] = {}
+        self._subscribers: dict[object, Broken] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        up = sum(link.peer is not None for link in self._links.values())
+        return f"<Peers of {self._own} links={len(self._links)} up={up}>"
+
+    # ------------------------------------------------------------------------------------------------- connections
+
+    @property
+    def connected(self) -> int:
+        """Members to whom a connection of any kind is up."""
+        return len({incarnation for (incarnation, _), link in self._links.items() if link.peer is not None})
+
+    def get(self, member: MemberLike, kind: Kind) -> Peer | None:
+        """The connection that is up now; None when there is none, and then one is being made."""
+        link = self._links.get((member.incarnation, kind))
+        if link is not None and link.peer is not None:
+            return link.peer
+        self._want(member, kind)
+        return None
+
+    async def reach(self, member: MemberLike, kind: Kind, timeout_s: float) -> Peer:
+        """The connection, when it is up.  PeerLost, of which nothing was sent, when it is not in time."""
+        link = self._want(member, kind)
+        if link is None:
+            raise PeerLost(f"{member.incarnation}: it is no member any more", was_sent=False)
+        if link.peer is not None:
+            return link.peer
+        waiter: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
+        link.waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiter
+        except TimeoutError:
+            raise PeerLost(f"{member.incarnation}: {link.why}", was_sent=False) from None
+        finally:
+            link.waiters.remove(waiter)
+
+    async def ask(
+        self, member: MemberLike, message: Message, api_key: int, response_type: type[R], timeout_s: float
+    ) -> R:
+        """The response to ``message`` on the control connection.
+
+        RequestError when it carries an error; PeerLost; TimeoutError when it was sent and is not answered in time.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        peer = await self.reach(member, Kind.CONTROL, timeout_s)
+        async with asyncio.timeout_at(deadline):
+            body = await peer.call(api_key, _VERSION, message.encode())
+        try:
+            response = response_type.decode(body)
+        except FormatError as error:
+            raise PeerLost(f"{member.incarnation}: {error}", was_sent=True) from None
+        if response.error is not ErrorCode.NONE:
+            raise RequestError(response.error, getattr(response, "message", "") or f"as {member.incarnation} says")
+        return response
+
+    async def probe(self, member: MemberLike, timeout_s: float) -> PingResponse:
+        """The answer to a ping on a connection of its own, however the others fare, and tried once.
+
+        PeerLost when nobody is there, another process is, or it does not answer in time.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        peer = await self._open(member, Kind.CONTROL, timeout_s)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return PingResponse.decode(await peer.call(InternalKey.PING, _VERSION, PingRequest().encode()))
+        except (TimeoutError, FormatError) as error:
+            raise PeerLost(f"{member.incarnation}: {error or 'no answer to a ping'}", was_sent=True) from None
+        finally:
+            peer.close()
+
+    def subscribe_broken(self, call: Broken) -> Callable[[], None]:
+        """Have ``call(incarnation, why)`` run when a connection breaks or cannot be made; the answer ends that."""
+        token = object()
+        self._subscribers[token] = call
+
+        def forget() -> None:
+            self._subscribers.pop(token, None)
+
+        return forget
+
+    def forget(self, incarnation: str) -> None:
+        """It is no member any more: close its connections, make none until it is welcome again.  Idempotent."""
+        self._forgotten.pop(incarnation, None)
+        self._forgotten[incarnation] = None
+        if len(self._forgotten) > FORGOTTEN_MAX:
+            del self._forgotten[next(iter(self._forgotten))]
+        for kind in Kind:
+            link = self._links.pop((incarnation, kind), None)
+            if link is not None:
+                self._end(link)
+        if not self._links:
+            self._stop_timer()
+
+    def welcome(self, incarnation: str) -> None:
+        """It is a member again: declared dead, it has joined anew.  Idempotent."""
+        self._forgotten.pop(incarnation, None)
+
+    async def close(self) -> None:
+        """Close all connections.  Idempotent."""
+        self._is_closed = True
+        links = list(self._links.values())
+        self._links.clear()
+        self._stop_timer()
+        for link in links:
+            self._end(link)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # -------------------------------------------------------------------------------------------- making connections
+
+    def _want(self, member: MemberLike, kind: Kind) -> _Link | None:
+        """Somebody asks for a connection; None when there is never to be one."""
+        if self._is_closed or member.incarnation in self._forgotten:
+            return None
+        key = (member.incarnation, kind)
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = _Link(member, kind)
+        loop = asyncio.get_running_loop()
+        link.wanted = loop.time()
+        if link.peer is None and link.task is None:
+            link.task = loop.create_task(self._make(link))
+            link.task.add_done_callback(partial(self._made, link))
+        if self._timer is None:
+            self._start_timer()
+        return link
+
+    async def _make(self, link: _Link) -> None:
+        """Try until it is up, or nobody wants it any more."""
+        loop = asyncio.get_running_loop()
+        while link.waiters or loop.time() - link.wanted <= WANTED_S:
+            await asyncio.sleep(link.not_before - loop.time())
+            try:
+                peer = await self._open(link.member, link.kind, self._settings.connect_timeout_s)
+            except PeerLost as error:
+                link.failed(loop.time(), str(error))
+                self._tell(link, str(error))
+                continue
+            self._came_up(link, peer, loop.time())
+            return
+
+    def _made(self, link: _Link, task: asyncio.Task[None]) -> None:
+        link.task = None
+        if not task.cancelled() and task.exception() is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"connecting to {link.member.incarnation} failed", "exception": task.exception()}
+            )
+
+    async def _open(self, member: MemberLike, kind: Kind, timeout_s: float) -> Peer:
+        """A connection on which the other side has said Hello.  PeerLost."""
+        where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
+        make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
+        peer: Peer | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                loop = asyncio.get_running_loop()
+                _, peer = await loop.create_connection(make, member.internal.host, member.internal.port)
+                await peer.hello(self._cluster, self._own, self._protocols)
+                return peer
+        except TimeoutError:
+            why = f"{where} does not answer in {timeout_s:g} s"
+        except (OSError, PeerLost, FormatError) as error:
+            why = f"{where}: {error}"
+        except RequestError as error:
+            why = f"{where} refuses: {error}"
+        finally:
+            if peer is not None and not peer.is_up:
+                peer.close()
+        raise PeerLost(why, was_sent=False)
+
+    def _came_up(self, link: _Link, peer: Peer, now: float) -> None:
+        _log.info("connected to %s (%s)", peer.incarnation, peer.kind.value)
+        link.peer, link.since = peer, now
+        peer.on_lost(partial(self._lost, link, peer))
+        for waiter in link.waiters:
+            if not waiter.done():
+                waiter.set_result(peer)
+
+    def _lost(self, link: _Link, peer: Peer) -> None:
+        link.peer = None
+        if peer.was_closed:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - link.since > PAUSE_MOST_S:
+            link.failures = 0
+            link.why = peer.why
+        else:  # one that breaks as soon as it is made counts as one that cannot be made
+            link.failed(now, peer.why)
+        self._tell(link, peer.why)
+
+    def _tell(self, link: _Link, why: str) -> None:
+        if link.failures <= 1:
+            _log.warning("no connection to %s (%s): %s", link.member.incarnation, link.kind.value, why)
+        for call in list(self._subscribers.values()):
+            call(link.member.incarnation, why)
+
+    def _end(self, link: _Link) -> None:
+        if link.task is not None:
+            self._ending[link.task] = None
+            link.task.add_done_callback(self._ended)
+            link.task.cancel()
+        for waiter in link.waiters:
+            if not waiter.done():
+                error = PeerLost(f"{link.member.incarnation}: it is no member any more", was_sent=False)
+                waiter.set_exception(error)
+        if link.peer is not None:
+            link.peer.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.pop(task, None)
+
+    # ---------------------------------------------------------------------------------------------------- the timer
+
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._settings.ping_s / 4, self._tick)
+
+    def _tick(self) -> None:
+        self._start_timer()
+        now = asyncio.get_running_loop().time()
+        for peer in [link.peer for link in self._links.values() if link.peer is not None]:
+            peer.tick(now)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,114 @@
+"""The other side of ``fetch``: requests that one process of ours sends another, by topic id; bodies without headers.
+
+An answer's records are views of its frame: nothing is copied, and who keeps one keeps the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from uuid import UUID
+
+from bmq.core.call import Buffer
+from bmq.core.errors import FormatError
+from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition
+from bmq.core.wire.primitives import (
+    CUT_SHORT,
+    ELEMENTS_MAX,
+    INT32,
+    array_size,
+    read_count,
+    read_size,
+    read_uuid,
+    skip_tags,
+)
+
+FETCH_VERSION = 16
+READ_UNCOMMITTED = 0
+_LIMITS = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
+_PARTITION = struct.Struct(">iiqiqiB")  # as ``FetchPartition``, with no follower's log start, and no tags
+_HEAD = struct.Struct(">ihi")  # throttle time, error, session id
+_OFFSETS = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qqB")
+_PARTITION_LEAST = _OFFSETS.size + 1 + INT32.size + 2
+
+
+class FetchResponse:
+    """``error_code`` is of the request as a whole: then there are no topics."""
+
+    __slots__ = ("error_code", "session_id", "topics")
+
+    def __init__(self, error_code: int, session_id: int, topics: Sequence[FetchedTopic]) -> None:
+        self.error_code = error_code
+        self.session_id = session_id
+        self.topics = topics
+
+
+def encode_fetch_request(
+    *,
+    session_id: int,
+    session_epoch: int,
+    topics: Sequence[tuple[UUID, Sequence[FetchPartition]]],
+    forgotten: Sequence[tuple[UUID, Sequence[int]]],
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+) -> list[Buffer]:
+    """As a consumer asks that reads everything below the high watermark."""
+    out = bytearray(_LIMITS.pack(max_wait_ms, min_bytes, max_bytes, READ_UNCOMMITTED, session_id, session_epoch))
+    out += array_size(len(topics), flexible=True)
+    for topic_id, partitions in topics:
+        out += topic_id.bytes
+        out += array_size(len(partitions), flexible=True)
+        for partition, epoch, offset, last_epoch, limit in partitions:
+            out += _PARTITION.pack(partition, epoch, offset, last_epoch, -1, limit, 0)
+        out.append(0)
+    out += array_size(len(forgotten), flexible=True)
+    for topic_id, numbers in forgotten:
+        out += topic_id.bytes
+        out += array_size(len(numbers), flexible=True)
+        out += struct.pack(f">{len(numbers)}iB", *numbers, 0)
+    out += b"\x01\0"  # no rack, no tags
+    return [out]
+
+
+def decode_fetch_response(body: memoryview) -> FetchResponse:
+    """FormatError when it is none."""
+    try:
+        _, error_code, session_id = _HEAD.unpack_from(body)
+        count, pos = read_count(body, _HEAD.size, 18, flexible=True)
+        room = ELEMENTS_MAX - count
+        topics = []
+        for _ in range(count):
+            topic_id, pos = read_uuid(body, pos)
+            size, pos = read_count(body, pos, _PARTITION_LEAST, flexible=True)
+            room -= size
+            if room < 0:
+                raise FormatError(f"response to Fetch: more than {ELEMENTS_MAX} partitions")
+            partitions = []
+            for _ in range(size):
+                partition, pos = _read_partition(body, pos)
+                partitions.append(partition)
+            pos = skip_tags(body, pos)
+            topics.append(FetchedTopic(None, topic_id, partitions))
+        pos = skip_tags(body, pos)
+    except CUT_SHORT as error:
+        raise FormatError(f"response to Fetch: {error}") from None
+    if pos != len(body):
+        raise FormatError(f"response to Fetch: {len(body) - pos} bytes too many")
+    return FetchResponse(error_code, session_id, topics)
+
+
+def _read_partition(body: memoryview, pos: int) -> tuple[FetchedPartition, int]:
+    """Aborted transactions are told to who reads committed, and the preferred replica to consumers."""
+    fixed = _OFFSETS.unpack_from(body, pos)
+    aborted, pos = read_size(body, pos + _OFFSETS.size, flexible=True)
+    pos += max(0, aborted) * _ABORTED.size + INT32.size
+    size, pos = read_size(body, pos, flexible=True)
+    if size <= 0:
+        return FetchedPartition(*fixed), skip_tags(body, pos)
+    if pos + size > len(body):
+        raise FormatError(f"response to Fetch: {size} bytes of records where {len(body) - pos} are left")
+    told = FetchedPartition(*fixed)
+    told.records, told.records_size = (body[pos : pos + size],), size
+    return told, skip_tags(body, pos + size)

@@ -1,0 +1,318 @@
+"""The messages of the internal APIs: what the processes of a cluster ask each other beside Kafka's Produce and Fetch.
+
+``docs/design/cluster.md`` says who asks what of whom.  Every response begins with ``error``; where it is not NONE the
+other fields mean nothing, but for ``message``, which says why.  How fields lie: ``core.wire.internal_fields``.
+
+Every API has version 0.  A field that is added later is a tagged one, or comes with another version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.internal_fields import (
+    Bool,
+    Bytes,
+    Code,
+    Fixed,
+    Id,
+    Int16,
+    Int32,
+    Int64,
+    Int64s,
+    Loads,
+    Message,
+    Numbers,
+    Partitions,
+    Range,
+    Slice,
+    Text,
+)
+
+
+class InternalKey(IntEnum):
+    """API keys of the internal protocol: above all of Kafka's."""
+
+    HELLO = 10000
+    PING = 10001
+    ASK = 10002
+    PRODUCERS = 10003
+    LIVE_SEGMENT = 10004
+    SHARD_OPEN = 10005
+    SHARD_APPEND = 10006
+    FORWARD = 10007
+    ADMIN = 10008
+    REPORT = 10009
+    HANDED_OVER = 10010
+    LOAD = 10011
+    LEAVE = 10012
+
+
+class Question(IntEnum):
+    """What is asked of a partition's owner; the methods of ``proxy.owners.Owner`` say what each answers."""
+
+    ENDS = 0
+    END_OF_EPOCH = 1
+    MAX_TIMESTAMP = 2
+    TIMESTAMP = 3
+    DELETE_BEFORE = 4
+    LOG_BYTES = 5
+
+
+Asked = Annotated[Question, Fixed("b", Question)]
+
+
+@dataclass(frozen=True, slots=True)
+class HelloRequest(Message):
+    """First on every connection.  ``to_incarnation`` is whom the caller believes to reach; "" is whoever is there."""
+
+    protocols: Range
+    cluster: Text
+    from_incarnation: Text
+    to_incarnation: Text
+
+
+@dataclass(frozen=True, slots=True)
+class HelloResponse(Message):
+    """``protocol`` is the one that both speak, ``incarnation`` who answers."""
+
+    error: Code
+    message: Text = ""
+    protocol: Int16 = -1
+    incarnation: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PingRequest(Message):
+    """Are you alive?"""
+
+
+@dataclass(frozen=True, slots=True)
+class PingResponse(Message):
+    """``is_serving``: it is neither starting nor leaving."""
+
+    error: Code = ErrorCode.NONE
+    is_serving: Bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskRequest(Message):
+    """``argument`` is what the question is about: an offset, a timestamp, an epoch; 0 where it needs none."""
+
+    topic_id: Id
+    partition: Int32
+    question: Asked
+    argument: Int64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AskResponse(Message):
+    """``values`` has as many as the question has answers."""
+
+    error: Code
+    message: Text = ""
+    values: Int64s = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersRequest(Message):
+    """Who writes to the partition?"""
+
+    topic_id: Id
+    partition: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersResponse(Message):
+    """``states`` as ``storage.checkpoint`` encodes producer states."""
+
+    error: Code
+    message: Text = ""
+    states: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSegmentRequest(Message):
+    """The open segment, of whose index the caller has ``entries_known`` if it still is the one named; base -1: none."""
+
+    topic_id: Id
+    partition: Int32
+    base: Int64 = -1
+    segment_epoch: Int32 = -1
+    n: Int32 = -1
+    entries_known: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSegmentResponse(Message):
+    """``base`` -1: no segment is open.  ``entries`` are those of its index from ``first_entry`` on.
+
+    ``position`` and ``end_offset`` are where its flushed bytes end.
+    """
+
+    error: Code
+    message: Text = ""
+    epoch: Int32 = -1
+    base: Int64 = -1
+    segment_epoch: Int32 = -1
+    n: Int32 = -1
+    position: Int64 = -1
+    end_offset: Int64 = -1
+    first_entry: Int32 = 0
+    entries: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOpenRequest(Message):
+    """From now on a shard's log takes batches with ``ownership`` or a larger number."""
+
+    topic_id: Id
+    partition: Int32
+    ownership: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOpenResponse(Message):
+    """``epoch`` is the partition's, which appends must name."""
+
+    error: Code
+    message: Text = ""
+    epoch: Int32 = -1
+    log_start: Int64 = -1
+    high_watermark: Int64 = -1
+    max_batch_bytes: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAppendRequest(Message):
+    """One batch for a shard's log.  ``records`` are read as a slice of the request, which is theirs to write into."""
+
+    topic_id: Id
+    partition: Int32
+    epoch: Int32
+    ownership: Int64
+    records: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAppendResponse(Message):
+    """Answered when the batch is flushed."""
+
+    error: Code
+    message: Text = ""
+    base_offset: Int64 = -1
+    log_start: Int64 = -1
+    high_watermark: Int64 = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRequest(Message):
+    """A client's request for a group, as it came.  ``ownerships`` are (shard, ownership number that is expected)."""
+
+    client_host: Text
+    client_id: Text
+    api_key: Int16
+    api_version: Int16
+    ownerships: Numbers
+    body: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResponse(Message):
+    """``body`` is the response's, in the request's version."""
+
+    error: Code
+    message: Text = ""
+    body: Slice = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest(Message):
+    """One change of topics, configs or assignment; ``arguments`` are JSON."""
+
+    method: Text
+    arguments: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AdminResponse(Message):
+    """``result`` is JSON."""
+
+    error: Code
+    message: Text = ""
+    result: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest(Message):
+    """The sender's connection to ``incarnation`` broke, or could not be made."""
+
+    incarnation: Text
+    why: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResponse(Message):
+    """It was heard."""
+
+    error: Code = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOverRequest(Message):
+    """Partitions that the sender has flushed, closed and let go of."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOverResponse(Message):
+    """It was heard."""
+
+    error: Code = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest(Message):
+    """What has there been to do since this caller's last question?"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResponse(Message):
+    """Only partitions with traffic; ``cpu_ms`` is what the process has used in the same time."""
+
+    error: Code = ErrorCode.NONE
+    partitions: Loads = ()
+    cpu_ms: Int64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequest(Message):
+    """Drain, then end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveResponse(Message):
+    """It has begun to."""
+
+    error: Code = ErrorCode.NONE
+
+
+RESPONSES: dict[int, type[Message]] = {
+    InternalKey.HELLO: HelloResponse,
+    InternalKey.PING: PingResponse,
+    InternalKey.ASK: AskResponse,
+    InternalKey.PRODUCERS: ProducersResponse,
+    InternalKey.LIVE_SEGMENT: LiveSegmentResponse,
+    InternalKey.SHARD_OPEN: ShardOpenResponse,
+    InternalKey.SHARD_APPEND: ShardAppendResponse,
+    InternalKey.FORWARD: ForwardResponse,
+    InternalKey.ADMIN: AdminResponse,
+    InternalKey.REPORT: ReportResponse,
+    InternalKey.HANDED_OVER: HandedOverResponse,
+    InternalKey.LOAD: LoadResponse,
+    InternalKey.LEAVE: LeaveResponse,
+}

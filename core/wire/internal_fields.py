@@ -1,0 +1,231 @@
+"""How the fields of the internal messages lie on the wire, and what reads and writes a message made of them.
+
+A message is its fields in the order of their declaration, in Kafka's flexible encoding (big-endian numbers, lengths as
+unsigned varints plus one), and a set of tagged fields at the end: what a later version adds goes there, and an earlier
+one passes it over.  ``Message`` does both directions from the types of a dataclass's fields, which are the ones below.
+
+Large bytes are never joined with what stands around them: ``encode`` gives them as buffers of their own, and ``decode``
+as a slice of the body where the type says ``Slice``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Annotated, Any, NamedTuple, Protocol, Self, get_type_hints
+from uuid import UUID
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.wire.primitives import (
+    CUT_SHORT,
+    ELEMENTS_MAX,
+    read_count,
+    read_size,
+    read_string,
+    read_uuid,
+    skip_tags,
+    string,
+    uvarint,
+)
+
+APART_LEAST = 4 << 10
+"""Bytes from this size on stay a buffer of their own: below, a copy costs less than one more element of a write."""
+
+
+class Out:
+    """A message being written: small fields together, large bytes between them."""
+
+    __slots__ = ("_done", "small")
+
+    def __init__(self) -> None:
+        self.small = bytearray()
+        self._done: list[Buffer] = []
+
+    def add(self, data: Buffer) -> None:
+        if len(data) < APART_LEAST:
+            self.small += data
+            return
+        self._done += (self.small, data)
+        self.small = bytearray()
+
+    def buffers(self) -> list[Buffer]:
+        return [*self._done, self.small]
+
+
+class Field(Protocol):
+    """One type of field.  ``read`` gives the value and the position behind it, or raises FormatError or CUT_SHORT."""
+
+    def write(self, out: Out, value: Any) -> None: ...
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]: ...
+
+
+class Fixed:
+    """A number of one size; ``make`` turns it into what the message holds, ValueError when there is no such value."""
+
+    def __init__(self, layout: str, make: Callable[[int], Any] = int) -> None:
+        self._struct = struct.Struct(">" + layout)
+        self._make = make
+
+    def write(self, out: Out, value: int) -> None:
+        out.small += self._struct.pack(value)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        (value,) = self._struct.unpack_from(data, pos)
+        try:
+            return self._make(value), pos + self._struct.size
+        except ValueError as error:
+            raise FormatError(str(error)) from None
+
+
+class _Pair:
+    """A least and a most."""
+
+    _struct = struct.Struct(">hh")
+
+    def write(self, out: Out, value: tuple[int, int]) -> None:
+        out.small += self._struct.pack(*value)
+
+    def read(self, data: memoryview, pos: int) -> tuple[tuple[int, ...], int]:
+        return self._struct.unpack_from(data, pos), pos + self._struct.size
+
+
+class _Id:
+    def write(self, out: Out, value: UUID) -> None:
+        out.small += value.bytes
+
+    def read(self, data: memoryview, pos: int) -> tuple[UUID, int]:
+        return read_uuid(data, pos)
+
+
+class _Text:
+    def write(self, out: Out, value: str) -> None:
+        out.small += string(value, flexible=True)
+
+    def read(self, data: memoryview, pos: int) -> tuple[str, int]:
+        return read_string(data, pos, flexible=True)
+
+
+class _Slice:
+    """Bytes that stay where they arrived: they pin the frame, and are theirs to write into who got it."""
+
+    def write(self, out: Out, value: Buffer) -> None:
+        out.small += uvarint(len(value) + 1)
+        out.add(value)
+
+    def read(self, data: memoryview, pos: int) -> tuple[memoryview, int]:
+        size, pos = read_size(data, pos, flexible=True)
+        if not 0 <= size <= len(data) - pos:
+            raise FormatError(f"{size} bytes where {len(data) - pos} are left")
+        return data[pos : pos + size], pos + size
+
+
+class _Copy(_Slice):
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        value, pos = super().read(data, pos)
+        return bytes(value), pos
+
+
+class Rows:
+    """An array of rows of one size; ``make`` makes each from its numbers.  A first column ``16s`` is a uuid."""
+
+    def __init__(self, layout: str, make: Callable[[tuple[Any, ...]], Any] = tuple) -> None:
+        self._struct = struct.Struct(">" + layout)
+        self._has_id = layout.startswith("16s")
+        self._make = make
+
+    def write(self, out: Out, value: Sequence[Any]) -> None:
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: ask for less at a time"
+        out.small += uvarint(len(value) + 1)
+        pack = self._struct.pack
+        if self._make is _only:
+            value = [(each,) for each in value]
+        for row in value:
+            out.small += pack(row[0].bytes, *row[1:]) if self._has_id else pack(*row)
+
+    def read(self, data: memoryview, pos: int) -> tuple[tuple[Any, ...], int]:
+        count, pos = read_count(data, pos, self._struct.size, flexible=True)
+        if count > ELEMENTS_MAX:
+            raise FormatError(f"{count} elements, more than {ELEMENTS_MAX}")
+        end = pos + count * self._struct.size
+        rows = self._struct.iter_unpack(data[pos:end])
+        make = self._make
+        if self._has_id:
+            return tuple(make((UUID(bytes=row[0]), *row[1:])) for row in rows), end
+        return tuple(map(make, rows)), end
+
+
+class PartitionLoad(NamedTuple):
+    """What one partition has had to do since the last question."""
+
+    topic_id: UUID
+    partition: int
+    bytes_in: int
+    bytes_out: int
+    requests: int
+
+
+def _only(row: tuple[Any, ...]) -> Any:
+    return row[0]
+
+
+Bool = Annotated[bool, Fixed("b", bool)]
+Int16 = Annotated[int, Fixed("h")]
+Int32 = Annotated[int, Fixed("i")]
+Int64 = Annotated[int, Fixed("q")]
+Code = Annotated[ErrorCode, Fixed("h", ErrorCode)]
+Id = Annotated[UUID, _Id()]
+Text = Annotated[str, _Text()]
+Bytes = Annotated[bytes, _Copy()]
+Slice = Annotated[Buffer, _Slice()]
+Range = Annotated[tuple[int, int], _Pair()]
+Int64s = Annotated[tuple[int, ...], Rows("q", _only)]
+Numbers = Annotated[tuple[tuple[int, int], ...], Rows("iq")]
+Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows("16si")]
+Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make)]
+
+
+class Message:
+    """A dataclass whose fields have the types above."""
+
+    __slots__ = ()
+
+    def encode(self) -> list[Buffer]:
+        """The body, in buffers to be sent one after another."""
+        out = Out()
+        for name, field in _fields(type(self)):
+            field.write(out, getattr(self, name))
+        out.small.append(0)  # no tagged fields
+        return out.buffers()
+
+    @classmethod
+    def decode(cls, body: memoryview) -> Self:
+        """FormatError when ``body`` is no such message."""
+        try:
+            pos = 0
+            values = []
+            for _, field in _fields(cls):
+                value, pos = field.read(body, pos)
+                values.append(value)
+            end = skip_tags(body, pos)
+        except (*CUT_SHORT, FormatError) as error:
+            raise FormatError(f"{cls.__name__}: {error}") from None
+        if end != len(body):
+            raise FormatError(f"{cls.__name__}: {len(body) - end} bytes behind its end")
+        return cls(*values)
+
+
+_Fields = tuple[tuple[str, Field], ...]
+_known: dict[type[Message], _Fields] = {}
+
+
+def _fields(kind: type[Message]) -> _Fields:
+    """Of a message class: the names of its fields, and what reads and writes each."""
+    found = _known.get(kind)
+    if found is None:
+        hints = get_type_hints(kind, include_extras=True)
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        found = _known[kind] = tuple((name, hints[name].__metadata__[0]) for name in names)
+    return found

@@ -1,0 +1,100 @@
+"""The other side of ``produce``: requests of one process of ours to another, by topic id, as bodies without headers.
+
+Record bytes go out as they are, in buffers of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from bmq.core.call import Buffer
+from bmq.core.errors import FormatError
+from bmq.core.wire.primitives import (
+    CUT_SHORT,
+    ELEMENTS_MAX,
+    INT32,
+    array_size,
+    read_count,
+    read_nullable_string,
+    read_uuid,
+    skip_tags,
+    tags,
+    uvarint,
+)
+from bmq.core.wire.produce import ANEW_TAG, PartitionAnswer, TopicAnswer
+
+PRODUCE_VERSION = 13
+_NO_TAGS = b"\0"
+_ANEW = tags([(ANEW_TAG, b"")])
+_HEAD = struct.Struct(">Bhi")  # no transactional id, acks, timeout
+_ANSWER = struct.Struct(">ihqqq")
+_ANSWER_LEAST = _ANSWER.size + 3  # no record errors, no message, no tags
+
+
+def encode_produce_request(
+    acks: int,
+    timeout_ms: int,
+    topics: Sequence[tuple[UUID, Sequence[tuple[int, memoryview]]]],
+    anew: Collection[tuple[UUID, int]] = (),
+) -> list[Buffer]:
+    """``topics`` are (id, (partition, records) of each).  A partition may be there more than once: the first part of
+    one that is in ``anew`` carries ``ANEW_TAG``."""
+    untold = set(anew)
+    buffers: list[Buffer] = []
+    out = bytearray(_HEAD.pack(0, acks, timeout_ms))
+    out += array_size(len(topics), flexible=True)
+    for topic_id, partitions in topics:
+        out += topic_id.bytes
+        out += array_size(len(partitions), flexible=True)
+        for partition, records in partitions:
+            out += INT32.pack(partition)
+            out += uvarint(len(records) + 1)
+            buffers += (out, records)
+            out = bytearray(_NO_TAGS)
+            if untold and (topic_id, partition) in untold:
+                untold.remove((topic_id, partition))
+                out = bytearray(_ANEW)
+        out.append(0)
+    out.append(0)
+    buffers.append(out)
+    return buffers
+
+
+def decode_produce_response(body: memoryview) -> list[TopicAnswer]:
+    """In the order of the request.  FormatError when it is none."""
+    try:
+        count, pos = read_count(body, 0, 18, flexible=True)
+        room = ELEMENTS_MAX - count
+        topics = []
+        for _ in range(count):
+            topic_id, pos = read_uuid(body, pos)
+            size, pos = read_count(body, pos, _ANSWER_LEAST, flexible=True)
+            room -= size
+            if room < 0:
+                raise FormatError(f"response to Produce: more than {ELEMENTS_MAX} partitions")
+            answers = []
+            for _ in range(size):
+                answer, pos = _read_answer(body, pos)
+                answers.append(answer)
+            pos = skip_tags(body, pos)
+            topics.append(TopicAnswer(None, topic_id, answers))
+        pos = skip_tags(body, pos + INT32.size)  # behind the throttle time
+    except CUT_SHORT as error:
+        raise FormatError(f"response to Produce: {error}") from None
+    if pos != len(body):
+        raise FormatError(f"response to Produce: {len(body) - pos} bytes too many")
+    return topics
+
+
+def _read_answer(body: memoryview, pos: int) -> tuple[PartitionAnswer, int]:
+    """Which records were at fault is for clients, and not read."""
+    partition, code, base_offset, append_time, log_start = _ANSWER.unpack_from(body, pos)
+    count, pos = read_count(body, pos + _ANSWER.size, 6, flexible=True)
+    for _ in range(count):
+        _, pos = read_nullable_string(body, pos + INT32.size, flexible=True)
+        pos = skip_tags(body, pos)
+    message, pos = read_nullable_string(body, pos, flexible=True)
+    answer = PartitionAnswer(partition, code, base_offset, append_time, log_start, message)
+    return answer, skip_tags(body, pos)

@@ -1,0 +1,250 @@
+"""Internal connections on virtual time: a network in memory whose kernels have a size, and a scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bmq.core.call import Answer, Buffer, Client
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
+from bmq.core.metrics import Metrics
+from bmq.core.net import Listener
+from bmq.core.peer import PeerSettings
+from bmq.core.rpc import Peers
+from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey
+
+KERNEL_BYTES = 256 << 10
+"""What one side's kernel keeps of bytes that its process has not read."""
+LATENCY_S = 0.001
+PORT = 9093
+
+
+@dataclass(frozen=True)
+class Host:
+    host: str = "b"
+    port: int = PORT
+
+
+@dataclass(frozen=True)
+class FakeMember:
+    incarnation: str = "b-1"
+    internal: Host = Host()
+
+
+class End(asyncio.Transport):
+    """One side of a connection: transport of its protocol, and its kernel's receive buffer."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        super().__init__()
+        self.other: End
+        self.protocol: Any = None
+        self.host = host
+        self.writes = 0
+        self._network = network
+        self._inbox = bytearray()
+        self._unsent = bytearray()
+        self._is_paused = self._is_blocked = self._is_gone = self._is_woken = False
+
+    # The transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self.other.host, 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def write(self, data: Any) -> None:
+        self.writes += 1
+        if not self._is_gone:
+            self._unsent += data
+            self._push()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        assert not self._is_paused
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        assert self._is_paused
+        self._is_paused = False
+        self.wake()
+
+    def is_closing(self) -> bool:
+        return self._is_gone
+
+    def close(self) -> None:
+        if not self._is_gone:
+            self._is_gone = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.protocol.connection_lost, None)
+            loop.call_later(LATENCY_S, self.other.close)
+
+    def abort(self) -> None:
+        self.close()
+
+    # The network
+
+    def _push(self) -> None:
+        room = KERNEL_BYTES - len(self.other._inbox)
+        if room > 0 and self._unsent:
+            self.other._inbox += self._unsent[:room]
+            del self._unsent[:room]
+            self.other.wake()
+        if bool(self._unsent) != self._is_blocked:
+            self._is_blocked = not self._is_blocked
+            (self.protocol.pause_writing if self._is_blocked else self.protocol.resume_writing)()
+
+    def wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_later(LATENCY_S, self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_woken = False
+        while self._inbox and not self._is_paused and not self._is_gone and self.host not in self._network.stopped:
+            buffer = self.protocol.get_buffer(-1)
+            count = min(len(buffer), len(self._inbox))
+            buffer[:count] = self._inbox[:count]
+            del self._inbox[:count]
+            self.protocol.buffer_updated(count)
+        if not self.other._is_gone:
+            self.other._push()
+
+
+class Network:
+    """In the place of the running loop's ``create_connection`` and ``create_server``."""
+
+    def __init__(self) -> None:
+        self.stopped: set[str] = set()
+        self.ends: list[End] = []  # servers' sides, oldest first
+        self.attempts: list[float] = []  # when somebody connected
+        self._listening: dict[tuple[str, int], Callable[[], Any]] = {}
+        loop: Any = asyncio.get_running_loop()
+        loop.create_connection = self.create_connection
+        loop.create_server = self.create_server
+
+    async def create_server(self, make: Callable[[], Any], host: str, port: int, **_: Any) -> Any:
+        self._listening[host, port] = make
+
+        class Server:
+            def close(_) -> None:
+                self._listening.pop((host, port), None)
+
+        return Server()
+
+    async def create_connection(self, make: Callable[[], Any], host: str, port: int) -> Any:
+        self.attempts.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(LATENCY_S)
+        serve = self._listening.get((host, port))
+        if serve is None:
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+        ours, theirs = End(self, "a"), End(self, host)
+        ours.other, theirs.other = theirs, ours
+        ours.protocol, theirs.protocol = make(), serve()
+        theirs.protocol.connection_made(theirs)
+        ours.protocol.connection_made(ours)
+        self.ends.append(theirs)
+        return ours, ours.protocol
+
+    def stop(self, host: str) -> None:
+        """SIGSTOP: its kernel goes on taking bytes, its process does nothing."""
+        self.stopped.add(host)
+
+    def resume(self, host: str) -> None:
+        self.stopped.remove(host)
+        for end in self.ends:
+            end.wake()
+
+    def cut(self) -> None:
+        """All connections break."""
+        for end in self.ends:
+            end.close()
+
+
+class World:
+    """Process ``b``, and the connections of process ``a``.
+
+    ADMIN is answered as ``answers[method]`` says: at once with the method's name, or by a future, or by an error.
+    """
+
+    def __init__(self, settings: PeerSettings | None = None, own: str = "b-1", **config: Any) -> None:
+        self.network = Network()
+        self.begun: list[str] = []
+        self.answers: dict[str, Any] = {}
+        self.broken: list[tuple[str, str]] = []
+        self.calls: list[InternalCall] = []
+        self.is_serving = True
+        self.metrics = Metrics()
+        self.endpoint = InternalEndpoint(own, "test", LoopClock(), is_serving=lambda: self.is_serving)
+        self.endpoint.register(InternalKey.ADMIN, self._admin)
+        self.config = NodeConfig(**config)
+        self.peers = Peers("a-1", "test", settings=settings)
+        self.peers.subscribe_broken(lambda incarnation, why: self.broken.append((incarnation, why)))
+
+    async def listen(self) -> None:
+        self.listener = Listener(self.endpoint, self.config, self.metrics, in_order=False)
+        await self.listener.start("b", PORT)
+
+    async def __aenter__(self) -> World:
+        await self.listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.peers.close()
+        self.listener.close()
+        await asyncio.sleep(1)
+        assert self.metrics.request_bytes_held == 0
+        assert self.metrics.connections == 0
+
+    def _admin(self, body: memoryview, call: InternalCall) -> Any:
+        request = AdminRequest.decode(body)
+        self.begun.append(request.method)
+        self.calls.append(call)
+        answer = self.answers.get(request.method, request.method)
+        return answer if isinstance(answer, asyncio.Future) else self.reply(answer)
+
+    @staticmethod
+    def reply(answer: Any) -> list[Buffer]:
+        if isinstance(answer, Exception):
+            raise answer
+        return AdminResponse(ErrorCode.NONE, "", str(answer).encode()).encode()
+
+    def later(self, *methods: str) -> None:
+        for method in methods:
+            self.answers[method] = asyncio.get_running_loop().create_future()
+
+    def answer(self, *methods: str) -> None:
+        for method in methods:
+            self.answers[method].set_result(self.reply(method))
+
+
+class Kafka:
+    """A dispatch of Kafka's APIs."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def __call__(self, frame: memoryview, client: Client) -> Answer:
+        self.frames.append(bytes(frame))
+        return Answer((bytes(frame[4:8]), b"\0", b"kafka"))
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        raise AssertionError("all are, between processes")
+
+
+def admin(method: str, size: int = 0) -> Sequence[Buffer]:
+    return AdminRequest(method, bytes(size)).encode()
+
+
+def result(body: memoryview) -> str:
+    return AdminResponse.decode(body).result.decode()

@@ -1,0 +1,545 @@
+"""Calls between processes (core/rpc.py, core/peer.py), on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.peer import PeerSettings
+from bmq.core.rpc import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.wire.internal import (
+    AdminRequest,
+    AdminResponse,
+    InternalKey,
+    LoadRequest,
+    PingResponse,
+    ReportRequest,
+    ReportResponse,
+)
+from tests.simulation.loop import run
+from tests.unit.core.rpc_world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
+
+ADMIN = InternalKey.ADMIN
+B = FakeMember()
+Story = Callable[[World], Awaitable[None]]
+
+
+def play(story: Story, seed: int = 0, **settings: Any) -> None:
+    async def main() -> None:
+        async with World(PeerSettings(**settings)) as world:
+            await story(world)
+
+    run(main(), seed)
+
+
+async def up(world: World, kind: Kind = Kind.CONTROL) -> Peer:
+    return await world.peers.reach(B, kind, 5)
+
+
+async def lost(future: asyncio.Future[memoryview]) -> PeerLost:
+    with pytest.raises(PeerLost) as caught:
+        await future
+    return caught.value
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# ---------------------------------------------------------------------------------------------------------- calls
+
+
+def test_answers_in_any_order() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("1", "2", "3")
+        calls = [peer.call(ADMIN, 0, admin(method)) for method in ("1", "2", "3")]
+        assert peer.bytes_under_way > 0
+        await asyncio.sleep(1)
+        assert world.begun == ["1", "2", "3"]
+        for number in (2, 0, 1):
+            world.answer(str(number + 1))
+            assert result(await calls[number]) == str(number + 1)
+        assert peer.bytes_under_way == 0
+
+    play(story)
+
+
+def test_one_held_request_holds_up_nothing() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("held")
+        held = peer.call(ADMIN, 0, admin("held", 8 << 20))
+        for number in range(300):  # more than a client's connection may have unanswered
+            world.later(f"held {number}")
+            peer.call(ADMIN, 0, admin(f"held {number}")).add_done_callback(lambda future: future.exception())
+        assert result(await peer.call(ADMIN, 0, admin("quick"))) == "quick"
+        assert not held.done()
+        await asyncio.sleep(60)  # nor is a connection idle or dead that waits for an answer
+        world.answer("held")
+        assert result(await held) == "held"
+
+    play(story)
+
+
+def test_calls_go_out_in_their_order_however_large() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        sizes = [0, 300_000, 5, 70_000, 1, 2_000_000, 3, 4, 100_000] * 3
+        calls = [peer.call(ADMIN, 0, admin(str(number), size)) for number, size in enumerate(sizes)]
+        assert [result(await call) for call in calls] == [str(number) for number in range(len(sizes))]
+        assert world.begun == [str(number) for number in range(len(sizes))]
+
+    play(story)
+
+
+def test_who_no_longer_waits_is_passed_over() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("1")
+        call = peer.call(ADMIN, 0, admin("1"))
+        await asyncio.sleep(1)
+        call.cancel()
+        world.answer("1")
+        await asyncio.sleep(1)
+        assert peer.bytes_under_way == 0
+        assert result(await peer.call(ADMIN, 0, admin("2"))) == "2"
+
+    play(story)
+
+
+def test_bounds_fail_the_call_and_not_the_connection() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("1", "2", "3", "4")
+        calls = [peer.call(ADMIN, 0, admin("1")), peer.call(ADMIN, 0, admin("2", 900))]
+        for method in ("3", "4"):
+            error = await lost(peer.call(ADMIN, 0, admin(method)))
+            assert isinstance(error, PeerBusy)
+            assert not error.was_sent
+        world.answer("2")
+        await calls[1]
+        calls[1] = peer.call(ADMIN, 0, admin("3"))
+        await asyncio.sleep(1)
+        world.answer("1", "3")
+        await asyncio.gather(*calls)
+        assert world.begun == ["1", "2", "3"]
+
+    play(story, calls_max=2)
+    play(story, bytes_max=900)
+
+
+# ----------------------------------------------------------------------------------------------------------- loss
+
+
+def test_what_was_sent_and_what_certainly_was_not() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        seen: list[str] = []
+        peer.on_lost(lambda: seen.append("lost"))
+        peer.on_lost(lambda: seen.append("never"))()
+        world.network.stop("b")
+        sent = [peer.call(ADMIN, 0, admin("1")), peer.call(ADMIN, 0, admin("2", 2 * KERNEL_BYTES))]
+        unsent = [peer.call(ADMIN, 0, admin("3")), peer.call(ADMIN, 0, admin("4"))]
+        world.network.cut()
+        assert [(await lost(call)).was_sent for call in sent + unsent] == [True, True, False, False]
+        assert seen == ["lost"]
+        assert (peer.is_up, peer.bytes_under_way) == (False, 0)
+        assert [incarnation for incarnation, _ in world.broken] == ["b-1"]
+        peer.on_lost(lambda: seen.append("at once"))
+        assert seen == ["lost", "at once"]
+        assert not (await lost(peer.call(ADMIN, 0, admin("5")))).was_sent
+
+    play(story)
+
+
+@pytest.mark.parametrize("busy", ["quiet", "waiting", "blocked"])
+def test_a_stopped_process_is_noticed(busy: str) -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        await asyncio.sleep(10)
+        assert peer.is_up
+        began = now()
+        world.network.stop("b")
+        if busy != "quiet":
+            call = peer.call(ADMIN, 0, admin("1", 4 * KERNEL_BYTES if busy == "blocked" else 0))
+            call.add_done_callback(lambda future: future.exception())
+        gone = asyncio.Event()
+        peer.on_lost(gone.set)
+        await gone.wait()
+        assert 2 <= now() - began <= 3.25
+        assert len(world.broken) == 1
+        assert world.broken[0][0] == "b-1"
+
+    play(story)
+
+
+def test_a_short_stop_is_not() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        await asyncio.sleep(10)
+        world.network.stop("b")
+        call = peer.call(ADMIN, 0, admin("1", 4 * KERNEL_BYTES))
+        await asyncio.sleep(1.8)
+        world.network.resume("b")
+        assert result(await call) == "1"
+        assert world.broken == []
+
+    play(story)
+
+
+def test_our_own_stop_breaks_nothing() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        await asyncio.sleep(5)
+        loop: Any = asyncio.get_running_loop()
+        loop.clock.now += 30
+        await asyncio.sleep(5)
+        assert peer.is_up
+        assert world.broken == []
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"\0\0\0\x08\0\0\x27\x0f\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\0\0\0"],
+    ids=["unasked", "negative", "huge"],
+)
+def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("1")
+        call = peer.call(ADMIN, 0, admin("1"))
+        world.network.ends[-1].write(answer)
+        assert (await lost(call)).was_sent
+        assert not peer.is_up
+
+    play(story)
+
+
+# -------------------------------------------------------------------------------------------------- making connections
+
+
+def test_three_connections_to_a_member_each_made_once() -> None:
+    async def story(world: World) -> None:
+        assert [world.peers.get(B, kind) for kind in Kind] == [None] * 3
+        assert world.peers.connected == 0
+        peers = await asyncio.gather(*(up(world, kind) for kind in [*Kind, *Kind]))
+        assert [world.peers.get(B, kind) for kind in Kind] == peers[:3] == peers[3:]
+        assert [peer.kind for peer in peers[:3]] == list(Kind)
+        assert {peer.protocol for peer in peers} == {1}
+        assert len(world.network.attempts) == 3
+        assert world.peers.connected == 1  # member
+        world.peers.forget("b-1")
+        assert world.peers.connected == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pauses_between_attempts_double_and_end(seed: int) -> None:
+    async def story(world: World) -> None:
+        world.listener.close()
+        world.peers.get(B, Kind.TAIL)
+        await asyncio.sleep(2 * WANTED_S)
+        attempts = world.network.attempts
+        pauses = [after - before for before, after in pairwise(attempts)]
+        for number, pause in enumerate(pauses):
+            most = min(PAUSE_MOST_S, 0.05 * 2**number)
+            assert most / 2 <= pause <= most + 0.01
+        assert WANTED_S - PAUSE_MOST_S < attempts[-1] <= WANTED_S + PAUSE_MOST_S
+        tries = len(attempts)
+        assert len(world.broken) == tries
+        await world.listen()
+        await asyncio.sleep(1)
+        assert len(world.network.attempts) == tries
+        assert world.peers.get(B, Kind.TAIL) is None
+        await asyncio.sleep(PAUSE_MOST_S)
+        assert world.peers.get(B, Kind.TAIL) is not None
+
+    play(story, seed)
+
+
+def test_a_connection_that_breaks_at_once_is_not_made_without_end() -> None:
+    async def story(world: World) -> None:
+        for _ in range(1_000):
+            world.peers.get(B, Kind.TAIL)
+            await asyncio.sleep(0.01)
+            world.network.cut()
+        assert len(world.network.attempts) < 20
+
+    play(story)
+
+
+def test_a_connection_that_was_up_for_long_is_made_again_at_once() -> None:
+    async def story(world: World) -> None:
+        first = await up(world)
+        await asyncio.sleep(60)
+        world.network.cut()
+        await asyncio.sleep(1)
+        began = now()
+        second = await up(world)
+        assert second is not first
+        assert now() - began < 0.02
+
+    play(story)
+
+
+def test_reach_waits_and_gives_up() -> None:
+    async def story(world: World) -> None:
+        world.listener.stop_accepting()
+        with pytest.raises(PeerLost, match="nobody listens") as caught:
+            await world.peers.reach(B, Kind.CONTROL, 3)
+        assert (now(), caught.value.was_sent) == (3, False)
+
+        async def come() -> None:
+            await asyncio.sleep(1)
+            await world.listen()
+
+        coming = asyncio.create_task(come())
+        assert (await up(world)).is_up
+        await coming
+
+    play(story)
+
+
+def test_a_stopped_process_does_not_answer_hello() -> None:
+    async def story(world: World) -> None:
+        world.network.stop("b")
+        with pytest.raises(PeerLost, match="does not answer in 3 s"):
+            await world.peers.reach(B, Kind.CONTROL, 3.5)
+        assert "does not answer in 3 s" in world.broken[0][1]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "incarnation", "protocols", "why"),
+    [
+        ("other", "b-1", (1, 1), "INCONSISTENT_CLUSTER_ID: this process belongs to cluster test, not to other"),
+        ("test", "b-0", (1, 1), "NOT_LEADER_OR_FOLLOWER: b-0 is not here any more: this is b-1"),
+        (
+            "test", "b-1", (2, 4),
+            "UNSUPPORTED_VERSION: this process speaks internal protocol 1, its caller 2 to 4",
+        ),
+    ],
+)  # fmt: skip
+def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, int], why: str) -> None:
+    async def story(world: World) -> None:
+        peers = Peers("a-1", cluster, protocols=protocols)
+        with pytest.raises(PeerLost) as caught:
+            await peers.reach(FakeMember(incarnation), Kind.CONTROL, 1)
+        assert why in str(caught.value)
+        assert world.metrics.connections == 0
+        await peers.close()
+
+    play(story)
+
+
+def test_the_highest_protocol_of_both() -> None:
+    async def story(world: World) -> None:
+        peers = Peers("a-1", "test", protocols=(0, 7))
+        assert (await peers.reach(B, Kind.CONTROL, 1)).protocol == 1
+        await peers.close()
+
+    play(story)
+
+
+def test_forgotten_members_are_never_reached_again() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("1")
+        call = peer.call(ADMIN, 0, admin("1"))
+        world.network.stop("b")
+        waiting = asyncio.create_task(world.peers.reach(B, Kind.TAIL, 60))
+        await asyncio.sleep(0.1)
+        world.peers.forget("b-1")
+        await lost(call)
+        with pytest.raises(PeerLost, match="no member any more"):
+            await waiting
+        with pytest.raises(PeerLost, match="no member any more"):
+            await up(world)
+        attempts = len(world.network.attempts)
+        assert world.peers.get(B, Kind.PRODUCE) is None
+        await asyncio.sleep(60)
+        assert len(world.network.attempts) == attempts
+        assert world.broken == []  # it is this side that has let go
+
+    play(story)
+
+
+def test_close_ends_what_is_under_way() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.later("1")
+        call = peer.call(ADMIN, 0, admin("1"))
+        world.network.stop("b")
+        world.peers.get(B, Kind.TAIL)
+        await asyncio.sleep(0.1)
+        await world.peers.close()
+        await lost(call)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert world.peers.get(B, Kind.TAIL) is None
+        assert world.broken == []
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------------ asking
+
+
+async def ask(world: World, method: str, timeout_s: float = 5) -> str:
+    answer = await world.peers.ask(B, AdminRequest(method, b"{}"), ADMIN, AdminResponse, timeout_s)
+    return answer.result.decode()
+
+
+def test_questions_and_their_errors() -> None:
+    async def story(world: World) -> None:
+        assert await ask(world, "1") == "1"
+        world.answers["2"] = RequestError(ErrorCode.NOT_CONTROLLER, "not me")
+        world.later("3")
+        with pytest.raises(RequestError) as caught:
+            await ask(world, "2")
+        assert (caught.value.code, caught.value.message) == (ErrorCode.NOT_CONTROLLER, "not me")
+        with pytest.raises(TimeoutError):
+            await ask(world, "3")
+        world.listener.close()
+        await asyncio.sleep(1)
+        with pytest.raises(PeerLost, match="nobody listens") as failed:
+            await ask(world, "4")
+        assert not failed.value.was_sent
+
+    play(story)
+
+
+def test_a_handler_that_fails_later() -> None:
+    async def story(world: World) -> None:
+        world.later("1")
+        asking = asyncio.create_task(ask(world, "1"))
+        await asyncio.sleep(1)
+        world.answers["1"].set_exception(RequestError(ErrorCode.POLICY_VIOLATION, "later"))
+        with pytest.raises(RequestError, match="POLICY_VIOLATION: later"):
+            await asking
+
+    play(story)
+
+
+def test_an_answer_that_cannot_be_read() -> None:
+    async def story(world: World) -> None:
+        world.answers["1"] = asyncio.get_running_loop().create_future()
+        world.answers["1"].set_result([b"\x7f\xff\1\0"])
+        with pytest.raises(PeerLost, match="not a valid ErrorCode") as caught:
+            await ask(world, "1")
+        assert caught.value.was_sent
+
+    play(story)
+
+
+def test_requests_that_are_not_served() -> None:
+    async def story(world: World) -> None:
+        with pytest.raises(RequestError, match="UNSUPPORTED_VERSION: as b-1 says"):
+            await world.peers.ask(B, ReportRequest("c", "why"), InternalKey.REPORT, ReportResponse, 5)
+        with pytest.raises(RequestError, match="INVALID_REQUEST: AdminRequest"):
+            await world.peers.ask(B, LoadRequest(), ADMIN, AdminResponse, 5)
+        assert await ask(world, "1") == "1"
+
+    play(story)
+
+
+def test_a_probe_needs_no_other_connection() -> None:
+    async def story(world: World) -> None:
+        await up(world)
+        assert await world.peers.probe(B, 2) == PingResponse(is_serving=True)
+        world.is_serving = False
+        assert await world.peers.probe(B, 2) == PingResponse(is_serving=False)
+        with pytest.raises(PeerLost, match="b-0 is not here any more"):
+            await world.peers.probe(FakeMember("b-0"), 2)
+        world.network.stop("b")
+        began = now()
+        with pytest.raises(PeerLost, match="does not answer in 2 s"):
+            await world.peers.probe(B, 2)
+        assert now() - began == 2
+        world.network.resume("b")
+        world.listener.stop_accepting()
+        with pytest.raises(PeerLost, match="nobody listens"):
+            await world.peers.probe(B, 2)
+
+    play(story)
+
+
+# -------------------------------------------------------------------------------------------------- the other side
+
+
+def test_handlers_learn_who_calls() -> None:
+    async def story(world: World) -> None:
+        await ask(world, "1")
+        (call,) = world.calls
+        assert (call.version, call.client_id, call.caller, call.client.host) == (0, "a-1", "a-1", "a")
+        assert call.arrived > 0
+
+    play(story)
+
+
+def test_kafkas_apis_go_to_their_own_dispatch() -> None:
+    async def story(world: World) -> None:
+        kafka = Kafka()
+        world.endpoint.register_kafka(kafka)
+        peer = await up(world, Kind.PRODUCE)
+        assert bytes(await peer.call(0, 13, [b"body"])) == b"kafka"
+        assert kafka.frames[0][:4] == b"\0\0\0\x0d"
+        assert kafka.frames[0].endswith(b"\0\x03a-1\0body")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\0\0\0\x0d\0\0\0\1\xff\xff\0",
+        b"\x27\x11\0\0\0\0\0\1\xff\xff\0\0",
+        b"\x27\x10\0\0\0\0\0\1\xff\xff\0\0",
+        b"\x27\x10\0\0\0\0\0\1\0\x09ab",
+        b"\x7f\xff\0\0\0\0\0\1\xff\xff\0\0",
+    ],
+    ids=["Produce", "Ping", "unreadable Hello", "unreadable header", "unknown"],
+)
+def test_nothing_is_answered_before_hello(frame: bytes) -> None:
+    async def story(world: World) -> None:
+        world.endpoint.register_kafka(Kafka())
+        received = bytearray()
+
+        class Stranger(asyncio.Protocol):
+            def get_buffer(self, sizehint: int) -> memoryview:
+                return memoryview(bytearray(100))
+
+            def buffer_updated(self, nbytes: int) -> None:
+                received.extend(bytes(nbytes))
+
+        transport, _ = await asyncio.get_running_loop().create_connection(Stranger, "b", 9093)
+        transport.write(len(frame).to_bytes(4, "big") + frame)
+        await asyncio.sleep(1)
+        assert transport.is_closing()
+        assert not received
+        assert world.metrics.connections_malformed == 1
+
+    play(story)
+
+
+def test_a_bug_ends_the_connection_and_is_told() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world)
+        world.answers["1"] = ZeroDivisionError("a bug")
+        assert (await lost(peer.call(ADMIN, 0, admin("1")))).was_sent
+        world.later("2")
+        call = (await up(world)).call(ADMIN, 0, admin("2"))
+        await asyncio.sleep(1)
+        world.answers["2"].set_exception(ZeroDivisionError("another"))
+        assert (await lost(call)).was_sent
+
+    play(story)

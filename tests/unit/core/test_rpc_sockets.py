@@ -1,0 +1,176 @@
+"""Calls between processes over loopback sockets, on asyncio's loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from bmq.core.call import Answer, Client
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.internal_endpoint import InternalEndpoint
+from bmq.core.metrics import Metrics
+from bmq.core.net import Listener
+from bmq.core.peer import PeerSettings
+from bmq.core.rpc import Kind, PeerLost, Peers
+from tests.unit.core.rpc_world import FakeMember, Host
+
+MB = 1 << 20
+Run = Callable[[Callable[["Loopback"], Awaitable[None]]], None]
+
+
+class Echo:
+    """Kafka's Produce, answered with what was sent, in two buffers; or when it is told."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[memoryview, asyncio.Future[Answer]]] = []
+        self.holds = False
+
+    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+        if not self.holds:
+            return self._answer(frame)
+        self.held.append((frame, asyncio.get_running_loop().create_future()))
+        return self.held[-1][1]
+
+    def release(self) -> None:
+        for frame, future in reversed(self.held):
+            future.set_result(self._answer(frame))
+
+    def _answer(self, frame: memoryview) -> Answer:
+        body = frame[8 + 2 + len("a-1") + 1 :]
+        return Answer((bytes(frame[4:8]) + b"\0", body[:10], body[10:]))
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        return True
+
+
+class Loopback:
+    def __init__(self) -> None:
+        self.echo = Echo()
+        self.endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True)
+        self.endpoint.register_kafka(self.echo)
+        self.listener = Listener(self.endpoint, NodeConfig(), Metrics(), in_order=False)
+        self.peers = Peers("a-1", "test", settings=PeerSettings(ping_s=0.2, ping_timeout_s=30, connect_timeout_s=30))
+
+    async def start(self) -> None:
+        await self.listener.start("127.0.0.1", 0)
+        self.member = FakeMember("b-1", Host("127.0.0.1", self.listener.port))
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    def call(main: Callable[[Loopback], Awaitable[None]]) -> None:
+        async def around() -> None:
+            world = Loopback()
+            await world.start()
+            try:
+                async with asyncio.timeout(60):
+                    await main(world)
+            finally:
+                await world.peers.close()
+                world.listener.close()
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(around())
+
+    return call
+
+
+def test_large_and_small_calls_keep_their_bytes(run: Run) -> None:
+    async def main(world: Loopback) -> None:
+        peer = await world.peers.reach(world.member, Kind.PRODUCE, 30)
+        bodies = [os.urandom(size) for size in (3, 70_000, 60 * MB, 5, 3 * MB, 200_000, 8)]
+        calls = [peer.call(0, 13, [body[:1], memoryview(body)[1:]]) for body in bodies]
+        answers = await asyncio.gather(*calls)
+        assert all(answer == body for answer, body in zip(answers, bodies, strict=True))
+        assert peer.bytes_under_way == 0
+        assert (await world.peers.probe(world.member, 30)).is_serving
+
+    run(main)
+
+
+def test_many_calls_answered_in_reverse(run: Run) -> None:
+    async def main(world: Loopback) -> None:
+        world.echo.holds = True
+        peer = await world.peers.reach(world.member, Kind.PRODUCE, 30)
+        bodies = [os.urandom(3 + number % 50_000) for number in range(0, 500_000, 997)]
+        calls = [peer.call(0, 13, [body]) for body in bodies]
+        while len(world.echo.held) < len(bodies):  # noqa: ASYNC110  # what a socket does announces itself to nobody
+            await asyncio.sleep(0.001)
+        order: list[int] = []
+        for number, call in enumerate(calls):
+            call.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+        world.echo.release()
+        assert await asyncio.gather(*calls) == bodies
+        assert order == list(range(len(bodies) - 1, -1, -1))
+
+    run(main)
+
+
+def test_a_server_that_goes(run: Run) -> None:
+    async def main(world: Loopback) -> None:
+        world.echo.holds = True
+        peer = await world.peers.reach(world.member, Kind.PRODUCE, 30)
+        broken: list[str] = []
+        world.peers.subscribe_broken(lambda incarnation, why: broken.append(incarnation))
+        call = peer.call(0, 13, [b"1"])
+        world.listener.close()
+        with pytest.raises(PeerLost):
+            await call
+        assert broken == ["b-1"]
+        with pytest.raises(PeerLost, match=r"refused|111"):
+            await world.peers.probe(world.member, 30)
+
+    run(main)
+
+
+SERVER = """
+import asyncio
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.internal_endpoint import InternalEndpoint
+from bmq.core.metrics import Metrics
+from bmq.core.net import Listener
+
+async def main():
+    endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True)
+    listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False)
+    await listener.start("127.0.0.1", 0)
+    print(listener.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_stands_still(run: Run) -> None:
+    """SIGSTOP: its kernel goes on taking bytes, so only the missing answers tell."""
+
+    async def main(world: Loopback) -> None:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        peers = Peers("a-1", "test", settings=PeerSettings(ping_s=0.2, ping_timeout_s=0.4, connect_timeout_s=30))
+        try:
+            member = FakeMember("b-1", Host("127.0.0.1", int(await process.stdout.readline())))
+            peer = await peers.reach(member, Kind.CONTROL, 30)
+            gone = asyncio.Event()
+            peer.on_lost(gone.set)
+            process.send_signal(signal.SIGSTOP)
+            await gone.wait()
+            assert peer.why == "no sign of life: it answers no ping"
+            with pytest.raises(PeerLost, match=r"does not answer in 0\.2 s"):
+                await peers.probe(member, 0.2)
+            process.send_signal(signal.SIGCONT)
+            assert (await peers.reach(member, Kind.CONTROL, 30)).is_up
+        finally:
+            process.kill()
+            await process.wait()
+            await peers.close()
+
+    run(main)

@@ -1,0 +1,126 @@
+"""Produce and Fetch as we write them as a client, kio and kafka-python read; what kio writes as a server, we read."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.wire.fetch import FetchPartition
+from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
+from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from tests.unit.core.wire import oracle
+from tests.unit.core.wire.profile import examples
+
+choices = st.randoms(use_true_random=False)
+
+
+def read_back(name: str, version: int, data: bytes) -> oracle.Values:
+    """As kafka-python decodes it, after kio has read all of it too."""
+    oracle.kio_read(name, version, data)
+    kind = oracle.kafka_class(name)
+    return oracle.of_kafka(kind, version, kind.decode(data, version=version))
+
+
+@examples(few=60, many=2_000)
+@given(choices)
+def test_produce_requests(rng: random.Random) -> None:
+    values = oracle.sample(rng, "ProduceRequest", PRODUCE_VERSION)
+    values["transactional_id"] = None  # nobody has one here
+    topics = [
+        (topic["topic_id"], [(each["index"], memoryview(each["records"] or b"")) for each in topic["partition_data"]])
+        for topic in values["topic_data"]
+    ]
+    data = b"".join(encode_produce_request(values["acks"], values["timeout_ms"], topics))
+    for topic in values["topic_data"]:
+        for each in topic["partition_data"]:
+            each["records"] = each["records"] or b""
+    assert read_back("ProduceRequest", PRODUCE_VERSION, data) == values
+
+
+@examples(few=60, many=2_000)
+@given(choices)
+def test_produce_responses(rng: random.Random) -> None:
+    values = oracle.sample(rng, "ProduceResponse", PRODUCE_VERSION)
+    data = oracle.kio_bytes("ProduceResponse", PRODUCE_VERSION, values)
+    told = decode_produce_response(memoryview(data))
+    fields = (
+        ("partition", "index"),
+        ("error_code", "error_code"),
+        ("base_offset", "base_offset"),
+        ("append_time", "log_append_time_ms"),
+        ("log_start", "log_start_offset"),
+        ("error_message", "error_message"),
+    )
+    assert [(topic.topic_id, _rows(topic.partitions, [ours for ours, _ in fields])) for topic in told] == [
+        (topic["topic_id"], _picked(topic["partition_responses"], [theirs for _, theirs in fields]))
+        for topic in values["responses"]
+    ]
+
+
+@examples(few=60, many=2_000)
+@given(choices)
+def test_fetch_requests(rng: random.Random) -> None:
+    values = oracle.sample(rng, "FetchRequest", FETCH_VERSION)
+    wanted = [
+        (
+            topic["topic_id"],
+            [
+                FetchPartition(
+                    each["partition"],
+                    each["current_leader_epoch"],
+                    each["fetch_offset"],
+                    each["last_fetched_epoch"],
+                    each["partition_max_bytes"],
+                )
+                for each in topic["partitions"]
+            ],
+        )
+        for topic in values["topics"]
+    ]
+    forgotten: list[tuple[UUID, list[int]]] = [
+        (topic["topic_id"], topic["partitions"]) for topic in values["forgotten_topics_data"]
+    ]
+    names = ("session_id", "session_epoch", "max_wait_ms", "min_bytes", "max_bytes")
+    limits = {name: values[name] for name in names}
+    data = b"".join(encode_fetch_request(topics=wanted, forgotten=forgotten, **limits))
+    read = read_back("FetchRequest", FETCH_VERSION, data)
+    assert {name: read[name] for name in names} == limits
+    assert (read["isolation_level"], read["rack_id"], read["cluster_id"]) == (0, "", None)
+    columns = ["partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "partition_max_bytes"]
+    assert [(topic["topic_id"], _picked(topic["partitions"], columns)) for topic in read["topics"]] == wanted
+    assert [(topic["topic_id"], topic["partitions"]) for topic in read["forgotten_topics_data"]] == forgotten
+
+
+@examples(few=60, many=2_000)
+@given(choices)
+def test_fetch_responses(rng: random.Random) -> None:
+    values = oracle.sample(rng, "FetchResponse", FETCH_VERSION)
+    body = memoryview(oracle.kio_bytes("FetchResponse", FETCH_VERSION, values))
+    told = decode_fetch_response(body)
+    assert (told.error_code, told.session_id) == (values["error_code"], values["session_id"])
+    fields = (
+        ("partition", "partition_index"),
+        ("error_code", "error_code"),
+        ("high_watermark", "high_watermark"),
+        ("last_stable_offset", "last_stable_offset"),
+        ("log_start", "log_start_offset"),
+    )
+    expected = values["responses"]
+    assert [(topic.topic_id, _rows(topic.partitions, [ours for ours, _ in fields])) for topic in told.topics] == [
+        (topic["topic_id"], _picked(topic["partitions"], [theirs for _, theirs in fields])) for topic in expected
+    ]
+    assert [[b"".join(each.records) for each in topic.partitions] for topic in told.topics] == [
+        [each["records"] or b"" for each in topic["partitions"]] for topic in expected
+    ]
+
+
+def _rows(objects: Any, names: list[str]) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(each, name) for name in names) for each in objects]
+
+
+def _picked(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in rows]

@@ -1,0 +1,144 @@
+"""The internal messages: what one side writes the other reads, and what is none is refused before anything is made."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.wire import internal, internal_fields
+from bmq.core.wire.internal import InternalKey, Question
+from bmq.core.wire.internal_fields import APART_LEAST, Message, PartitionLoad
+from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
+from tests.unit.core.wire.profile import examples
+
+ONE = uuid.UUID(int=1)
+MESSAGES = [each for each in vars(internal).values() if isinstance(each, type) and issubclass(each, Message)]
+MESSAGES.remove(Message)
+
+int16, int32, int64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
+buffers = st.binary(max_size=300) | st.just(b"x" * APART_LEAST) | st.just(b"y" * (3 * APART_LEAST))
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    internal_fields.Bool: st.booleans(),
+    internal_fields.Int16: int16,
+    internal_fields.Int32: int32,
+    internal_fields.Int64: int64,
+    internal_fields.Code: st.sampled_from(ErrorCode),
+    internal_fields.Id: st.uuids(),
+    internal_fields.Text: st.text(),
+    internal_fields.Bytes: buffers,
+    internal_fields.Slice: buffers,
+    internal_fields.Range: st.tuples(int16, int16),
+    internal_fields.Int64s: st.lists(int64, max_size=200).map(tuple),
+    internal_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
+    internal_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
+    internal_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
+    internal.Asked: st.sampled_from(Question),
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    kind: Any = draw(st.sampled_from(MESSAGES))
+    hints = get_type_hints(kind, include_extras=True)
+    return kind(**{name: draw(VALUES[hints[name]]) for name in kind.__dataclass_fields__})  # type: ignore[no-any-return]
+
+
+def bytes_of(message: Message) -> memoryview:
+    return memoryview(bytearray(b"".join(message.encode())))
+
+
+@examples(few=200, many=5_000)
+@given(messages())
+def test_what_is_written_is_read(message: Message) -> None:
+    assert type(message).decode(bytes_of(message)) == message
+
+
+@examples(few=50, many=500)
+@given(messages())
+def test_cut_short_anywhere(message: Message) -> None:
+    data = bytes_of(message)
+    for size in {*range(min(len(data), 200)), *range(max(0, len(data) - 200), len(data))}:
+        with pytest.raises(FormatError, match=type(message).__name__):
+            type(message).decode(data[:size])
+
+
+@examples(few=300, many=10_000)
+@given(st.sampled_from(MESSAGES), st.binary(max_size=120))
+def test_any_bytes_are_a_message_or_refused(kind: type[Message], data: bytes) -> None:
+    try:
+        message = kind.decode(memoryview(data))
+    except FormatError:
+        return
+    assert kind.decode(bytes_of(message)) == message
+
+
+def test_every_api_has_its_two_messages() -> None:
+    names = {key: "".join(word.capitalize() for word in key.name.split("_")) for key in InternalKey}
+    assert {f"{name}{side}" for name in names.values() for side in ("Request", "Response")} == {
+        kind.__name__ for kind in MESSAGES
+    }
+    assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
+        key: f"{name}Response" for key, name in names.items()
+    }
+    assert sorted(InternalKey) == list(range(10_000, 10_013))
+
+
+def test_responses_begin_with_their_error() -> None:
+    """So that any can be answered as a failure, and a failure be read by who knows no more of it."""
+    for kind in internal.RESPONSES.values():
+        refused: Any = kind(ErrorCode.NOT_CONTROLLER)  # type: ignore[call-arg]
+        assert refused.error is ErrorCode.NOT_CONTROLLER
+        assert bytes(bytes_of(refused)[:2]) == b"\0\x29"
+
+
+def test_tagged_fields_of_later_versions_are_passed_over() -> None:
+    data = bytes_of(internal.PingResponse(is_serving=True))
+    later = bytes(data[:-1]) + b"\x02" + b"\x07\x03abc" + b"\x08\0"
+    assert internal.PingResponse.decode(memoryview(later)) == internal.PingResponse(is_serving=True)
+
+
+def test_bytes_behind_the_end_are_refused() -> None:
+    with pytest.raises(FormatError, match="1 bytes behind its end"):
+        internal.PingRequest.decode(memoryview(b"\0\0"))
+
+
+@pytest.mark.parametrize("count", [1, 200, 1 << 34])
+def test_claimed_elements_are_refused_before_they_are_made(count: int) -> None:
+    with pytest.raises(FormatError, match=f"{count} elements in 0 bytes"):
+        internal.HandedOverRequest.decode(memoryview(uvarint(count + 1)))
+
+
+def test_more_elements_than_a_message_may_have() -> None:
+    count = ELEMENTS_MAX + 1
+    data = bytes(3) + uvarint(count + 1) + bytes(8 * count) + b"\0"
+    with pytest.raises(FormatError, match=f"{count} elements, more than {ELEMENTS_MAX}"):
+        internal.AskResponse.decode(memoryview(b"\0\0\x01" + data[3:]))
+
+
+@pytest.mark.parametrize("data", [b"\x7f\xff\x01\x01\0", b"\0\0\x02\xff\x01\0"])
+def test_unknown_errors_and_texts_that_are_none(data: bytes) -> None:
+    with pytest.raises(FormatError, match="AskResponse"):
+        internal.AskResponse.decode(memoryview(data))
+
+
+def test_unknown_questions() -> None:
+    data = bytes_of(internal.AskRequest(ONE, 3, Question.ENDS))
+    data[20] = 99
+    with pytest.raises(FormatError, match="99 is not a valid Question"):
+        internal.AskRequest.decode(data)
+
+
+def test_large_bytes_are_neither_joined_nor_copied() -> None:
+    records = memoryview(bytearray(1 << 20))
+    request = internal.ShardAppendRequest(ONE, 1, 2, 3, records)
+    assert any(buffer is records for buffer in request.encode())
+    frame = bytearray(b"".join(request.encode()))
+    read = internal.ShardAppendRequest.decode(memoryview(frame))
+    assert isinstance(read.records, memoryview)
+    read.records[0] = 7  # batches are numbered where they arrived
+    assert 7 in frame
