@@ -18,31 +18,23 @@ that lags can never be written back (KafScale #162).
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
-import heapq
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from bmq.core.errors import FormatError
-from bmq.meta.kv import Changes, Compacted, Compare, Entry, Event, KeyValue, KvError, KvUnavailable, KvUnknown, Put
+from bmq.meta.following import Following, patiently
+from bmq.meta.kv import Changes, Compare, Entry, Event, KeyValue, Put
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 FORMAT = 1
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-
-START_ATTEMPTS = 10
-"""Tries of each step of the start, about 15 s, before the store counts as not there."""
-RETRY_S = 0.1
-RETRY_MAX_S = 2.0
-"""Waits between tries to reach the store, doubled from the first to the second."""
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,19 +180,16 @@ class KvCatalog:
         self._prefix = catalog_prefix(cluster)
         self._cluster_id = ""
         self._version = 0
-        self._seen = 0  # the view shows everything up to this revision
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._configs: dict[int | None, dict[str, str]] = {}
-        self._revisions: dict[str, int] = {}  # of the entry held for each key
         self._subscribers: list[Callable[[TopicChange], None]] = []
         self._config_subscribers: list[Callable[[], None]] = []
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by revision
-        self._waits = 0
-        self._following: asyncio.Task[None] | None = None
+        self._following = Following(kv, self._prefix, self._apply_all, what="catalog")
 
     def __repr__(self) -> str:
-        return f"KvCatalog({self._cluster_id}, version={self._version}, topics={len(self._topics)}, seen={self._seen})"
+        seen = self._following.seen
+        return f"KvCatalog({self._cluster_id}, version={self._version}, topics={len(self._topics)}, seen={seen})"
 
     @property
     def cluster_id(self) -> str:
@@ -227,32 +216,16 @@ class KvCatalog:
         self._config_subscribers.append(call)
 
     async def wait_revision(self, revision: int) -> None:
-        assert self._following is not None, "start comes first"
-        if revision <= self._seen:
-            return
-        if self._following.done():
-            if not self._following.cancelled():
-                self._following.result()  # why the view stands still
-            raise KvUnavailable("the view of topics is closed")
-        waiter = asyncio.get_running_loop().create_future()
-        self._waits += 1
-        heapq.heappush(self._waiters, (revision, self._waits, waiter))
-        await waiter
+        await self._following.wait_revision(revision)
 
     async def start(self) -> None:
         """KvError when the store does not answer, FormatError when a later version wrote what is there."""
-        self._cluster_id = await _patiently(self._find_cluster_id)
-        revision = await _patiently(self._look)
-        self._following = asyncio.create_task(self._follow(revision), name="catalog")
-        self._following.add_done_callback(self._stopped)
+        self._cluster_id = await patiently(self._find_cluster_id)
+        await self._following.start()
 
     async def close(self) -> None:
         """Stop following.  Idempotent."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
-            if not self._following.cancelled():
-                self._following.result()
+        await self._following.close()
 
     async def _find_cluster_id(self) -> str:
         """The id, made by whoever comes first: the compare lets one try through, a late one of ours included."""
@@ -267,68 +240,21 @@ class KvCatalog:
             assert entry is not None, "the compare with a missing key failed"
         return entry.value.decode("ascii")
 
-    async def _follow(self, revision: int) -> None:
-        """See the end of the head of ``meta.kv``."""
-        delay_s = RETRY_S
-        while True:
-            try:
-                async with contextlib.aclosing(self._kv.watch(self._prefix, after_revision=revision)) as watch:
-                    async for changes in watch:
-                        self._take(changes)
-                        self._show(changes[0].revision)
-                        revision = self._seen
-                        delay_s = RETRY_S
-            except Compacted:
-                pass  # what was missed is found by looking again
-            except KvError as error:
-                _log.info("cannot follow the catalog, trying again: %s", error)
-            try:
-                revision = await self._look()
-            except KvError as error:
-                _log.info("cannot read the catalog, trying again: %s", error)
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, RETRY_MAX_S)
-
-    async def _look(self) -> int:
-        """Read everything, apply the difference; the revision to watch after.
-
-        Pages are not one snapshot: an entry may be newer than the revision, and the watch then repeats what led to it.
-        """
-        revision = await self._kv.revision()
-        entries = {entry.key: entry async for entry in self._kv.list(self._prefix)}
-        for key in [key for key in self._revisions if key not in entries]:
-            self._apply(Event(key, None, revision))
-        self._take([Event(entry.key, entry, entry.revision) for entry in entries.values()])
-        self._show(revision)
-        return revision
-
-    def _take(self, changes: Changes) -> None:
-        """Apply what is newer than the entry that is held for its key."""
+    def _apply_all(self, changes: Changes) -> None:
         for event in changes:
-            if event.revision > self._revisions.get(event.key, 0):
-                self._apply(event)
+            self._apply(event)
 
     def _apply(self, event: Event) -> None:
         kind, _, rest = event.key.removeprefix(self._prefix).partition("/")
         try:
             if kind == "topics":
-                after = decode_topic(rest, event.entry) if event.entry else None
-                self._note(event)
-                self._change_topic(rest, after)
+                self._change_topic(rest, decode_topic(rest, event.entry) if event.entry else None)
             elif kind == "configs":
-                configs = decode_configs(event.entry) if event.entry else {}
-                self._note(event)
-                self._change_configs(rest.removeprefix("broker/"), configs)
+                self._change_configs(rest.removeprefix("broker/"), decode_configs(event.entry) if event.entry else {})
         except FormatError as error:
-            if self._following is None:
+            if not self._following.has_started:
                 raise
             _log.error("a change of the catalog cannot be read, what was there stays: %s", error)
-
-    def _note(self, event: Event) -> None:
-        if event.entry is None:
-            self._revisions.pop(event.key, None)
-        else:
-            self._revisions[event.key] = event.revision
 
     def _change_topic(self, name: str, after: Topic | None) -> None:
         before = self._topics.get(name)
@@ -352,31 +278,3 @@ class KvCatalog:
         self._version += 1
         for call in self._config_subscribers:
             call()
-
-    def _show(self, revision: int) -> None:
-        """Everything up to ``revision`` is in the view: let those go on who waited for it."""
-        self._seen = max(self._seen, revision)
-        while self._waiters and self._waiters[0][0] <= self._seen:
-            _, _, waiter = heapq.heappop(self._waiters)
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _stopped(self, following: asyncio.Task[None]) -> None:
-        error = None if following.cancelled() else following.exception()
-        if error is not None:
-            _log.error("the view of topics stands still: a subscriber failed", exc_info=error)
-        for _, _, waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error or KvUnavailable("the view of topics is closed"))
-        self._waiters.clear()
-
-
-async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """``step``, which may be repeated, tried ``START_ATTEMPTS`` times: processes start in any order."""
-    for attempt in range(START_ATTEMPTS - 1):
-        try:
-            return await step()
-        except (KvUnavailable, KvUnknown) as error:
-            _log.info("the metadata store does not answer yet: %s", error)
-        await asyncio.sleep(min(RETRY_S * 2**attempt, RETRY_MAX_S))
-    return await step()

@@ -1,0 +1,151 @@
+"""One prefix of the store, followed for as long as the process lives: what every watched view stands on.
+
+See the end of the head of ``meta.kv``: list, then watch, then list again whenever changes were missed.  The view is
+behind the store by a message, never ahead, and never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+START_ATTEMPTS = 10
+"""Tries of each step of the start, about 15 s, before the store counts as not there."""
+RETRY_S = 0.1
+RETRY_MAX_S = 2.0
+"""Waits between tries to reach the store, doubled from the first to the second."""
+
+
+class Following:
+    """Calls ``apply`` with what is news, in the store's order: the events of one revision together, a whole listing
+    together.  What ``apply`` raises stops the view, and comes out of ``close`` and ``wait_revision``."""
+
+    def __init__(self, kv: KeyValue, prefix: str, apply: Callable[[Changes], None], *, what: str) -> None:
+        """``what`` names the view in log lines."""
+        self._kv = kv
+        self._prefix = prefix
+        self._apply = apply
+        self._what = what
+        self.seen = 0
+        """The view shows everything up to this revision."""
+        self._revisions: dict[str, int] = {}  # of the entry held for each key
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by revision
+        self._waits = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def has_started(self) -> bool:
+        return self._task is not None
+
+    def revision_of(self, key: str) -> int:
+        """Of the entry that the view shows; 0 when it shows none."""
+        return self._revisions.get(key, 0)
+
+    async def start(self) -> None:
+        """Returns when the view is complete.  KvError when the store does not answer for long."""
+        revision = await patiently(self._look)
+        self._task = asyncio.create_task(self._follow(revision), name=self._what)
+        self._task.add_done_callback(self._stopped)
+
+    async def close(self) -> None:
+        """Stop following.  Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()
+
+    async def wait_revision(self, revision: int) -> None:
+        """Until the view shows everything up to ``revision``.  KvUnavailable after ``close``."""
+        assert self._task is not None, "start comes first"
+        if revision <= self.seen:
+            return
+        if self._task.done():
+            if not self._task.cancelled():
+                self._task.result()  # why the view stands still
+            raise KvUnavailable(f"the view of {self._what} is closed")
+        waiter = asyncio.get_running_loop().create_future()
+        self._waits += 1
+        heapq.heappush(self._waiters, (revision, self._waits, waiter))
+        await waiter
+
+    async def _follow(self, revision: int) -> None:
+        delay_s = RETRY_S
+        while True:
+            try:
+                async with contextlib.aclosing(self._kv.watch(self._prefix, after_revision=revision)) as watch:
+                    async for changes in watch:
+                        self._take(changes)
+                        self._show(changes[0].revision)
+                        revision = self.seen
+                        delay_s = RETRY_S
+            except Compacted:
+                pass  # what was missed is found by looking again
+            except KvError as error:
+                _log.info("cannot follow the %s, trying again: %s", self._what, error)
+            try:
+                revision = await self._look()
+            except KvError as error:
+                _log.info("cannot read the %s, trying again: %s", self._what, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    async def _look(self) -> int:
+        """Read everything, apply the difference; the revision to watch after.
+
+        Pages are not one snapshot: an entry may be newer than the revision, and the watch then repeats what led to it.
+        """
+        revision = await self._kv.revision()
+        entries = {entry.key: entry async for entry in self._kv.list(self._prefix)}
+        gone = [Event(key, None, revision) for key in self._revisions if key not in entries]
+        self._take(gone + [Event(entry.key, entry, entry.revision) for entry in entries.values()])
+        self._show(revision)
+        return revision
+
+    def _take(self, changes: Changes) -> None:
+        """Apply what is newer than the entry that is held for its key."""
+        news = [event for event in changes if event.revision > self._revisions.get(event.key, 0)]
+        for event in news:
+            if event.entry is None:
+                self._revisions.pop(event.key, None)
+            else:
+                self._revisions[event.key] = event.revision
+        if news:
+            self._apply(news)
+
+    def _show(self, revision: int) -> None:
+        """Everything up to ``revision`` is in the view: let those go on who waited for it."""
+        self.seen = max(self.seen, revision)
+        while self._waiters and self._waiters[0][0] <= self.seen:
+            _, _, waiter = heapq.heappop(self._waiters)
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("the view of %s stands still: a subscriber failed", self._what, exc_info=error)
+        for _, _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error or KvUnavailable(f"the view of {self._what} is closed"))
+        self._waiters.clear()
+
+
+async def patiently(step: Callable[[], Awaitable[T]]) -> T:
+    """``step``, which may be repeated, tried ``START_ATTEMPTS`` times: processes start in any order."""
+    for attempt in range(START_ATTEMPTS - 1):
+        try:
+            return await step()
+        except (KvUnavailable, KvUnknown) as error:
+            _log.info("the metadata store does not answer yet: %s", error)
+        await asyncio.sleep(min(RETRY_S * 2**attempt, RETRY_MAX_S))
+    return await step()
