@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help setup demo lint unit test it soak bench hdfs-jars clients hdfs-up hdfs-down proto docs-tables clean
+.PHONY: help setup demo lint unit test it soak bench hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -16,7 +16,8 @@ help:
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
-	@echo "make proto      message code from storage/hdfs/messages.proto"
+	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
+	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
 	@echo "make docs-tables  docs/design/ tables drawn from the code"
 
 $(BIN)/.ready: pyproject.toml
@@ -46,15 +47,15 @@ clients: setup
 	$(BIN)/python -m tests.services.kafka jars
 	$(BIN)/python -m tests.services.clients
 
-test: setup hdfs-jars
+test: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=2000 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/scenarios tests/simulation tests/fuzz
 	$(BIN)/pytest -q -m "smoke and not soak" tests/integration
 
-it: setup hdfs-jars clients
+it: setup hdfs-jars etcd clients
 	$(BIN)/pytest -q -m "not soak" tests/integration
 	BMQ_CLIENT_TARGET=bmq-hdfs $(BIN)/pytest -q -m clients tests/integration/clients
 
-soak: setup hdfs-jars
+soak: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
 	BMQ_SOAK=1 $(BIN)/pytest -q -n $(JOBS) tests/unit/core/wire tests/fuzz
 	BMQ_SOAK=1 $(BIN)/pytest -q tests/integration
@@ -69,8 +70,18 @@ hdfs-up: hdfs-jars
 hdfs-down: setup
 	$(BIN)/python -m tests.services.hdfs down
 
+etcd: setup
+	$(BIN)/python -m tests.services.etcd binary
+
+etcd-up: etcd
+	$(BIN)/python -m tests.services.etcd up
+
+etcd-down: setup
+	$(BIN)/python -m tests.services.etcd down
+
 proto: setup
-	$(BIN)/python -m grpc_tools.protoc -I .links --python_out=.links --pyi_out=.links bmq/storage/hdfs/messages.proto
+	$(BIN)/python -m grpc_tools.protoc -I .links --python_out=.links --pyi_out=.links \
+		bmq/storage/hdfs/messages.proto bmq/meta/etcd/messages.proto
 
 docs-tables: setup
 	$(BIN)/python -m tests.docs_tables

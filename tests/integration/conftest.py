@@ -1,7 +1,7 @@
 """Real services for integration tests: one HDFS for the whole run, and others made to order.
 
-A test that asks for one of these fixtures carries the marker `hdfs`. Logs of a run with failures stay, and the failing
-test's report says where.
+A test that asks for one of these fixtures carries the marker `hdfs` or `etcd`. Logs of a run with failures stay, and
+the failing test's report says where.
 """
 
 import uuid
@@ -11,6 +11,7 @@ from typing import Any
 import hdfs_native
 import pytest
 
+from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
 
 HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs"}
@@ -18,6 +19,7 @@ HAS_FAILED = pytest.StashKey[bool]()
 CLUSTERS = pytest.StashKey[list[HdfsCluster]]()
 
 HdfsFactory = Callable[..., HdfsCluster]
+EtcdFactory = Callable[..., EtcdCluster]
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
@@ -25,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HDFS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("hdfs")
+        if "etcd_new" in getattr(item, "fixturenames", ()):
+            item.add_marker("etcd")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,3 +90,25 @@ def hdfs_new(request: pytest.FixtureRequest) -> Iterator[HdfsFactory]:
 def hdfs_ha(hdfs_new: HdfsFactory) -> HdfsFactory:
     """Starts clusters with two NameNodes, the first active: `hdfs_ha(datanodes=3)`."""
     return lambda **options: hdfs_new(is_ha=True, **options)
+
+
+@pytest.fixture
+def etcd_new(request: pytest.FixtureRequest) -> Iterator[EtcdFactory]:
+    """Starts clusters of the test's own: `etcd_new(members=3)`, arguments of EtcdCluster.  One takes a second."""
+    clusters: list[EtcdCluster] = []
+
+    def start(**options: Any) -> EtcdCluster:
+        cluster = EtcdCluster(**options)
+        clusters.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield start
+    for cluster in clusters:
+        cluster.stop(keep_logs=request.node.stash.get(HAS_FAILED, False))
+
+
+@pytest.fixture
+def etcd(etcd_new: EtcdFactory) -> EtcdCluster:
+    """A new one of one member, at revision 1."""
+    return etcd_new()

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from bmq.core.clock import Clock, LoopClock, SystemClock
-from bmq.meta.kv import Put
+from bmq.meta.etcd.settings import EtcdSettings
+from bmq.meta.kv import KvError, KvUnavailable, Put
 from bmq.meta.memory import MemoryKeyValue
 from bmq.meta.open import open_keyvalue
+from tests.services.processes import free_ports
 
 
 def test_sqlite_urls_name_an_absolute_file(tmp_path: Path) -> None:
@@ -38,7 +40,8 @@ def test_memory_is_a_store_of_its_own_each_time() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("etcd://host:2379", "etcd:// needs the cluster part, which this version does not contain; use sqlite:///file"),
+        ("etcd://host:port", "not host:port"),
+        ("etcd://host/path", "takes no path"),
         ("sqlite://kv.db", "three slashes"),
         ("sqlite:///folder/", "three slashes"),
         ("sqlite:///", "three slashes"),
@@ -51,6 +54,17 @@ def test_memory_is_a_store_of_its_own_each_time() -> None:
 def test_other_urls_are_told_what_to_use(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         asyncio.run(open_keyvalue(url))
+
+
+def test_an_etcd_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.meta.etcd.store.EtcdSettings", lambda: EtcdSettings(open_for_s=0.1))
+    ports = free_ports(2)
+    with pytest.raises(KvUnavailable, match=r"are its members up.*give ca=/file") as unreachable:
+        asyncio.run(open_keyvalue(f"etcd://user:secret@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"))
+    assert f"etcd at 127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]} cannot be used" in str(unreachable.value)
+    assert "secret" not in str(unreachable.value)
+    with pytest.raises(KvError, match="cannot read a file of its TLS settings"):
+        asyncio.run(open_keyvalue(f"etcd://127.0.0.1?ca={tmp_path / 'missing'}"))
 
 
 def test_the_system_clock_is_the_machines() -> None:

@@ -1,4 +1,4 @@
-"""The committed message code is what protoc makes of ``storage/hdfs/messages.proto``."""
+"""The committed message code is what protoc makes of its ``messages.proto``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-NAME = "bmq/storage/hdfs/messages.proto"
 
 
 def descriptor(code: str) -> str:
@@ -17,10 +18,12 @@ def descriptor(code: str) -> str:
     return lines[0]
 
 
-def test_generated_code_is_fresh(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["storage/hdfs", "meta/etcd"])
+def test_generated_code_is_fresh(folder: str, tmp_path: Path) -> None:
     """``make proto`` mends it."""
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".links", f"--python_out={tmp_path}", NAME]
+    name = f"bmq/{folder}/messages.proto"
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".links", f"--python_out={tmp_path}", name]
     subprocess.run(command, cwd=ROOT, check=True)
-    fresh = (tmp_path / NAME.replace(".proto", "_pb2.py")).read_text()
-    committed = (ROOT / "storage/hdfs/messages_pb2.py").read_text()
+    fresh = (tmp_path / name.replace(".proto", "_pb2.py")).read_text()
+    committed = (ROOT / folder / "messages_pb2.py").read_text()
     assert descriptor(fresh) == descriptor(committed)

@@ -1,0 +1,1 @@
+"""``KeyValue`` on etcd v3, for a cluster: see docs/design/key-value.md."""

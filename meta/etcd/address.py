@@ -1,0 +1,60 @@
+"""``etcd://user:password@host:port,host:port?ca=/file&cert=/file&key=/file``, taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+DEFAULT_PORT = 2379
+_FILES = ("ca", "cert", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAddress:
+    """Where a cluster is, and who we are to it.  With any of the three files connections are TLS."""
+
+    endpoints: tuple[str, ...]
+    user: str = ""
+    password: str = field(default="", repr=False)
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    @property
+    def is_tls(self) -> bool:
+        return bool(self.ca or self.cert)
+
+
+def parse_etcd_url(url: str) -> EtcdAddress:
+    """ValueError, without the password, when the URL is not of this form."""
+    parts = urlsplit(url)
+    account, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = account.partition(":")
+    if parts.path not in ("", "/") or parts.fragment:
+        raise ValueError("etcd:// takes no path: etcd://host:port,host:port")
+    if account and not (user and password):
+        raise ValueError("etcd:// takes user and password, or neither: etcd://user:password@host:port")
+    files = _files(parts.query)
+    endpoints = tuple(_endpoint(host) for host in hosts.split(","))
+    return EtcdAddress(endpoints, unquote(user), unquote(password), **files)
+
+
+def _endpoint(text: str) -> str:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"etcd://: {text!r} is not host:port ({error})") from None
+    if not host or parts.path:
+        raise ValueError(f"etcd://: {text!r} is not host:port; members are separated by commas")
+    return f"[{host}]:{port or DEFAULT_PORT}" if ":" in host else f"{host}:{port or DEFAULT_PORT}"
+
+
+def _files(query: str) -> dict[str, str]:
+    files = dict(parse_qsl(query, keep_blank_values=True))
+    for name, path in files.items():
+        if name not in _FILES or not path:
+            raise ValueError(f"etcd://: {name}={path} is none of ca=/file, cert=/file, key=/file")
+    if ("cert" in files) != ("key" in files):
+        raise ValueError("etcd://: cert=/file and key=/file come together")
+    return files

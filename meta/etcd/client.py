@@ -1,0 +1,170 @@
+"""Calls to a cluster: a member that answers is found, what may be asked again is, the rest raises the seam's errors.
+
+Invariants:
+
+* A call that may be done twice by asking twice is sent once, but for failures that say that it was certainly not done.
+* Nothing is sent before its member has a connection, so that a time-out never hides a refused connection.
+* After ``close`` begins nothing new is sent, and channels close when the last call has its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import grpc
+
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.etcd.address import EtcdAddress
+from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation
+from bmq.meta.etcd.errors import Verdict
+from bmq.meta.etcd.member import Answer, CallFailed, Member, Metadata, Method, Request, WatchCall
+from bmq.meta.etcd.settings import EtcdSettings
+from bmq.meta.etcd.tokens import Tokens
+from bmq.meta.kv import KvUnavailable, LeaseNotFound
+
+T = TypeVar("T")
+
+# A member that has lost its cluster refuses at once, and ends watches, rather than being silent.
+_NEEDS_LEADER: Metadata = (("hasleader", "true"),)
+
+
+class EtcdClient:
+    """One process's connections to one cluster; belongs to the loop that made it."""
+
+    def __init__(self, address: EtcdAddress, settings: EtcdSettings) -> None:
+        self.settings = settings
+        self.dice = Random()
+        self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when ``close`` has begun."""
+        self._where = ", ".join(address.endpoints)
+        credentials = _credentials(address)
+        self._members = [Member(endpoint, credentials, settings) for endpoint in address.endpoints]
+        # A random first one: the clients of a cluster spread over its members.
+        first = self.dice.randrange(len(self._members))
+        self._rotation = Rotation(len(self._members), settings.avoid_s, first=first)
+        self._tokens = Tokens(address.user, address.password)
+        self._room = asyncio.Semaphore(settings.calls_in_flight)
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._work: set[asyncio.Task[Any]] = set()
+
+    async def ask(
+        self, method: Method[Request, Answer], request: Request, kind: Kind, *, retry_for_s: float | None = None
+    ) -> Answer:
+        """The answer.  KvUnavailable, KvUnknown, LeaseNotFound."""
+        self._require_open()
+        self._calls += 1
+        self._idle.clear()
+        try:
+            async with self._room:
+                return await self._ask(method, request, self._attempts(kind, retry_for_s))
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._idle.set()
+
+    async def watch(self, create: pb.WatchRequest) -> tuple[Member, WatchCall]:
+        """A stream on the member whose turn it is, with this request sent.  CallFailed."""
+        member_index = self._rotation.choose(self._now())
+        member = self._members[member_index]
+        try:
+            await member.connect()
+            return member, await member.watch(create, _NEEDS_LEADER + await self._tokens.get(member))
+        except CallFailed:
+            self._rotation.failed(member_index, self._now())
+            raise
+
+    def lost(self, member: Member) -> None:
+        """A watch on this member broke: others should not begin there just now."""
+        self._rotation.failed(self._members.index(member), self._now())
+
+    def forget_token(self) -> None:
+        """A watch was refused for its token."""
+        self._tokens.refused(())
+
+    async def unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this for as long as the client is open, else KvUnavailable."""
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        try:
+            either: tuple[asyncio.Future[Any], ...] = (task, self.closing)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._require_open()
+            return task.result()
+        finally:
+            await discard(task)
+
+    async def close(self) -> None:
+        if not self.closing.done():
+            self.closing.set_result(None)
+        await self._idle.wait()
+        if self._work:
+            await asyncio.wait(self._work)
+        for member in self._members:
+            await member.close()
+
+    async def _ask(self, method: Method[Request, Answer], request: Request, attempts: Attempts) -> Answer:
+        while True:
+            index = self._rotation.choose(self._now())
+            try:
+                answer = await self._attempt(self._members[index], method, request)
+            except CallFailed as failed:
+                if failed.verdict is Verdict.LEASE_GONE:
+                    raise LeaseNotFound(str(failed)) from None
+                if failed.verdict in (Verdict.NOT_DONE, Verdict.UNKNOWN):
+                    self._rotation.failed(index, self._now())
+                pause_s = attempts.pause_s(failed.verdict, self._now())
+                if pause_s is None:
+                    raise attempts.error(str(failed)) from None
+                await asyncio.sleep(pause_s)
+            else:
+                self._rotation.answered(index)
+                return answer
+
+    async def _attempt(self, member: Member, method: Method[Request, Answer], request: Request) -> Answer:
+        await member.connect()
+        token = await self._tokens.get(member)
+        try:
+            return await member.call(method, request, _NEEDS_LEADER + token)
+        except CallFailed as failed:
+            if failed.verdict is Verdict.TOKEN and not self._tokens.refused(token):
+                raise CallFailed(Verdict.FORBIDDEN, str(failed)) from None
+            raise
+
+    def _attempts(self, kind: Kind, retry_for_s: float | None) -> Attempts:
+        until = self._now() + (self.settings.retry_for_s if retry_for_s is None else retry_for_s)
+        return Attempts(kind, members=len(self._members), backoff=Backoff(self.settings, self.dice), until=until)
+
+    def _require_open(self) -> None:
+        if self.closing.done():
+            raise KvUnavailable(f"the client of etcd at {self._where} is closed")
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def discard(task: asyncio.Future[Any]) -> None:
+    """End a task that nobody waits for any more; what it says or said is of no interest."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # taken note of, or asyncio would report it as forgotten
+
+
+def _credentials(address: EtcdAddress) -> grpc.ChannelCredentials | None:
+    if not address.is_tls:
+        return None
+    ca, key, cert = (_content(path) for path in (address.ca, address.key, address.cert))
+    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
+
+
+def _content(path: str) -> bytes | None:
+    return Path(path).read_bytes() if path else None

@@ -1,0 +1,71 @@
+"""How far one watch is: etcd's answers in, changes out.  Pure.
+
+Invariants:
+
+* ``seen`` only grows, and all changes up to it have been handed out, or precede the watch.
+* Changes are handed out by whole revisions.  etcd sends a revision in one answer, which may come in fragments; what was
+  collected of an answer that never ended is forgotten with its stream.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.etcd.requests import bounds, entry
+from bmq.meta.kv import Changes, Compacted, Event
+
+_DELETE = 1
+
+
+class Cancelled(Exception):
+    """The member ended this watch, for the reason given; a new one may do."""
+
+
+class WatchCursor:
+    """What one watch has seen, over all the streams that it takes."""
+
+    def __init__(self, prefix: str, after_revision: int) -> None:
+        self.seen = after_revision
+        self._key, self._range_end = bounds(prefix)
+        self._fragments: list[Event] = []
+
+    def create(self) -> pb.WatchRequest:
+        """The request that begins a stream where the last one ended.
+
+        It asks for the last revision seen once more, and ``take`` drops that.  etcd calls a start compacted when it
+        lies *before* the compacted revision, and of that one it keeps the puts but, in older versions, not the
+        deletions.  Asked for one revision more, "not compacted" means that nothing is missing, whatever its version.
+        0 would mean "from now on".
+        """
+        self._fragments = []
+        create = pb.WatchCreate(
+            key=self._key,
+            range_end=self._range_end,
+            start_revision=max(self.seen, 1),
+            progress_notify=True,
+            fragment=True,
+        )
+        return pb.WatchRequest(create=create)
+
+    def take(self, answer: pb.WatchResponse) -> list[Changes]:
+        """The changes that this answer completes.  Compacted; Cancelled."""
+        if answer.compact_revision:
+            raise Compacted(answer.compact_revision)
+        if answer.canceled:
+            raise Cancelled(answer.cancel_reason)
+        self._fragments += (_event(event) for event in answer.events if event.kv.mod_revision > self.seen)
+        if answer.fragment:
+            return []
+        events, self._fragments = self._fragments, []
+        if events:
+            self.seen = events[-1].revision
+        elif not answer.created and not answer.events:
+            self.seen = max(self.seen, answer.header.revision)  # progress: all events up to here were sent
+        return [list(group) for _, group in groupby(events, key=lambda event: event.revision)]
+
+
+def _event(event: pb.Event) -> Event:
+    if event.type == _DELETE:
+        return Event(event.kv.key.decode(), None, event.kv.mod_revision)
+    return Event(event.kv.key.decode(), entry(event.kv), event.kv.mod_revision)

@@ -1,0 +1,88 @@
+"""What a failed call to etcd means: certainly not done, or unknown.  Pure.
+
+gRPC's status codes do not tell the two apart: UNAVAILABLE is a refused connection, a member without a leader, and a
+commit that was proposed and never answered.  The texts do, being part of etcd's interface (rpctypes/error.go) and
+matched by its own client.  **What is not known here is unknown**: a text that changes costs a caller a second look,
+never a wrong belief.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from grpc import StatusCode
+
+
+class Verdict(Enum):
+    """What a failure says of the call."""
+
+    NOT_DONE = auto()
+    """No member took it up; another one, or the same one later, may."""
+
+    TOKEN = auto()
+    """Not done: the token has expired, or was given by an earlier life of the member.  Authenticate and ask again."""
+
+    FORBIDDEN = auto()
+    """Not done, and asking again does not help: somebody must change something."""
+
+    LEASE_GONE = auto()
+    """Not done: the lease does not exist."""
+
+    UNKNOWN = auto()
+    """Sent, and perhaps done, or to be done later.  For a read: no answer."""
+
+
+# Before anything was sent: gRPC's own words, which come with UNAVAILABLE.
+_UNREACHED = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+
+_TEXTS = {
+    # Refused at the door, before a proposal is made (v3rpc/interceptor.go, v3_server.go).
+    "etcdserver: no leader": Verdict.NOT_DONE,
+    "etcdserver: not capable": Verdict.NOT_DONE,
+    "etcdserver: rpc not supported for learner": Verdict.NOT_DONE,
+    "etcdserver: too many requests": Verdict.NOT_DONE,
+    # The member knew no leader to hand the proposal to, or the leader was handing over.
+    "raft proposal dropped": Verdict.NOT_DONE,
+    "etcdserver: invalid auth token": Verdict.TOKEN,
+    # Users or roles have changed since the token was given; said before the proposal or when it is applied, undone.
+    "etcdserver: revision of auth store is old": Verdict.TOKEN,
+    "etcdserver: user name is empty": Verdict.TOKEN,  # sent without one, while authentication was being switched on
+    "etcdserver: permission denied": Verdict.FORBIDDEN,
+    "etcdserver: authentication failed, invalid user ID or password": Verdict.FORBIDDEN,
+    "etcdserver: request is too large": Verdict.FORBIDDEN,
+    "etcdserver: too many operations in txn request": Verdict.FORBIDDEN,
+    "etcdserver: duplicate key given in txn request": Verdict.FORBIDDEN,
+    "etcdserver: too large lease TTL": Verdict.FORBIDDEN,
+    "etcdserver: requested lease not found": Verdict.LEASE_GONE,
+}
+
+NO_SPACE = "etcdserver: mvcc: database space exceeded"
+"""Unknown, against its looks: etcd applies the commit that finds the quota just exceeded, and still answers this."""
+
+NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
+
+_HINTS = {
+    NO_SPACE: "etcd's database is full: compact and defragment it, raise --quota-backend-bytes, then disarm the alarm",
+    "etcdserver: request is too large": "etcd's --max-request-bytes is below its default of 1.5 MiB",
+    "etcdserver: too many operations in txn request": "etcd's --max-txn-ops is below its default of 128",
+    "etcdserver: user name is empty": "etcd demands a user and password",
+    "etcdserver: permission denied": "the user needs read and write on the cluster's prefix, and read on the key /",
+}
+
+
+def judge(code: StatusCode, details: str) -> Verdict:
+    """What this status says of a call that gRPC failed."""
+    if code is StatusCode.UNAVAILABLE and details.startswith(_UNREACHED):
+        return Verdict.NOT_DONE
+    return _TEXTS.get(details, Verdict.UNKNOWN)
+
+
+def judge_cancelled(reason: str) -> Verdict:
+    """The same of the reason that etcd gives for ending a watch: a text, or a whole status as Go prints it."""
+    return _TEXTS.get(reason.rpartition("desc = ")[2], Verdict.UNKNOWN)
+
+
+def explain(code: StatusCode, details: str) -> str:
+    """The same for people."""
+    text = f"{code.name}: {details}" if details else code.name
+    return f"{_HINTS[details]} ({text})" if details in _HINTS else text

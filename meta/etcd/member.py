@@ -1,0 +1,139 @@
+"""One member of the cluster: its gRPC channel, and calls that fail with a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.etcd.errors import Verdict, explain, judge
+from bmq.meta.etcd.settings import EtcdSettings
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+Metadata = tuple[tuple[str, str], ...]
+WatchCall = grpc.aio.StreamStreamCall[pb.WatchRequest, pb.WatchResponse]
+
+
+class CallFailed(Exception):
+    """A call to one member failed; the text names the member."""
+
+    def __init__(self, verdict: Verdict, text: str) -> None:
+        super().__init__(text)
+        self.verdict = verdict
+
+
+class Method(Generic[Request, Answer]):
+    """One call of etcd's API."""
+
+    __slots__ = ("answer", "path", "request")
+
+    def __init__(self, path: str, request: type[Request], answer: type[Answer]) -> None:
+        self.path = f"/etcdserverpb.{path}"
+        self.request: Any = request
+        self.answer: Any = answer
+
+
+RANGE = Method("KV/Range", pb.RangeRequest, pb.RangeResponse)
+TXN = Method("KV/Txn", pb.TxnRequest, pb.TxnResponse)
+LEASE_GRANT = Method("Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+LEASE_REVOKE = Method("Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
+# etcd declares it a stream in both directions.  A stream of one message each way is, on the wire, a plain call.
+LEASE_KEEP_ALIVE = Method("Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
+AUTHENTICATE = Method("Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
+STATUS = Method("Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
+_WATCH = Method("Watch/Watch", pb.WatchRequest, pb.WatchResponse)
+
+_METHODS = (RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, LEASE_KEEP_ALIVE, AUTHENTICATE, STATUS)
+
+
+class Member:
+    """The connection is made when it is first needed, and again after it was lost, by gRPC."""
+
+    def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None, settings: EtcdSettings) -> None:
+        self.endpoint = endpoint
+        self._settings = settings
+        options = _options(settings)
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(endpoint, options)
+        else:
+            self._channel = grpc.aio.secure_channel(endpoint, credentials, options)
+        self._stubs: dict[str, Any] = {
+            method.path: self._channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.answer.FromString,
+            )
+            for method in _METHODS
+        }
+        self._watch: Any = self._channel.stream_stream(
+            _WATCH.path,
+            request_serializer=_WATCH.request.SerializeToString,
+            response_deserializer=_WATCH.answer.FromString,
+        )
+
+    async def connect(self) -> None:
+        """Return when there is a connection, or certainly none: so a call that is sent next was not lost before.
+
+        When there is none the call fails at once, and with the reason, which only calls are told.
+        """
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                while (state := self._channel.get_state(try_to_connect=True)) not in (
+                    grpc.ChannelConnectivity.READY,
+                    grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+                ):
+                    await self._channel.wait_for_state_change(state)
+        except TimeoutError:
+            text = f"{self.endpoint}: no connection within {self._settings.connect_timeout_s:g} s"
+            raise CallFailed(Verdict.NOT_DONE, text) from None
+
+    async def call(self, method: Method[Request, Answer], request: Request, metadata: Metadata) -> Answer:
+        """The answer, or CallFailed."""
+        try:
+            answer: Answer = await self._stubs[method.path](
+                request, timeout=self._settings.call_timeout_s, metadata=metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self.failure(error) from None
+        return answer
+
+    async def watch(self, create: pb.WatchRequest, metadata: Metadata) -> WatchCall:
+        """A stream on which this request was sent."""
+        call: WatchCall = self._watch(metadata=metadata)
+        try:
+            await call.write(create)
+        except grpc.aio.AioRpcError as error:
+            raise self.failure(error) from None
+        except BaseException:
+            call.cancel()
+            raise
+        return call
+
+    def failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
+        code, details = error.code(), error.details() or ""
+        return CallFailed(judge(code, details), f"{self.endpoint}: {explain(code, details)}")
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def _options(settings: EtcdSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", -1),  # a page of a listing is as large as its caller asked for
+        ("grpc.max_send_message_length", -1),  # bounded by check_commit
+        ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(settings.keepalive_timeout_s * 1000)),  # else a minute, whatever the above
+        ("grpc.http2.max_pings_without_data", 0),  # no bound: a quiet watch is probed as long as it lasts
+        ("grpc.min_reconnect_backoff_ms", int(settings.connect_timeout_s * 1000)),  # really the time for one attempt
+        ("grpc.initial_reconnect_backoff_ms", int(settings.backoff_min_s * 1000)),
+        ("grpc.max_reconnect_backoff_ms", int(settings.backoff_max_s * 1000)),
+        ("grpc.use_local_subchannel_pool", 1),  # no other client's pauses and connections are ours
+        ("grpc.service_config_disable_resolution", 1),  # no retries by order of the DNS: they are decided here
+        ("grpc.enable_http_proxy", 0),  # proxies are for the world outside
+    ]

@@ -1,0 +1,81 @@
+"""The seam's words in etcd's messages, and back.  Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.kv import Commit, Compare, Entry, Put, Write
+
+TO_THE_END = b"\x00"
+"""As the end of a range: no end.  As its beginning: the smallest key there can be."""
+
+# Any key would do: what is asked for is the header.  This one, so that a user's role can allow it.
+_REVISION_KEY = b"/"
+_EQUAL, _MOD_REVISION = 0, 2
+
+
+def bounds(prefix: str) -> tuple[bytes, bytes]:
+    """First key and end of the range of all keys with this prefix."""
+    raw = prefix.encode()
+    if not raw:
+        return TO_THE_END, TO_THE_END
+    return raw, raw[:-1] + bytes([raw[-1] + 1])  # UTF-8 has no byte 0xFF
+
+
+def get(key: str) -> pb.RangeRequest:
+    return pb.RangeRequest(key=key.encode())
+
+
+def revision() -> pb.RangeRequest:
+    return pb.RangeRequest(key=_REVISION_KEY, keys_only=True)
+
+
+def page(prefix: str, after: str, limit: int) -> pb.RangeRequest | None:
+    """The next page of a listing; None when ``after`` lies past the prefix."""
+    low, end = bounds(prefix)
+    if after:
+        low = max(low, after.encode() + b"\x00")  # the key next to it
+    if end != TO_THE_END and low >= end:
+        return None
+    return pb.RangeRequest(key=low, range_end=end, limit=limit)
+
+
+def commit(compares: Sequence[Compare], writes: Sequence[Write]) -> pb.TxnRequest:
+    keys = dict.fromkeys(compare.key for compare in compares)
+    return pb.TxnRequest(
+        compare=[
+            pb.Compare(result=_EQUAL, target=_MOD_REVISION, key=compare.key.encode(), mod_revision=compare.revision)
+            for compare in compares
+        ],
+        success=[_operation(write) for write in writes],
+        failure=[pb.Operation(range=get(key)) for key in keys],
+    )
+
+
+def commit_answer(compares: Sequence[Compare], answer: pb.TxnResponse) -> Commit:
+    if answer.succeeded:
+        return Commit(True, answer.header.revision, {})
+    keys = dict.fromkeys(compare.key for compare in compares)
+    current = {
+        key: entry(result.range.kvs[0]) if result.range.kvs else None
+        for key, result in zip(keys, answer.responses, strict=True)
+    }
+    return Commit(False, answer.header.revision, current)
+
+
+def grant(ttl_s: float) -> pb.LeaseGrantRequest:
+    """Whole seconds, rounded up; etcd raises it to what one and a half elections take."""
+    return pb.LeaseGrantRequest(ttl_s=max(1, math.ceil(ttl_s)))
+
+
+def entry(found: pb.KeyValue) -> Entry:
+    return Entry(found.key.decode(), found.value, found.mod_revision, found.lease)
+
+
+def _operation(write: Write) -> pb.Operation:
+    key = write.key.encode()
+    if isinstance(write, Put):
+        return pb.Operation(put=pb.PutRequest(key=key, value=write.value, lease=write.lease))
+    return pb.Operation(delete=pb.DeleteRequest(key=key))

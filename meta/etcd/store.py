@@ -1,0 +1,115 @@
+"""``KeyValue`` on an etcd cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.etcd import requests
+from bmq.meta.etcd.address import EtcdAddress
+from bmq.meta.etcd.attempts import Kind
+from bmq.meta.etcd.client import EtcdClient
+from bmq.meta.etcd.member import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, RANGE, STATUS, TXN
+from bmq.meta.etcd.settings import EtcdSettings
+from bmq.meta.etcd.watching import follow
+from bmq.meta.kv import (
+    Changes,
+    Commit,
+    Compare,
+    Entry,
+    KvError,
+    KvUnavailable,
+    LeaseNotFound,
+    Write,
+    check_commit,
+)
+
+VERSION_MIN = (3, 5, 8)
+"""Before, a member asked for a watch's progress could name a revision whose changes it had yet to send: after a
+disconnect they would be missed."""
+
+
+class EtcdKeyValue:
+    """``open`` makes it, ``close`` ends it; used from the loop that opened it."""
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+
+    @classmethod
+    async def open(cls, address: EtcdAddress, settings: EtcdSettings | None = None) -> EtcdKeyValue:
+        """Connect.  KvUnavailable when no member answers in time, or none may answer us; KvError when it is too old.
+
+        OSError when a file of the address cannot be read.
+        """
+        client = EtcdClient(address, settings or EtcdSettings())
+        try:
+            await _require_usable(client, address)
+        except BaseException:
+            await client.close()
+            raise
+        return cls(client)
+
+    async def get(self, key: str) -> Entry | None:
+        if not key:
+            return None
+        answer = await self._client.ask(RANGE, requests.get(key), Kind.READ)
+        return requests.entry(answer.kvs[0]) if answer.kvs else None
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
+        while (request := requests.page(prefix, after, limit)) is not None:
+            answer = await self._client.ask(RANGE, request, Kind.READ)
+            for found in answer.kvs:
+                yield requests.entry(found)
+            if not answer.more:
+                return
+            after = answer.kvs[-1].key.decode()
+
+    async def revision(self) -> int:
+        answer = await self._client.ask(RANGE, requests.revision(), Kind.READ)
+        return answer.header.revision
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        check_commit(compares, writes)
+        if not compares and not writes:
+            return Commit(True, await self.revision(), {})  # etcd would answer it from what one member knows
+        # What writes nothing may be asked again.
+        kind = Kind.ONCE if writes else Kind.READ
+        answer = await self._client.ask(TXN, requests.commit(compares, writes), kind)
+        return requests.commit_answer(compares, answer)
+
+    async def grant(self, ttl_s: float) -> int:
+        answer = await self._client.ask(LEASE_GRANT, requests.grant(ttl_s), Kind.ONCE)
+        return answer.id
+
+    async def keep_alive(self, lease: int) -> float:
+        request = pb.LeaseKeepAliveRequest(id=lease)
+        answer = await self._client.ask(LEASE_KEEP_ALIVE, request, Kind.REPEATABLE)
+        if answer.ttl_s <= 0:
+            raise LeaseNotFound(f"lease {lease:x} has ended")
+        return float(answer.ttl_s)
+
+    async def revoke(self, lease: int) -> None:
+        await self._client.ask(LEASE_REVOKE, pb.LeaseRevokeRequest(id=lease), Kind.ONCE)
+
+    def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
+        return follow(self._client, prefix, after_revision)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+async def _require_usable(client: EtcdClient, address: EtcdAddress) -> None:
+    where = ", ".join(address.endpoints)
+    try:
+        status = await client.ask(STATUS, pb.StatusRequest(), Kind.READ, retry_for_s=client.settings.open_for_s)
+        await client.ask(RANGE, requests.revision(), Kind.READ, retry_for_s=client.settings.open_for_s)
+    except KvUnavailable as error:
+        raise KvUnavailable(
+            f"etcd at {where} cannot be used: {error}; are its members up, the addresses their client addresses,"
+            f" and {'the certificates theirs' if address.is_tls else 'TLS off there (else give ca=/file)'}?"
+        ) from None
+    version = tuple(int(part) for part in re.findall(r"\d+", status.version)[:3])
+    if version < VERSION_MIN:
+        needed = ".".join(map(str, VERSION_MIN))
+        raise KvError(f"etcd at {where} is {status.version}; {needed} or later is needed")

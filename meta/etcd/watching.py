@@ -1,0 +1,124 @@
+"""One watch over as many streams, one after another, as it takes.
+
+Each watch has a gRPC stream of its own.  Sharing one would save some hundred bytes a watch and cost the seam's promise:
+a watch reads on only when its caller asks for more, so a slow caller is held back by HTTP/2's flow control and etcd's
+cursor waits for him, without a queue here.  On a shared stream he would hold back all the others, or need a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc.aio
+
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.etcd.attempts import Backoff
+from bmq.meta.etcd.client import EtcdClient, discard
+from bmq.meta.etcd.cursor import Cancelled, WatchCursor
+from bmq.meta.etcd.errors import Verdict, judge_cancelled
+from bmq.meta.etcd.member import CallFailed, Member, WatchCall
+from bmq.meta.kv import Changes, KvUnavailable
+
+_log = logging.getLogger(__name__)
+
+_PROGRESS = pb.WatchRequest(progress=pb.WatchProgress())
+
+
+async def follow(client: EtcdClient, prefix: str, after_revision: int) -> AsyncGenerator[Changes, None]:
+    """Every change of the prefix after that revision; Compacted, and KvUnavailable after ``close``."""
+    cursor, backoff = WatchCursor(prefix, after_revision), Backoff(client.settings, client.dice)
+    is_lost = False
+    while True:
+        stream: _Stream | None = None
+        try:
+            stream = _Stream(client, *await client.unless_closed(client.watch(cursor.create())))
+            while True:
+                found = cursor.take(await stream.next())
+                backoff.reset()
+                is_lost = False
+                for changes in found:
+                    yield changes
+        except (CallFailed, Cancelled) as error:
+            if not is_lost:  # once an outage
+                _log.info("the watch of %r is interrupted after revision %d: %s", prefix, cursor.seen, error)
+            is_lost = True
+            _blame(client, stream, error)
+        finally:
+            if stream is not None:
+                await stream.end()
+        await client.unless_closed(asyncio.sleep(backoff.pause_s()))
+
+
+def _blame(client: EtcdClient, stream: _Stream | None, error: CallFailed | Cancelled) -> None:
+    if isinstance(error, Cancelled):
+        if judge_cancelled(str(error)) is Verdict.TOKEN:
+            client.forget_token()
+    elif error.verdict is Verdict.TOKEN:
+        client.forget_token()
+    elif stream is not None:
+        client.lost(stream.member)
+
+
+class _Stream:
+    """One stream.  A member that owes an answer, to the creation or to the question how far it is, is given up in time.
+
+    A member that is merely behind leaves the question unanswered too: another one is a good choice then as well.
+    """
+
+    def __init__(self, client: EtcdClient, member: Member, call: WatchCall) -> None:
+        self.member = member
+        self._client = client
+        self._call = call
+        self._owes = True  # the confirmation that the watch was created
+
+    async def next(self) -> pb.WatchResponse:
+        """The next answer.  CallFailed; KvUnavailable when the client closes."""
+        reading: asyncio.Future[Any] = asyncio.ensure_future(self._call.read())
+        try:
+            while not reading.done():
+                await self._wait(reading)
+        except BaseException:
+            self._call.cancel()
+            await discard(reading)
+            raise
+        self._owes = False
+        return self._result(reading)
+
+    async def end(self) -> None:
+        self._call.cancel()
+
+    async def _wait(self, reading: asyncio.Future[Any]) -> None:
+        settings = self._client.settings
+        wait_s = settings.call_timeout_s if self._owes else settings.progress_s
+        either = (reading, self._client.closing)
+        await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            return
+        if self._client.closing.done():
+            raise KvUnavailable("the client is closed")
+        if self._owes:
+            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: silent for {wait_s:g} s")
+        await self._client.unless_closed(self._ask_progress())
+        self._owes = True
+
+    async def _ask_progress(self) -> None:
+        try:
+            await self._call.write(_PROGRESS)
+        except grpc.aio.AioRpcError as error:
+            raise self.member.failure(error) from None
+        except asyncio.InvalidStateError:
+            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the stream has ended") from None
+
+    def _result(self, reading: asyncio.Future[Any]) -> pb.WatchResponse:
+        if reading.cancelled():  # by the channel, which was closed
+            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the stream was cancelled")
+        try:
+            answer = reading.result()  # at the end of the stream gRPC's EOF, which is no message
+        except grpc.aio.AioRpcError as error:
+            raise self.member.failure(error) from None
+        if not isinstance(answer, pb.WatchResponse):
+            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the member ended the stream")
+        return answer

@@ -1,0 +1,123 @@
+"""The etcd program: one on the path, or fetched once per user, from then on only looked at.
+
+Sources in the order of their cost: the project's release archive, a build by Go from its module proxy (sums are
+checked against Go's checksum database), the Debian package where it is new enough.
+"""
+
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.services import jars
+
+VERSION = "3.6.16"
+VERSION_MIN = (3, 5, 8)
+MODULE = "go.etcd.io/etcd/server/v3"
+RELEASES = "https://github.com/etcd-io/etcd/releases/download"
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+CONNECT_TIMEOUT_S = 10
+BUILD_TIMEOUT_S = 1200
+
+
+class _NotHere(Exception):
+    """This source does not work on this machine; the text says why."""
+
+
+def binary() -> Path:
+    """The program, after a download or a build if this is the first time."""
+    found = shutil.which("etcd")
+    if found is not None and version(found) >= VERSION_MIN:
+        return Path(found)
+    folder = jars.cache_base() / f"etcd-{VERSION}"
+    jars.once(folder, lambda: _fetch(folder))
+    return folder / "etcd"
+
+
+def version(program: str | Path) -> tuple[int, ...]:
+    """What the program says that it is; () when it is something else."""
+    text = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=60).stdout
+    found = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _fetch(folder: Path) -> None:
+    sources: tuple[Callable[[Path], None], ...] = (_download, _build, _install)
+    reasons = []
+    for source in sources:
+        try:
+            source(folder)
+        except _NotHere as reason:
+            reasons.append(str(reason))
+        else:
+            got = version(folder / "etcd")
+            assert got >= VERSION_MIN, f"{folder / 'etcd'} is {got}"
+            return
+    needed = ".".join(map(str, VERSION_MIN))
+    raise jars.ServiceUnavailable(f"put etcd {needed} or later on the path; tried: " + "; ".join(reasons))
+
+
+def _download(folder: Path) -> None:
+    """The release archive of the etcd project."""
+    machine = MACHINES.get(platform.machine())
+    if platform.system() != "Linux" or machine is None:
+        raise _NotHere(f"no release archive for {platform.system()} {platform.machine()} is known")
+    name = f"etcd-v{VERSION}-linux-{machine}"
+    url = f"{RELEASES}/v{VERSION}/{name}.tar.gz"
+    archive = folder / "etcd.tar.gz"
+    try:
+        with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as response, archive.open("wb") as file:
+            print(f"fetching etcd {VERSION} into {folder} (24 MB, once)", flush=True)
+            shutil.copyfileobj(response, file)
+        unpack(archive, f"{name}/etcd", folder)
+    except (OSError, urllib.error.URLError, tarfile.TarError, KeyError) as error:
+        raise _NotHere(f"{url}: {error}") from error
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def unpack(archive: Path, member: str, folder: Path) -> None:
+    """Take this one file out of the archive."""
+    with tarfile.open(archive) as files:
+        content = files.extractfile(member)
+        assert content is not None, f"{member} is no file"
+        with (folder / "etcd").open("wb") as program:
+            shutil.copyfileobj(content, program)
+    (folder / "etcd").chmod(0o755)
+
+
+def _build(folder: Path) -> None:
+    """A build from source: 80 s on two cores."""
+    if shutil.which("go") is None:
+        raise _NotHere("no go on the path to build it")
+    print(f"building etcd {VERSION} into {folder}, once", flush=True)
+    (folder / "go.mod").write_text(f"module build\n\ngo 1.24\n\nrequire {MODULE} v{VERSION}\n")
+    _run(["go", "get", f"{MODULE}@v{VERSION}"], folder)
+    _run(["go", "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", "etcd", MODULE], folder)
+
+
+def _install(folder: Path) -> None:
+    """Debian's package, from release 13 on."""
+    try:
+        jars.require_packages(["etcd-server"])
+    except jars.ServiceUnavailable as error:
+        raise _NotHere(str(error)) from error
+    program = shutil.which("etcd")
+    if program is None or version(program) < VERSION_MIN:
+        raise _NotHere("the package etcd-server is too old")
+    (folder / "etcd").unlink(missing_ok=True)
+    (folder / "etcd").symlink_to(program)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    result = subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False, timeout=BUILD_TIMEOUT_S,
+    )  # fmt: skip
+    if result.returncode != 0:
+        raise _NotHere(f"{' '.join(command)}: {result.stdout[-1000:]}")
