@@ -45,12 +45,16 @@ class PartitionRecord:
 
     ``segments`` are in registration order.  ``journals`` are the incarnations whose journals may hold the last
     checkpoint; an owner appends itself when it claims and drops the others when its own checkpoint is durable.
+
+    ``is_settled``: after a planned hand-over, the index of the one closed segment says all that there is to know of the
+    log, so that journals need not be read: that of a live broker is long, and grows all the time.
     """
 
     epoch: int = 0
     owner: str = ""
     segments: tuple[SegmentEntry, ...] = ()
     journals: tuple[str, ...] = ()
+    is_settled: bool = False
 
 
 def partitions_prefix(cluster: str) -> str:
@@ -63,19 +67,19 @@ def partition_key(cluster: str, key: PartitionKey) -> str:
 
 
 def encode(record: PartitionRecord) -> bytes:
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "epoch": record.epoch,
-            "owner": record.owner,
-            "journals": record.journals,
-            "segments": [
-                [*entry.name, entry.spare, entry.holder, entry.file_id, entry.length, entry.end_offset]
-                for entry in record.segments
-            ],
-        },
-        separators=(",", ":"),
-    ).encode()
+    raw: dict[str, object] = {
+        "format": FORMAT,
+        "epoch": record.epoch,
+        "owner": record.owner,
+        "journals": record.journals,
+        "segments": [
+            [*entry.name, entry.spare, entry.holder, entry.file_id, entry.length, entry.end_offset]
+            for entry in record.segments
+        ],
+    }
+    if record.is_settled:
+        raw["settled"] = True
+    return json.dumps(raw, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> PartitionRecord:
@@ -88,6 +92,7 @@ def decode(data: bytes) -> PartitionRecord:
             epoch=raw["epoch"],
             owner=raw["owner"],
             journals=tuple(raw["journals"]),
+            is_settled=bool(raw.get("settled", False)),
             segments=tuple(
                 SegmentEntry(
                     name=SegmentName(base, epoch, n),

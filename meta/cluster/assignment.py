@@ -1,0 +1,70 @@
+"""Who is to own what, as the controller's leader writes it.
+
+One key holds 1,000 partitions of a topic, so that 10,000 partitions are ten keys, read and watched in no time, and the
+failure of a broker rewrites a few.  It is an opinion, by which requests are routed and partitions opened; what fences
+is each partition's own record (``meta.ownership``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bmq.core.errors import FormatError
+from bmq.meta.cluster.view import ShardOwner
+
+FORMAT = 1
+CHUNK = 1_000
+"""Partitions of one key: some 6 kB, far below what a commit may carry."""
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentChunk:
+    """The incarnation of each of its partitions' brokers, "" for none."""
+
+    owners: tuple[str, ...]
+
+
+def encode_chunk(chunk: AssignmentChunk) -> bytes:
+    """Each name once, then numbers into the names."""
+    names = sorted(set(chunk.owners) - {""})
+    index = {name: number for number, name in enumerate(names)} | {"": _NOBODY}
+    return json.dumps(
+        {"format": FORMAT, "names": names, "owners": [index[owner] for owner in chunk.owners]}, separators=(",", ":")
+    ).encode()
+
+
+def decode_chunk(data: bytes) -> AssignmentChunk:
+    """FormatError when it is none, or of a later format."""
+    try:
+        raw = _load(data)
+        names = [*raw["names"], ""]  # the last is what -1 means
+        if any(not _NOBODY <= number < len(names) - 1 for number in raw["owners"]):
+            raise FormatError(f"an assignment that names nobody known: {data[:80]!r}")
+        return AssignmentChunk(tuple([names[number] for number in raw["owners"]]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"not an assignment: {data[:80]!r} ({error})") from error
+
+
+def encode_shards(shards: Mapping[int, ShardOwner]) -> bytes:
+    return json.dumps(
+        {"format": FORMAT, "shards": [[shard, *shards[shard]] for shard in sorted(shards)]}, separators=(",", ":")
+    ).encode()
+
+
+def decode_shards(data: bytes) -> dict[int, ShardOwner]:
+    """FormatError when it is none, or of a later format."""
+    try:
+        return {shard: ShardOwner(incarnation, number) for shard, incarnation, number in _load(data)["shards"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"not the assignment of shards: {data[:80]!r} ({error})") from error
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    raw = json.loads(data)
+    if raw["format"] != FORMAT:
+        raise FormatError(f"an assignment of format {raw['format']}: this version reads {FORMAT}")
+    return dict(raw)

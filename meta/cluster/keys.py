@@ -1,0 +1,42 @@
+"""Where the facts stand that every process watches: under one prefix, so that one watch gives them in their order.
+
+Nothing else stands there: a partition's record changes with every segment, and is its owner's alone.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+
+def cluster_prefix(cluster: str) -> str:
+    return f"/{cluster}/cluster/"
+
+
+def members_prefix(cluster: str) -> str:
+    return f"{cluster_prefix(cluster)}members/"
+
+
+def member_key(cluster: str, incarnation: str) -> str:
+    return f"{members_prefix(cluster)}{incarnation}"
+
+
+def controller_key(cluster: str) -> str:
+    """Whose it is leads: the value is an incarnation."""
+    return f"{cluster_prefix(cluster)}controller"
+
+
+def assignment_prefix(cluster: str) -> str:
+    return f"{cluster_prefix(cluster)}assignment/"
+
+
+def assignment_key(cluster: str, topic_id: uuid.UUID, chunk: int) -> str:
+    return f"{assignment_prefix(cluster)}{topic_id}/{chunk:04d}"
+
+
+def shards_key(cluster: str) -> str:
+    return f"{cluster_prefix(cluster)}shards"
+
+
+def node_id_key(cluster: str, node_id: int) -> str:
+    """Which proxy has this id towards Kafka clients.  Watched by nobody."""
+    return f"/{cluster}/ids/{node_id}"

@@ -1,0 +1,172 @@
+"""``ClusterView`` over a store: one watch of one prefix."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Set
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey
+from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards
+from bmq.meta.cluster.keys import cluster_prefix
+from bmq.meta.cluster.member import Member, decode_member
+from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.following import Following
+from bmq.meta.kv import Changes, Event, KeyValue
+
+_log = logging.getLogger(__name__)
+_NOTHING: Set[PartitionKey] = frozenset()
+
+
+class KvClusterView:
+    """``start`` returns when it is complete; it then follows until ``close``.  Subscribers must not raise: what they
+    raise stops the view, as in ``meta.following``."""
+
+    def __init__(self, kv: KeyValue, cluster: str, own: str) -> None:
+        self.own = own
+        self._prefix = cluster_prefix(cluster)
+        self._members: dict[str, Member] = {}
+        self._controller = ""
+        self._chunks: dict[tuple[uuid.UUID, int], AssignmentChunk] = {}
+        self._owned: dict[str, set[PartitionKey]] = {}
+        self._shards: dict[int, ShardOwner] = {}
+        self._calls: dict[object, Callable[[ViewChange], None]] = {}
+        self._following = Following(kv, self._prefix, self._take, what="cluster")
+
+    def __repr__(self) -> str:
+        return f"<KvClusterView members={len(self._members)} leader={self._controller} seen={self._following.seen}>"
+
+    async def start(self) -> None:
+        """KvError when the store does not answer, FormatError when a later version wrote what is there."""
+        await self._following.start()
+
+    async def close(self) -> None:
+        await self._following.close()
+
+    async def wait_revision(self, revision: int) -> None:
+        """Until the view shows everything up to ``revision``."""
+        await self._following.wait_revision(revision)
+
+    @property
+    def revision(self) -> int:
+        """Up to which it shows everything."""
+        return self._following.seen
+
+    def revision_of(self, key: str) -> int:
+        """Of the entry that it shows for a key of the store; 0 for none: what a write that was decided by this view
+        compares."""
+        return self._following.revision_of(key)
+
+    # ------------------------------------------------------------------------------------------------- what it shows
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._members
+
+    @property
+    def controller(self) -> Member | None:
+        return self._members.get(self._controller)
+
+    def owner_of(self, key: PartitionKey) -> str:
+        chunk = self._chunks.get((key.topic_id, key.partition // CHUNK))
+        place = key.partition % CHUNK
+        return chunk.owners[place] if chunk is not None and place < len(chunk.owners) else ""
+
+    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
+        return self._owned.get(incarnation, _NOTHING)
+
+    def chunk(self, topic_id: uuid.UUID, number: int) -> AssignmentChunk | None:
+        return self._chunks.get((topic_id, number))
+
+    @property
+    def chunks(self) -> Mapping[tuple[uuid.UUID, int], AssignmentChunk]:
+        """All that are written, by topic and number: those of deleted topics too."""
+        return self._chunks
+
+    def shard(self, shard: int) -> ShardOwner | None:
+        return self._shards.get(shard)
+
+    @property
+    def shards(self) -> Mapping[int, ShardOwner]:
+        return self._shards
+
+    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
+        token = object()
+        self._calls[token] = call
+
+        def forget() -> None:
+            self._calls.pop(token, None)
+
+        return forget
+
+    # -------------------------------------------------------------------------------------------------- what changes
+
+    def _take(self, changes: Changes) -> None:
+        members: set[str] = set()
+        partitions: set[PartitionKey] = set()
+        shards: set[int] = set()
+        is_controller = False
+        for event in changes:
+            kind, _, rest = event.key.removeprefix(self._prefix).partition("/")
+            try:
+                if kind == "members":
+                    self._change_member(rest, event)
+                    members.add(rest)
+                elif kind == "assignment":
+                    partitions |= self._change_chunk(rest, event)
+                elif kind == "shards":
+                    shards |= self._change_shards(event)
+                elif kind == "controller":
+                    self._controller = event.entry.value.decode() if event.entry is not None else ""
+                    is_controller = True
+            except (FormatError, ValueError) as error:
+                if not self._following.has_started:
+                    raise
+                _log.error("a change of the cluster cannot be read, what was there stays: %s", error)
+        revision = max(event.revision for event in changes)
+        change = ViewChange(
+            revision=revision, members=members, partitions=partitions, shards=shards, is_controller=is_controller
+        )
+        for call in list(self._calls.values()):
+            call(change)
+
+    def _change_member(self, incarnation: str, event: Event) -> None:
+        if event.entry is None:
+            self._members.pop(incarnation, None)
+        else:
+            self._members[incarnation] = decode_member(event.entry.value)
+
+    def _change_chunk(self, rest: str, event: Event) -> set[PartitionKey]:
+        topic, _, number = rest.partition("/")
+        place = (uuid.UUID(topic), int(number))
+        before = self._chunks.get(place, AssignmentChunk(())).owners
+        after = decode_chunk(event.entry.value).owners if event.entry is not None else ()
+        changed = set()
+        for index in range(max(len(before), len(after))):
+            old = before[index] if index < len(before) else ""
+            new = after[index] if index < len(after) else ""
+            if old != new:
+                key = PartitionKey(place[0], place[1] * CHUNK + index)
+                changed.add(key)
+                self._reassign(key, old, new)
+        if event.entry is None:
+            self._chunks.pop(place, None)
+        else:
+            self._chunks[place] = AssignmentChunk(after)
+        return changed
+
+    def _reassign(self, key: PartitionKey, old: str, new: str) -> None:
+        if old:
+            owned = self._owned[old]
+            owned.discard(key)
+            if not owned:
+                del self._owned[old]
+        if new:
+            self._owned.setdefault(new, set()).add(key)
+
+    def _change_shards(self, event: Event) -> set[int]:
+        after = decode_shards(event.entry.value) if event.entry is not None else {}
+        changed = {shard for shard in self._shards.keys() | after.keys() if self._shards.get(shard) != after.get(shard)}
+        self._shards = after
+        return changed

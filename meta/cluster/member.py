@@ -1,0 +1,100 @@
+"""One process of the cluster, as it registers itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from bmq.core.errors import FormatError
+
+FORMAT = 1
+PROXY, BROKER, CONTROLLER, COORDINATOR = "proxy", "broker", "controller", "coordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """``port`` 0: there is none."""
+
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """``incarnation`` names this process start; ``node_id`` is a proxy's id towards Kafka clients, else -1.
+
+    ``protocols`` is the range of the internal protocol that it speaks, ``formats`` the highest format of files and keys
+    that it reads.  ``is_draining``: it is about to leave, and is given nothing more.
+    """
+
+    incarnation: str
+    roles: frozenset[str]
+    node_id: int = -1
+    kafka: Address = Address()
+    internal: Address = Address()
+    http: Address = Address()
+    zone: str = ""
+    version: str = ""
+    protocols: tuple[int, int] = (0, 0)
+    formats: int = 1
+    is_draining: bool = False
+
+    def has(self, role: str) -> bool:
+        return role in self.roles
+
+    def draining(self) -> Member:
+        return replace(self, is_draining=True)
+
+    def with_id(self, node_id: int) -> Member:
+        return replace(self, node_id=node_id)
+
+
+def encode_member(member: Member) -> bytes:
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "incarnation": member.incarnation,
+            "roles": sorted(member.roles),
+            "node_id": member.node_id,
+            "kafka": [member.kafka.host, member.kafka.port],
+            "internal": [member.internal.host, member.internal.port],
+            "http": [member.http.host, member.http.port],
+            "zone": member.zone,
+            "version": member.version,
+            "protocols": list(member.protocols),
+            "formats": member.formats,
+            "is_draining": member.is_draining,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_member(data: bytes) -> Member:
+    """FormatError when it is no member, or of a later format."""
+    try:
+        raw = json.loads(data)
+        if raw["format"] != FORMAT:
+            raise FormatError(f"member of format {raw['format']}: this version reads {FORMAT}")
+        return Member(
+            incarnation=raw["incarnation"],
+            roles=frozenset(raw["roles"]),
+            node_id=raw["node_id"],
+            kafka=_address(raw["kafka"]),
+            internal=_address(raw["internal"]),
+            http=_address(raw["http"]),
+            zone=raw["zone"],
+            version=raw["version"],
+            protocols=(raw["protocols"][0], raw["protocols"][1]),
+            formats=raw["formats"],
+            is_draining=raw["is_draining"],
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise FormatError(f"not a member: {data[:80]!r} ({error})") from error
+
+
+def _address(raw: list[str | int]) -> Address:
+    host, port = raw
+    return Address(host=str(host), port=int(port))

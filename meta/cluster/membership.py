@@ -1,0 +1,225 @@
+"""This process's presence in the cluster: a key under a lease, renewed while it lives.
+
+etcd merely unreachable is not a lost membership (rule 7): storage fences owners, so a process goes on.  Only the
+store's own word ends it: the lease is gone, or the key is (the controller has declared the process dead).  Then
+``on_lost`` runs before anything else, and the process joins again, under the same incarnation: that names its start,
+and what it owned is fenced.
+
+A proxy takes its id towards Kafka clients with the same lease, so that no two have one id, and a dead one's is free
+when its lease is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from bmq.meta.cluster.keys import member_key, node_id_key
+from bmq.meta.cluster.member import Member, encode_member
+from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
+
+_log = logging.getLogger(__name__)
+
+TTL_S = 10.0
+"""Long enough for a stop-the-world of etcd's election (about 3 s), short enough that a dead process is soon missed."""
+RETRY_S = 0.5
+NODE_IDS_MAX = 10_000
+_DECLARED = "it was declared dead"
+
+
+class NodeIdTaken(Exception):
+    """Another live proxy has the id."""
+
+
+class Membership:
+    """``start`` joins; a task of its own renews until ``stop``.  The view must be following before ``start``."""
+
+    def __init__(
+        self,
+        kv: KeyValue,
+        cluster: str,
+        member: Member,
+        view: ClusterView,
+        *,
+        on_lost: Callable[[], None],
+        ttl_s: float = TTL_S,
+    ) -> None:
+        self.member = member
+        self._kv = kv
+        self._cluster = cluster
+        self._key = member_key(cluster, member.incarnation)
+        self._view = view
+        self._on_lost = on_lost
+        self._ttl_s = ttl_s
+        self._lease = 0
+        self._revision = 0  # of our key as we wrote it last; 0 while we are no member
+        self._is_due = asyncio.Event()  # something is to be written, or looked at, before the next renewal
+        self._written: Member | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._forget: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.member.incarnation} revision={self._revision}>"
+
+    @property
+    def is_member(self) -> bool:
+        return self._revision > 0
+
+    @property
+    def lease(self) -> int:
+        """For keys that are to end with the membership; 0 while there is none."""
+        return self._lease if self._revision else 0
+
+    async def start(self) -> None:
+        """KvError when the store does not answer: a process that cannot register does not begin.  NodeIdTaken when
+        the id that it was told to have is another's for longer than a dead process's lease lasts."""
+        deadline = asyncio.get_running_loop().time() + 2 * self._ttl_s
+        while True:
+            try:
+                await self._join()
+                break
+            except NodeIdTaken:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(RETRY_S)
+        self._forget = self._view.subscribe(self._view_changed)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="membership")
+
+    def update(self, member: Member) -> None:
+        """Tell the cluster this of us from now on, soon."""
+        assert member.incarnation == self.member.incarnation
+        self.member = member
+        self._is_due.set()
+
+    async def stop(self) -> None:
+        """Leave at once instead of by expiry; a store that does not answer lets the lease run out."""
+        self._forget()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._lease:
+            try:
+                await self._kv.revoke(self._lease)
+            except KvError as error:
+                _log.info("left without a word, the lease will end by itself: %s", error)
+
+    # ------------------------------------------------------------------------------------------------------ joining
+
+    async def _join(self) -> None:
+        if self._lease:  # an earlier one may still hold our id
+            await self._end(self._lease)
+        self._lease = await self._kv.grant(self._ttl_s)
+        member = self.member
+        if member.node_id < 0 and member.has("proxy"):
+            member = await self._join_with_free_id(member)
+        elif not await self._register(member):
+            raise NodeIdTaken(f"node id {member.node_id} is another proxy's; give this one another --node-id")
+        self.member = self._written = member
+
+    async def _join_with_free_id(self, member: Member) -> Member:
+        """With the lowest id that nobody has."""
+        prefix = node_id_key(self._cluster, 0).removesuffix("0")
+        while True:
+            taken = {entry.key async for entry in self._kv.list(prefix)}
+            free = next(number for number in range(NODE_IDS_MAX) if node_id_key(self._cluster, number) not in taken)
+            with_id = member.with_id(free)
+            if await self._register(with_id):
+                return with_id
+
+    async def _register(self, member: Member) -> bool:
+        """False when its id is another's.  An answer that was lost is settled by the compare of the next try: what is
+        there then is ours, or nothing."""
+        compares = [Compare(self._key, 0)]
+        writes = [Put(self._key, encode_member(member), self._lease)]
+        if member.node_id >= 0:
+            id_key = node_id_key(self._cluster, member.node_id)
+            compares.append(Compare(id_key, 0))
+            writes.append(Put(id_key, member.incarnation.encode(), self._lease))
+        done = await self._kv.commit(compares, writes)
+        if not done.succeeded:
+            own = done.current[self._key]
+            if own is None:
+                return False
+            # From an earlier try under another lease: it goes with that lease, or now.
+            if own.lease != self._lease:
+                await self._end(own.lease)
+                return await self._register(member)
+            self._revision = own.revision
+            return True
+        self._revision = done.revision
+        return True
+
+    async def _end(self, lease: int) -> None:
+        try:
+            await self._kv.revoke(lease)
+        except LeaseNotFound:
+            return
+
+    # ----------------------------------------------------------------------------------------------------- staying
+
+    def _view_changed(self, change: ViewChange) -> None:
+        """Our key was there and is not: the store's word, heard before the next renewal would bring it."""
+        if self.member.incarnation in change.members and self._is_gone(change.revision):
+            self._lost(_DECLARED)
+
+    def _is_gone(self, revision: int) -> bool:
+        """What the view tells of the time before we joined (again) is old."""
+        return self.is_member and revision > self._revision and self.member.incarnation not in self._view.members
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._ttl_s / 3 if self.is_member else RETRY_S):
+                    await self._is_due.wait()
+            except TimeoutError:
+                pass
+            self._is_due.clear()
+            try:
+                await self._tend()
+            except LeaseNotFound:
+                self._lost("its lease is gone")
+            except NodeIdTaken as error:
+                _log.error("cannot join again yet: %s", error)
+            except KvError as error:  # unreachable: not a lost membership; asked again at the next turn
+                _log.info("the metadata store does not answer: %s", error)
+
+    async def _tend(self) -> None:
+        if not self.is_member:
+            await self._join()
+            _log.warning("joined the cluster again")
+            self._is_due.set()  # for what the view told while the answer was on its way
+            return
+        if self._is_gone(self._view.revision):
+            self._lost(_DECLARED)
+            return
+        if self.member != self._written:
+            member = self.member
+            done = await self._kv.commit(
+                [Compare(self._key, self._revision)], [Put(self._key, encode_member(member), self._lease)]
+            )
+            if done.succeeded:
+                self._revision, self._written = done.revision, member
+            elif done.current[self._key] is None:
+                self._lost(_DECLARED)
+                return
+            else:  # our own earlier write, whose answer was lost
+                entry = done.current[self._key]
+                assert entry is not None
+                self._revision = entry.revision
+                self._is_due.set()
+        await self._kv.keep_alive(self._lease)
+
+    def _lost(self, why: str) -> None:
+        """Stop acting on what we owned before anything else."""
+        if not self.is_member:
+            return
+        self._revision, self._written = 0, None
+        _log.error("this process is no member of the cluster any more: %s", why)
+        self._on_lost()
+        self._is_due.set()
+
+
+def _nothing() -> None:
+    """Nobody was asked."""

@@ -1,0 +1,86 @@
+"""``meta.members.Members`` of a cluster: the proxies that clients are told of, and which of them for what."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
+from bmq.meta.cluster.member import PROXY, Member
+from bmq.meta.cluster.placement import place
+from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.members import ProxyAddress
+
+_SHARDS = b"shards"
+
+
+class ClusterProxies:
+    """Computed when it is asked for, kept until the proxies change.
+
+    A proxy that drains is not told of.  Without any other this process tells of itself: whoever asks it has reached it.
+    """
+
+    def __init__(self, own: ProxyAddress, view: ClusterView, catalog: Catalog, shards: int) -> None:
+        """``shards``: of ``__consumer_offsets`` as it is to be made; what exists counts."""
+        self.own = own
+        self.version = 0
+        self._view = view
+        self._catalog = catalog
+        self._shards = shards
+        self._proxies: tuple[ProxyAddress, ...] = (own,)
+        self._places: dict[uuid.UUID | bytes, list[int]] = {}
+        view.subscribe(self._view_changed)
+        catalog.subscribe(self._topic_changed)
+
+    @property
+    def proxies(self) -> Sequence[ProxyAddress]:
+        return self._proxies
+
+    def move(self, own: ProxyAddress) -> None:
+        """Our own address is this from now on."""
+        self.own = own
+        self.refresh()
+
+    def leader_of(self, key: PartitionKey) -> int:
+        topic = self._catalog.by_id(key.topic_id)
+        count = max(topic.partitions if topic is not None else 0, key.partition + 1)
+        return self._placed(key.topic_id, key.topic_id.bytes, count)[key.partition]
+
+    def coordinator_of(self, shard: int) -> int:
+        offsets = self._catalog.topics.get(OFFSETS_TOPIC)
+        count = max(offsets.partitions if offsets is not None else self._shards, shard + 1)
+        return self._placed(_SHARDS, _SHARDS, count)[shard]
+
+    def _placed(self, name: uuid.UUID | bytes, seed: bytes, count: int) -> list[int]:
+        placed = self._places.get(name)
+        if placed is None or len(placed) < count:
+            placed = self._places[name] = place(seed, count, [proxy.node_id for proxy in self._proxies])
+        return placed
+
+    def refresh(self) -> None:
+        """Look at the members anew."""
+        told = {
+            member.node_id: _address(member)
+            for member in self._view.members.values()
+            if member.has(PROXY) and member.kafka.port and not member.is_draining
+        }
+        proxies = tuple(told[node] for node in sorted(told)) or (self.own,)
+        if proxies != self._proxies:
+            self._proxies = proxies
+            self._places.clear()
+            self.version += 1
+
+    def _view_changed(self, change: ViewChange) -> None:
+        if change.members:
+            self.refresh()
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        if change.before is not None:
+            self._places.pop(change.before.topic_id, None)
+            if change.before.name == OFFSETS_TOPIC:
+                self._places.pop(_SHARDS, None)
+
+
+def _address(member: Member) -> ProxyAddress:
+    return ProxyAddress(member.node_id, member.kafka.host, member.kafka.port, member.zone)

@@ -1,0 +1,39 @@
+"""Which brokers a proxy cannot reach although they are members: one key a proxy, under its lease.
+
+The controller counts: a broker that one proxy cannot reach is that proxy's trouble, one that many cannot reach is its
+own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from bmq.core.errors import FormatError
+
+FORMAT = 1
+
+
+def unreachable_prefix(cluster: str) -> str:
+    return f"/{cluster}/unreachable/"
+
+
+def unreachable_key(cluster: str, proxy: str) -> str:
+    return f"{unreachable_prefix(cluster)}{proxy}"
+
+
+def encode_unreachable(brokers: Collection[str]) -> bytes:
+    return json.dumps({"format": FORMAT, "brokers": sorted(brokers)}, separators=(",", ":")).encode()
+
+
+def decode_unreachable(data: bytes) -> frozenset[str]:
+    """FormatError when it is none, or of a later format."""
+    try:
+        raw = json.loads(data)
+        if raw["format"] != FORMAT:
+            raise FormatError(f"unreachable brokers of format {raw['format']}: this version reads {FORMAT}")
+        if not all(isinstance(each, str) for each in raw["brokers"]):
+            raise FormatError(f"not names of brokers: {data[:80]!r}")
+        return frozenset(raw["brokers"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"not a list of unreachable brokers: {data[:80]!r} ({error})") from error

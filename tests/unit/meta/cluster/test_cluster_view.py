@@ -1,0 +1,150 @@
+"""The watched view of members and assignments: complete at the start, in order, telling what changed and no more."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey
+from bmq.meta.cluster.assignment import (
+    CHUNK,
+    AssignmentChunk,
+    decode_chunk,
+    decode_shards,
+    encode_chunk,
+    encode_shards,
+)
+from bmq.meta.cluster.keys import assignment_key, controller_key, member_key, shards_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Address, Member, decode_member, encode_member
+from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.kv import Delete, Put
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from tests.simulation.loop import run
+
+TOPIC = uuid.UUID(int=5)
+names = st.sampled_from(["", "a", "b", "c"])
+
+
+@given(st.lists(names, max_size=30))
+def test_a_chunk_is_read_as_it_was_written(owners: list[str]) -> None:
+    assert decode_chunk(encode_chunk(AssignmentChunk(tuple(owners)))) == AssignmentChunk(tuple(owners))
+
+
+def test_a_full_chunk_is_a_small_fraction_of_a_commit() -> None:
+    owners = tuple(f"broker-{number % 100:04d}-0123456789abcdef" for number in range(CHUNK))
+    assert len(encode_chunk(AssignmentChunk(owners))) < 10_000
+
+
+@given(st.dictionaries(st.integers(0, 99), st.tuples(names, st.integers(0, 2**40)), max_size=20))
+def test_shards_are_read_as_they_were_written(shards: dict[int, tuple[str, int]]) -> None:
+    wanted = {shard: ShardOwner(*owner) for shard, owner in shards.items()}
+    assert decode_shards(encode_shards(wanted)) == wanted
+
+
+def test_a_member_is_read_as_it_was_written() -> None:
+    member = Member(
+        incarnation="m",
+        roles=frozenset({"proxy", "broker"}),
+        node_id=3,
+        kafka=Address(host="::1", port=9092),
+        zone="z",
+        protocols=(1, 2),
+        is_draining=True,
+    )
+    assert decode_member(encode_member(member)) == member
+    assert str(member.kafka) == "[::1]:9092"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"format":2}', b'{"format":1}', b'{"format":1,"names":["a"],"owners":[1]}']
+)
+def test_what_is_no_record_is_refused(data: bytes) -> None:
+    for decode in (decode_chunk, decode_member, decode_shards):
+        with pytest.raises(FormatError):
+            decode(data)
+
+
+def chunk(*owners: str) -> Put:
+    return Put(assignment_key("c", TOPIC, 0), encode_chunk(AssignmentChunk(owners)))
+
+
+def member(incarnation: str) -> Put:
+    return Put(member_key("c", incarnation), encode_member(Member(incarnation=incarnation, roles=frozenset())))
+
+
+def keys(*partitions: int) -> set[PartitionKey]:
+    return {PartitionKey(TOPIC, partition) for partition in partitions}
+
+
+def test_it_shows_what_was_there_and_tells_what_changes() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        await kv.commit([], [member("a"), chunk("a", "b", ""), Put(controller_key("c"), b"a")])
+        view = KvClusterView(kv, "c", "a")
+        changes: list[ViewChange] = []
+        view.subscribe(changes.append)
+        await view.start()
+        assert view.controller == view.members["a"]
+        assert [view.owner_of(key) for key in sorted(keys(0, 1, 2, 3), key=str)] == ["a", "b", "", ""]
+        assert changes[0].partitions == keys(0, 1)
+        assert changes[0].is_controller
+
+        shards = {4: ShardOwner("a", 7)}
+        done = await kv.commit([], [chunk("b", "b", "a", "a"), Put(shards_key("c"), encode_shards(shards))])
+        await view.wait_revision(done.revision)
+        assert changes[-1].partitions == keys(0, 2, 3), "partition 1 is where it was"
+        assert changes[-1].shards == {4}
+        assert changes[-1].revision == done.revision
+        assert not changes[-1].members
+        assert view.owned_by("a") == keys(2, 3)
+        assert view.owned_by("b") == keys(0, 1)
+        assert view.shard(4) == ShardOwner("a", 7)
+
+        gone = [Delete(member_key("c", "a")), Delete(assignment_key("c", TOPIC, 0)), Delete(shards_key("c"))]
+        done = await kv.commit([], gone)
+        await view.wait_revision(done.revision)
+        assert changes[-1].members == {"a"}
+        assert changes[-1].partitions == keys(0, 1, 2, 3)
+        assert not view.members
+        assert view.controller is None, "a leader that is no member is none"
+        assert not view.owned_by("b")
+        assert view.shard(4) is None
+        await view.close()
+
+    run(main())
+
+
+def test_one_who_has_unsubscribed_hears_nothing() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        view = KvClusterView(kv, "c", "a")
+        changes: list[ViewChange] = []
+        forget = view.subscribe(changes.append)
+        await view.start()
+        forget()
+        await view.wait_revision((await kv.commit([], [member("a")])).revision)
+        assert changes == []
+        assert "a" in view.members
+        await view.close()
+
+    run(main())
+
+
+def test_an_unreadable_change_leaves_what_was_there() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        await kv.commit([], [chunk("a")])
+        view = KvClusterView(kv, "c", "a")
+        await view.start()
+        await kv.commit([], [Put(assignment_key("c", TOPIC, 0), b"{}")])
+        done = await kv.commit([], [member("a")])
+        await view.wait_revision(done.revision)
+        assert view.owner_of(PartitionKey(TOPIC, 0)) == "a"
+        await view.close()
+
+    run(main())

@@ -1,0 +1,197 @@
+"""Joining, staying, being declared dead, leaving; and the ids that proxies have towards clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bmq.meta.cluster.keys import member_key, node_id_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Address, Member, decode_member
+from bmq.meta.cluster.membership import TTL_S, Membership, NodeIdTaken
+from bmq.meta.kv import Delete, KeyValue
+from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from tests.simulation.loop import run
+
+BROKER = Member(incarnation="b", roles=frozenset({"broker"}))
+PROXY = Member(incarnation="p", roles=frozenset({"proxy"}), kafka=Address(host="h", port=1))
+
+
+class Joined:
+    """A membership and the view that it stands on."""
+
+    def __init__(self, kv: KeyValue, member: Member) -> None:
+        self.losses = 0
+        self.view = KvClusterView(kv, "c", member.incarnation)
+        self.membership = Membership(kv, "c", member, self.view, on_lost=self._lost)
+
+    def _lost(self) -> None:
+        self.losses += 1
+
+
+@asynccontextmanager
+async def joined(kv: KeyValue, member: Member) -> AsyncIterator[Joined]:
+    one = Joined(kv, member)
+    await one.view.start()
+    await one.membership.start()
+    yield one
+    await one.membership.stop()
+    await one.view.close()
+
+
+async def shown(kv: KeyValue, incarnation: str) -> Member | None:
+    entry = await kv.get(member_key("c", incarnation))
+    return decode_member(entry.value) if entry is not None else None
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (virtual time)
+            await asyncio.sleep(0.01)
+
+
+def test_it_is_there_as_long_as_it_lives_and_gone_at_once_when_it_leaves() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            await asyncio.sleep(5 * TTL_S)
+            assert await shown(kv, "b") == BROKER
+            assert one.losses == 0
+        assert await shown(kv, "b") is None
+
+    run(main())
+
+
+def test_a_change_is_told_soon() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            one.membership.update(BROKER.draining())
+            await until(lambda: one.view.members.get("b") == BROKER.draining(), 1)
+
+    run(main())
+
+
+def test_declared_dead_it_stops_first_and_then_joins_again() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            await kv.commit([], [Delete(member_key("c", "b"))])
+            await until(lambda: one.losses == 1, 1)
+            await until(lambda: "b" in one.view.members)
+            await asyncio.sleep(5 * TTL_S)
+            assert one.losses == 1, "what the view told of the time before is old"
+            assert one.membership.is_member
+
+    run(main())
+
+
+def test_an_expired_lease_is_a_lost_membership() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            await kv.revoke(one.membership.lease)
+            await until(lambda: one.losses == 1)
+            await until(lambda: "b" in one.view.members)
+
+    run(main())
+
+
+def test_a_store_that_is_away_is_no_lost_membership() -> None:
+    """Rule 7.  Its lease has ended by the time it is back: then it is lost, not before."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore(), random=Random(1))
+        async with joined(kv, BROKER) as one:
+            kv.faults = KvFaults(unavailable=1.0)
+            await asyncio.sleep(3 * TTL_S)
+            assert one.losses == 0
+            assert one.membership.is_member
+            kv.faults = KvFaults()
+            await until(lambda: one.losses == 1)
+            await until(lambda: one.membership.is_member)
+
+    run(main())
+
+
+def test_proxies_take_the_lowest_free_id_and_give_it_back() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, PROXY) as first, joined(kv, replace(PROXY, incarnation="q")) as second:
+            assert (first.membership.member.node_id, second.membership.member.node_id) == (0, 1)
+        async with joined(kv, replace(PROXY, incarnation="r")) as third:
+            assert third.membership.member.node_id == 0
+
+    run(main())
+
+
+def test_many_proxies_at_once_have_an_id_each() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        members = [Joined(kv, replace(PROXY, incarnation=f"p{number}")) for number in range(10)]
+        for one in members:
+            await one.view.start()
+        await asyncio.gather(*(one.membership.start() for one in members))
+        assert sorted(one.membership.member.node_id for one in members) == list(range(10))
+        for one in members:
+            await one.membership.stop()
+            await one.view.close()
+
+    run(main())
+
+
+def test_a_given_id_is_waited_for_as_long_as_a_dead_process_holds_it() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        dead = Joined(kv, replace(PROXY, incarnation="dead", node_id=7))
+        await dead.view.start()
+        await dead.membership._join()  # and then it is never renewed
+        async with joined(kv, replace(PROXY, node_id=7)) as one:
+            assert one.membership.member.node_id == 7
+        await dead.view.close()
+
+    run(main())
+
+
+def test_a_given_id_of_a_live_proxy_is_refused() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, replace(PROXY, node_id=7)):
+            with pytest.raises(NodeIdTaken, match="--node-id"):
+                async with joined(kv, replace(PROXY, incarnation="q", node_id=7)):
+                    pass
+            entry = await kv.get(node_id_key("c", 7))
+            assert entry is not None
+            assert entry.value == b"p"
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_under_faults_of_the_store_it_ends_up_a_member_once(seed: int) -> None:
+    """Requests and answers are lost at random; a member that joined twice would have left a second key or id."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        kv, sure = MemoryKeyValue(store, random=Random(seed)), MemoryKeyValue(store)
+        async with joined(kv, PROXY) as one:
+            kv.faults = KvFaults(
+                latency_s=0.2, unavailable=0.2, unknown_applied=0.2, unknown_lost=0.2, unknown_late=0.2
+            )
+            for _ in range(3):
+                await asyncio.sleep(2 * TTL_S)
+                await sure.commit([], [Delete(member_key("c", "p"))])
+            kv.faults = KvFaults()
+            await asyncio.sleep(4 * TTL_S)
+            assert one.losses > 0
+            assert one.membership.is_member
+            found = await shown(sure, "p")
+            assert found == one.membership.member
+            assert [entry.key async for entry in sure.list("/c/ids/")] == [node_id_key("c", found.node_id)]
+
+    run(main())

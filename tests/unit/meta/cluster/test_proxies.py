@@ -1,0 +1,102 @@
+"""Where clients are sent: even, the same everywhere, and little moves when a proxy comes or goes."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import KvCatalog, Topic, encode_topic, topic_key
+from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Address, Member, encode_member
+from bmq.meta.cluster.placement import place
+from bmq.meta.cluster.proxies import ClusterProxies
+from bmq.meta.kv import Delete, Put
+from bmq.meta.members import ProxyAddress
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from tests.simulation.loop import run
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 100, 1000])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+def test_no_node_has_more_than_its_even_share(count: int, nodes: int) -> None:
+    placed = place(b"seed", count, range(nodes))
+    assert len(placed) == count
+    assert max(placed.count(node) for node in range(nodes)) <= -(-count // nodes)
+
+
+def test_the_order_in_which_nodes_are_named_is_nothing() -> None:
+    assert place(b"seed", 100, [3, 1, 2]) == place(b"seed", 100, [1, 2, 3])
+
+
+def test_groups_of_items_differ() -> None:
+    assert place(b"one", 100, range(4)) != place(b"two", 100, range(4))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_little_more_than_the_part_of_the_one_that_goes_moves(seed: int) -> None:
+    before, after = place(b"%d" % seed, 1000, range(8)), place(b"%d" % seed, 1000, range(7))
+    moved = sum(one != other for one, other in zip(before, after, strict=True))
+    assert 125 <= moved <= 200
+
+
+def proxy(number: int) -> Member:
+    return Member(
+        incarnation=f"p{number}",
+        roles=frozenset({"proxy"}),
+        node_id=number,
+        kafka=Address(host=f"h{number}", port=9092),
+        zone=f"z{number % 2}",
+    )
+
+
+def put(member: Member) -> Put:
+    return Put(member_key("c", member.incarnation), encode_member(member))
+
+
+def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itself() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
+        offsets = Topic(name="__consumer_offsets", topic_id=uuid.UUID(int=2), partitions=50)
+        await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (topic, offsets)])
+        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+        proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+        await view.start()
+        await catalog.start()
+        assert [each.node_id for each in proxies.proxies] == [0]
+
+        done = await kv.commit([], [put(proxy(number)) for number in range(3)])
+        await view.wait_revision(done.revision)
+        assert [(each.node_id, each.host, each.zone) for each in proxies.proxies] == [
+            (0, "h0", "z0"), (1, "h1", "z1"), (2, "h2", "z0"),
+        ]  # fmt: skip
+        leaders = [proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)]
+        assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
+        shards = [proxies.coordinator_of(number) for number in range(50)]
+        assert sorted(shards.count(node) for node in range(3)) == [16, 17, 17]
+
+        version = proxies.version
+        done = await kv.commit([], [put(replace(proxy(1), is_draining=True)), Delete(member_key("c", "p2"))])
+        await view.wait_revision(done.revision)
+        assert proxies.version > version
+        assert [each.node_id for each in proxies.proxies] == [0]
+        assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {0}
+        await view.close()
+        await catalog.close()
+
+    run(main())
+
+
+def test_a_partition_that_is_news_to_the_catalog_has_a_place() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+        proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
+        assert proxies.leader_of(PartitionKey(uuid.UUID(int=9), 4)) == 0
+        assert proxies.coordinator_of(77) == 0
+
+    run(main())
