@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.kv import Commit, Compare, KeyValue, KvError, KvUnavailable, KvUnknown, Write
+from bmq.meta.kv import Commit, Compare, KeyValue, KvError, KvUnavailable, KvUnknown, Write, holds
 
 SETTLE_ATTEMPTS = 8
 """Tries to learn what became of a commit, about 6 s in all; clients give an admin call 30 to 60 s."""
@@ -15,6 +15,15 @@ SETTLE_S = 0.05
 SETTLE_MAX_S = 2.0
 CONFLICTS_MAX = 20
 """How often a change is decided anew because somebody else wrote first."""
+
+Guard = Callable[[], Sequence[Compare]]
+"""What each commit compares besides its own keys, asked just before: the election key, for a leader.  NOT_CONTROLLER
+when there is nothing to compare because this process does not lead."""
+
+
+def unguarded() -> Sequence[Compare]:
+    """With one process there is nobody to be fenced from."""
+    return ()
 
 
 class Settled(NamedTuple):
@@ -41,6 +50,15 @@ async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequ
         await asyncio.sleep(min(SETTLE_S * 2**attempt, SETTLE_MAX_S))
     assert doubt is not None, "every try failed, the first one with an unknown outcome"
     raise doubt
+
+
+def is_deposed(guard: Sequence[Compare], commit: Commit) -> bool:
+    """Whether it was refused because somebody else leads."""
+    return not commit.succeeded and not all(holds(compare, commit.current[compare.key]) for compare in guard)
+
+
+def deposed() -> RequestError:
+    return RequestError(ErrorCode.NOT_CONTROLLER, "this process does not lead any more: nothing was done")
 
 
 def refused(error: KvError) -> RequestError:

@@ -16,12 +16,13 @@ import asyncio
 import json
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError, RequestError
-from bmq.meta.controller.commits import commit_settled
+from bmq.meta.controller.commits import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
 from bmq.meta.ownership import partitions_prefix
 
@@ -89,11 +90,15 @@ def decode_deleted(entry: Entry) -> DeletedTopic:
 class TopicCleaner:
     """Between ``start`` and ``close`` it removes what deleted topics left."""
 
-    def __init__(self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock) -> None:
+    def __init__(
+        self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock, *, guard: Guard = unguarded
+    ) -> None:
+        """``guard``: what every removal compares as well."""
         self._kv = kv
         self._cluster = cluster
         self._files = files
         self._clock = clock
+        self._guard = guard
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -132,7 +137,7 @@ class TopicCleaner:
             return  # somebody writes them still: the next look tries again
         while not await self._files.remove_some(topic.name, topic.topic_id, FOLDERS_PER_STEP):
             pass
-        await commit_settled(self._kv, [Compare(entry.key, entry.revision)], [Delete(entry.key)])
+        await self._delete([entry])
         _log.info("removed what was left of topic %s (%s)", topic.name, topic.topic_id)
 
     async def _remove_records(self, topic: DeletedTopic) -> bool:
@@ -140,10 +145,17 @@ class TopicCleaner:
         entries = [entry async for entry in self._kv.list(f"{partitions_prefix(self._cluster)}{topic.topic_id}/")]
         for start in range(0, len(entries), RECORDS_PER_COMMIT):
             some = entries[start : start + RECORDS_PER_COMMIT]
-            settled = await commit_settled(
-                self._kv, [Compare(entry.key, entry.revision) for entry in some], [Delete(entry.key) for entry in some]
-            )
-            gone = all(current is None for current in settled.commit.current.values())
+            settled = await self._delete(some)
+            gone = all(settled.commit.current.get(entry.key) is None for entry in some)
             if not settled.commit.succeeded and not gone:
                 return False
         return True
+
+    async def _delete(self, entries: Sequence[Entry]) -> Settled:
+        """Those that are as they were read.  RequestError when this process may not any more."""
+        guard = self._guard()
+        compares = [Compare(entry.key, entry.revision) for entry in entries]
+        settled = await commit_settled(self._kv, [*guard, *compares], [Delete(entry.key) for entry in entries])
+        if is_deposed(guard, settled.commit):
+            raise deposed()
+        return settled

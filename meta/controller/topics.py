@@ -38,7 +38,16 @@ from bmq.meta.catalog import (
 )
 from bmq.meta.config_values import parse_list
 from bmq.meta.controller import topic_rules
-from bmq.meta.controller.commits import CONFLICTS_MAX, commit_settled, contested, refused
+from bmq.meta.controller.commits import (
+    CONFLICTS_MAX,
+    Guard,
+    commit_settled,
+    contested,
+    deposed,
+    is_deposed,
+    refused,
+    unguarded,
+)
 from bmq.meta.controller.config_changes import Changes, apply
 from bmq.meta.controller.deletion import DeletedTopic, deleted_key, encode_deleted
 from bmq.meta.controller.publishing import Publisher, TopicFiles
@@ -55,7 +64,7 @@ INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
 
 class TopicAdmin:
     """``replicas_max`` asks storage how many nodes it has alive (None: any number will do); ``nodes`` says which broker
-    ids an assignment may name."""
+    ids an assignment may name; ``guard`` what every change compares as well."""
 
     def __init__(
         self,
@@ -68,6 +77,7 @@ class TopicAdmin:
         *,
         replicas_max: Callable[[], Awaitable[int]] | None = None,
         nodes: Callable[[], Collection[int]] | None = None,
+        guard: Guard = unguarded,
     ) -> None:
         self._kv = kv
         self._cluster = cluster
@@ -77,6 +87,7 @@ class TopicAdmin:
         self._publisher = Publisher(publish, catalog)
         self._clock = clock
         self._replicas_max = replicas_max
+        self._guard = guard
         self._nodes = nodes or (lambda: (config.node_id,))
 
     async def start(self) -> None:
@@ -97,10 +108,17 @@ class TopicAdmin:
         *,
         validate_only: bool = False,
         assignments: Mapping[int, Sequence[int]] | None = None,
+        topic_id: uuid.UUID | None = None,
     ) -> Topic:
-        """The new topic; the view shows it.  -1 takes the default.  TOPIC_ALREADY_EXISTS."""
+        """The new topic; the view shows it.  -1 takes the default.  TOPIC_ALREADY_EXISTS.
+
+        With ``topic_id``, which its author has made up, it may be asked for again when an answer was lost: the topic
+        that has this id already is the answer."""
         topic_rules.check_new_name(name, self._catalog.topics)
-        if name in self._catalog.topics:
+        existing = self._catalog.topics.get(name)
+        if existing is not None:
+            if existing.topic_id == topic_id:
+                return existing
             raise _already_there(name)
         if assignments:
             if replication_factor != -1 or partitions != -1:
@@ -112,10 +130,14 @@ class TopicAdmin:
         topic = await self._new_topic(name, partitions, replication_factor, configs or {})
         if validate_only:
             return topic
+        if topic_id is not None:
+            topic = replace(topic, topic_id=topic_id)
         made, existing = await self._create(topic)
-        if existing is not None:
+        if existing is not None and existing.topic_id != topic_id:
             raise _already_there(name)
-        return made
+        if existing is not None:
+            await self._shown(existing.revision)
+        return existing or made
 
     async def ensure_topic(self, name: str) -> Topic:
         """The topic, made with the defaults when it is not there.  However many ask at once, one is made."""
@@ -128,10 +150,10 @@ class TopicAdmin:
             await self._shown(existing.revision)
         return existing or made
 
-    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> None:
+    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
         """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED; UNKNOWN_TOPIC_ID when the name has another id by now.
 
-        Its files go later (``deletion``).
+        Its files go later (``deletion``).  The answer is the revision under which it is gone.
         """
         if not self._config.delete_topic_enable:
             raise RequestError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
@@ -147,7 +169,7 @@ class TopicAdmin:
             if revision is not None:
                 await self._withdraw(topic)
                 await self._shown(revision)
-                return
+                return revision
         raise contested(f"topic {name}")
 
     async def add_partitions(
@@ -193,8 +215,10 @@ class TopicAdmin:
 
         return await self._change_topic(name, decide, validate_only)
 
-    async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> None:
-        """One node's dynamic configs, or (None) the cluster's defaults.  INVALID_REQUEST, as Kafka (KAFKA-13609)."""
+    async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
+        """One node's dynamic configs, or (None) the cluster's defaults.  INVALID_REQUEST, as Kafka (KAFKA-13609).
+
+        The answer is the revision of what is there."""
 
         def default_list(config: str) -> str | None:
             return broker_configs.default_list(config, self._config, self._catalog.broker_configs(None))
@@ -209,11 +233,11 @@ class TopicAdmin:
             except ValueError as error:
                 raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
             if validate_only or wanted == current:
-                return
+                return entry.revision if entry else 0
             revision = await self._put(key, entry.revision if entry else 0, encode_configs(wanted))
             if revision is not None:
                 await self._shown(revision)
-                return
+                return revision
         raise contested("this node's configs" if node_id is not None else "the brokers' configs")
 
     # ----------------------------------------------------------------------------------------------------- private
@@ -265,12 +289,17 @@ class TopicAdmin:
     async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
         """(the topic as made, None), or (_, the one that was there)."""
         key, value = topic_key(self._cluster, topic.name), encode_topic(topic)
+        tomb = deleted_key(self._cluster, topic.topic_id)
         with self._publisher.owing(topic.name):
-            commit, _ = await self._settle([Compare(key, 0)], [Put(key, value)])
+            commit, _ = await self._settle([Compare(key, 0), Compare(tomb, 0)], [Put(key, value)])
             revision = commit.revision
             if not commit.succeeded:
-                found = commit.current[key]
-                assert found is not None, "the compare with a missing key failed"
+                found, buried = commit.current[key], commit.current[tomb]
+                if buried is not None:  # an earlier try made it, and it was deleted since: an id comes once
+                    await self._shown(buried.revision)
+                    return replace(topic, revision=buried.revision), None
+                if found is None:
+                    raise deposed()
                 if found.value != value:  # the id is ours alone: another value is another's topic
                     return topic, _readable_topic(topic.name, found)
                 revision = found.revision
@@ -345,10 +374,14 @@ class TopicAdmin:
         return found.revision if may_be_ours and found is not None and found.value == value else None
 
     async def _settle(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> tuple[Commit, bool]:
+        guard = self._guard()
         try:
-            return await commit_settled(self._kv, compares, writes)
+            settled = await commit_settled(self._kv, [*guard, *compares], writes)
         except KvError as error:
             raise refused(error) from error
+        if is_deposed(guard, settled.commit) and not settled.may_be_ours:
+            raise deposed()
+        return settled
 
     async def _get(self, key: str) -> Entry | None:
         try:

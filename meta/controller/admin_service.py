@@ -1,0 +1,141 @@
+"""What a process with the controller's role answers others: Admin and Report, as the leader or with who that is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse
+from bmq.meta.cluster.view import ClusterView
+from bmq.meta.controller.admin import ClusterAdmin
+from bmq.meta.controller.admin_codec import decode, encode, from_topic, to_changes
+from bmq.meta.controller.service import Controller
+from bmq.meta.controller.topics import TopicAdmin
+
+if TYPE_CHECKING:
+    from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
+
+Act = Callable[[TopicAdmin, ClusterAdmin, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+
+async def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    assignments = raw["assignments"]
+    topic = await topics.create_topic(
+        raw["name"],
+        raw["partitions"],
+        raw["replication_factor"],
+        raw["configs"],
+        validate_only=raw["validate_only"],
+        assignments=None if assignments is None else {int(number): nodes for number, nodes in assignments.items()},
+        topic_id=uuid.UUID(raw["topic_id"]),
+    )
+    return from_topic(topic)
+
+
+async def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    return from_topic(await topics.ensure_topic(raw["name"]))
+
+
+async def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    topic_id = None if raw["topic_id"] is None else uuid.UUID(raw["topic_id"])
+    return {"revision": await topics.delete_topic(raw["name"], topic_id)}
+
+
+async def _add_partitions(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    return from_topic(
+        await topics.add_partitions(raw["name"], raw["count"], raw["assignments"], validate_only=raw["validate_only"])
+    )
+
+
+async def _alter_topic_configs(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    changes = to_changes(raw["changes"])
+    return from_topic(await topics.alter_topic_configs(raw["name"], changes, validate_only=raw["validate_only"]))
+
+
+async def _alter_broker_configs(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    changes = to_changes(raw["changes"])
+    done = await topics.alter_broker_configs(raw["node_id"], changes, validate_only=raw["validate_only"])
+    return {"revision": done}
+
+
+async def _drain(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    await cluster.drain(raw["incarnation"])
+    return {}
+
+
+async def _move(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    await cluster.move(raw["topic"], raw["partition"], raw["incarnation"])
+    return {}
+
+
+async def _balance(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {"moves": await cluster.balance()}
+
+
+async def _status(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+    return await cluster.status()
+
+
+ACTS: Mapping[str, Act] = {
+    "create_topic": _create_topic,
+    "ensure_topic": _ensure_topic,
+    "delete_topic": _delete_topic,
+    "add_partitions": _add_partitions,
+    "alter_topic_configs": _alter_topic_configs,
+    "alter_broker_configs": _alter_broker_configs,
+    "drain": _drain,
+    "move": _move,
+    "balance": _balance,
+    "status": _status,
+}
+
+
+class AdminService:
+    """``register`` with the process's internal endpoint."""
+
+    def __init__(self, controller: Controller, view: ClusterView, cluster: ClusterAdmin) -> None:
+        self._controller = controller
+        self._view = view
+        self._cluster = cluster
+
+    def register(self, endpoint: InternalEndpoint) -> None:
+        endpoint.register(InternalKey.ADMIN, self.admin)
+        endpoint.register(InternalKey.REPORT, self.report)
+
+    async def admin(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """The message of NOT_CONTROLLER is the leader's incarnation, "" when it is not known."""
+        request = AdminRequest.decode(body)
+        try:
+            result = await self.act(request.method, decode(request.arguments))
+        except RequestError as error:
+            if error.code is ErrorCode.NOT_CONTROLLER:
+                raise RequestError(error.code, self._leader()) from None
+            raise
+        return AdminResponse(ErrorCode.NONE, "", encode(result)).encode()
+
+    async def act(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """At this process.  NOT_CONTROLLER when it does not lead; FormatError."""
+        topics = self._controller.topics
+        if self._controller.leading is None or topics is None:
+            raise RequestError(ErrorCode.NOT_CONTROLLER, "")
+        act = ACTS.get(method)
+        if act is None:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED_VERSION, f"the controller has no {method}: it is of another version"
+            )
+        try:
+            return await act(topics, self._cluster, arguments)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(f"{method} with arguments of another version: {error!r}") from error
+
+    def report(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        request = ReportRequest.decode(body)
+        is_taken = self._controller.report(call.caller, request.incarnation)
+        return ReportResponse(ErrorCode.NONE if is_taken else ErrorCode.NOT_CONTROLLER).encode()
+
+    def _leader(self) -> str:
+        leader = self._view.controller
+        return leader.incarnation if leader is not None and leader.incarnation != self._view.own else ""

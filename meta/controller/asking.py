@@ -1,0 +1,29 @@
+"""What the leader asks members, as it needs it: whether they live, what they carry, and to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bmq.meta.cluster.member import Member
+from bmq.meta.controller.loads import Measured
+
+
+class Asking(Protocol):
+    """The leader's calls.  ``peer_asking`` makes them over the internal connections."""
+
+    async def is_alive(self, member: Member) -> bool:
+        """A probe: False when it is as good as dead."""
+
+    async def load(self, member: Member) -> list[Measured] | None:
+        """Its traffic since it was last asked; None when it does not say."""
+
+    def keep(self, member: Member) -> None:
+        """Have a connection to it, so that its breaking is heard of."""
+
+    async def leave(self, member: Member) -> None:
+        """Have it drain and end.  RequestError."""
+
+    def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        """Have ``call`` run with a member's incarnation, and why, when the connection to it breaks;
+        the answer ends that."""

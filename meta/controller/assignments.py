@@ -1,0 +1,150 @@
+"""The assignment as it is written: moves -> bounded transactions that compare what the view showed.
+
+A transaction also compares the election key, so that only the leader's are done.  The view is what they are decided
+on, and is waited for afterwards: the leader holds no copy that could differ from what everybody sees.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, encode_chunk, encode_shards
+from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.controller.commits import commit_settled, is_deposed
+from bmq.meta.controller.election import Leadership
+from bmq.meta.controller.planner import SHARDS, Move
+from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
+
+KEYS_PER_COMMIT = COMMIT_OPERATIONS_MAX - 8
+BYTES_PER_COMMIT = 512 << 10
+_NOBODY = ShardOwner("", 0)
+
+
+class Deposed(Exception):
+    """Another leads: this term has nothing to write any more."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is written together."""
+
+    compares: list[Compare] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    """Those that are done when it is."""
+    bytes: int = 0
+
+    def has_room(self, size: int) -> bool:
+        return len(self.writes) < KEYS_PER_COMMIT and (not self.writes or self.bytes + size <= BYTES_PER_COMMIT)
+
+
+class Assignments:
+    """Reads the assignment from the view and writes it to the store, for one term."""
+
+    def __init__(self, kv: KeyValue, cluster: str, view: KvClusterView, leadership: Leadership) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._view = view
+        self._leadership = leadership
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def owners(self, topics: Iterable[Topic]) -> dict[PartitionKey, str]:
+        """Every partition that there is and who is to own it, "" for nobody."""
+        found: dict[PartitionKey, str] = {}
+        for topic in topics:
+            for start in range(0, topic.partitions, CHUNK):
+                names = self._chunk(topic.topic_id, start // CHUNK, topic.partitions)
+                for index, name in enumerate(names):
+                    found[PartitionKey(topic.topic_id, start + index)] = name
+        return found
+
+    def shard_owners(self, count: int) -> dict[PartitionKey, str]:
+        """The same for shards, as the planner's partitions; those beyond ``count`` too that were ever assigned."""
+        shards = self._view.shards
+        numbers = sorted(set(range(count)) | set(shards))
+        return {PartitionKey(SHARDS, shard): shards.get(shard, _NOBODY).incarnation for shard in numbers}
+
+    def unknown_topics(self, topics: Mapping[uuid.UUID, Topic]) -> set[uuid.UUID]:
+        """Topics that have an assignment and are not among these."""
+        return {topic_id for topic_id, _ in self._view.chunks if topic_id not in topics}
+
+    def _chunk(self, topic_id: uuid.UUID, number: int, partitions: int) -> Sequence[str]:
+        """As long as the topic has partitions there."""
+        length = min(CHUNK, partitions - number * CHUNK)
+        chunk = self._view.chunk(topic_id, number)
+        owners = chunk.owners if chunk is not None else ()
+        return owners[:length] + ("",) * (length - len(owners))
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def batches(
+        self, moves: Sequence[Move], dead: Iterable[str], gone: Iterable[uuid.UUID], topics: Mapping[uuid.UUID, Topic]
+    ) -> list[Batch]:
+        """In the order to be written: the dead leave the members with the first.  ``gone``: deleted topics."""
+        batches = [Batch()]
+        for incarnation in sorted(dead):
+            self._add(batches, Delete(member_key(self._cluster, incarnation)), [])
+        shard_moves = [move for move in moves if move.key.topic_id == SHARDS]
+        if shard_moves:
+            self._add(batches, Put(shards_key(self._cluster), self._moved_shards(shard_moves)), shard_moves)
+        by_chunk: dict[tuple[uuid.UUID, int], list[Move]] = {}
+        for move in moves:
+            if move.key.topic_id in topics:
+                by_chunk.setdefault((move.key.topic_id, move.key.partition // CHUNK), []).append(move)
+        for (topic_id, number), some in by_chunk.items():
+            key = assignment_key(self._cluster, topic_id, number)
+            self._add(batches, Put(key, self._moved(topics[topic_id], number, some)), some)
+        deleted = set(gone)
+        for topic_id, number in sorted(place for place in self._view.chunks if place[0] in deleted):
+            self._add(batches, Delete(assignment_key(self._cluster, topic_id, number)), [])
+        return [batch for batch in batches if batch.writes]
+
+    def _add(self, batches: list[Batch], write: Write, moves: Sequence[Move]) -> None:
+        revision = self._view.revision_of(write.key)
+        if isinstance(write, Delete) and not revision:
+            return  # it is gone already
+        size = len(write.key) * 2 + (len(write.value) if isinstance(write, Put) else 0)
+        if not batches[-1].has_room(size):
+            batches.append(Batch())
+        batch = batches[-1]
+        batch.compares.append(Compare(write.key, revision))
+        batch.writes.append(write)
+        batch.moves += moves
+        batch.bytes += size
+
+    def _moved(self, topic: Topic, number: int, moves: Sequence[Move]) -> bytes:
+        owners = list(self._chunk(topic.topic_id, number, topic.partitions))
+        for move in moves:
+            owners[move.key.partition % CHUNK] = move.target
+        return encode_chunk(AssignmentChunk(tuple(owners)))
+
+    def _moved_shards(self, moves: Sequence[Move]) -> bytes:
+        """Each assignment of a shard has a number of its own.  No shard is ever left out, or its numbers would begin
+        anew."""
+        shards = dict(self._view.shards)
+        for move in moves:
+            before = shards.get(move.key.partition, _NOBODY)
+            shards[move.key.partition] = ShardOwner(move.target, before.number + 1)
+        return encode_shards(shards)
+
+    async def commit(self, batch: Batch) -> bool:
+        """True when it is done and the view shows it; False when it was decided on what is no more, or another leads
+        by now and the view will tell.  Deposed, KvError."""
+        if not self._leadership.may_act:
+            return False
+        guard = [self._leadership.compare()]
+        settled = await commit_settled(self._kv, [*guard, *batch.compares], batch.writes)
+        commit = settled.commit
+        if commit.succeeded:
+            await self._view.wait_revision(commit.revision)
+            return True
+        if is_deposed(guard, commit):
+            raise Deposed
+        return False

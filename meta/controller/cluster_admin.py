@@ -1,0 +1,130 @@
+"""Operators' acts on the cluster, at the leader: drain, move, balance, and what it all looks like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Catalog
+from bmq.meta.cluster.member import BROKER, Member
+from bmq.meta.controller.asking import Asking
+from bmq.meta.controller.planner import PlannerView, scores
+from bmq.meta.controller.service import Controller
+from bmq.meta.controller.term import Term
+
+
+def describe(member: Member) -> dict[str, Any]:
+    """What a member tells of itself, for people and as JSON; "" for an address that it does not have."""
+    return {
+        "incarnation": member.incarnation,
+        "roles": sorted(member.roles),
+        "node_id": member.node_id,
+        **{
+            name: str(address) if address.port else ""
+            for name, address in (("kafka", member.kafka), ("internal", member.internal), ("http", member.http))
+        },
+        "zone": member.zone,
+        "version": member.version,
+        "protocols": list(member.protocols),
+        "formats": member.formats,
+        "is_draining": member.is_draining,
+    }
+
+
+class LeaderAdmin:
+    """``ClusterAdmin`` of the process that leads.  NOT_CONTROLLER when it does not."""
+
+    def __init__(self, controller: Controller, catalog: Catalog, asking: Asking, cluster: str) -> None:
+        self._controller = controller
+        self._catalog = catalog
+        self._asking = asking
+        self._cluster = cluster
+
+    async def drain(self, incarnation: str) -> None:
+        await self._asking.leave(self._member(incarnation))
+
+    async def move(self, topic: str, partition: int, incarnation: str) -> None:
+        found = self._catalog.topics.get(topic)
+        if found is None or not 0 <= partition < found.partitions:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{partition}.")
+        member = self._member(incarnation)
+        if not member.has(BROKER) or member.is_draining:
+            raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{incarnation} is no broker that stays.")
+        await self._term().move(PartitionKey(found.topic_id, partition), incarnation)
+
+    async def balance(self) -> int:
+        return self._term().balance()
+
+    async def status(self) -> dict[str, Any]:
+        term = self._term()
+        view, shards = term.planner_view(), term.shards_view()
+        return {
+            "cluster": self._cluster,
+            "cluster_id": self._catalog.cluster_id,
+            "topics": len(self._catalog.topics),
+            "partitions": len(view.owners),
+            "unassigned": sum(not owner for owner in view.owners.values()),
+            "is_balancing": term.is_balancing,
+            "members": self._members(term, view, shards),
+            "shards": [
+                {"shard": key.partition, "coordinator": owner}
+                for key, owner in sorted(shards.owners.items(), key=lambda item: item[0].partition)
+            ],
+            "moves_under_way": self._moves(term),
+        }
+
+    def _members(self, term: Term, view: PlannerView, shards: PlannerView) -> list[dict[str, Any]]:
+        partitions, of_shards = Counter(view.owners.values()), Counter(shards.owners.values())
+        share = scores(view)
+        bytes_s: Counter[str] = Counter()
+        requests_s: Counter[str] = Counter()
+        for key, rate in view.rates.items():
+            owner = view.owners.get(key, "")
+            bytes_s[owner] += round(rate.bytes_s)
+            requests_s[owner] += round(rate.requests_s)
+        leader = self._controller.leading
+        own = leader.own if leader is not None else ""
+        return [
+            {
+                **describe(member),
+                "is_leader": name == own,
+                "partitions": partitions[name],
+                "shards": of_shards[name],
+                "load_share": round(share.get(name, 0.0), 4),
+                "bytes_per_s": bytes_s[name],
+                "requests_per_s": requests_s[name],
+                "unreachable_for": view.unreachable.get(name, 0),
+            }
+            for name, member in sorted(term.members().items())
+        ]
+
+    def _moves(self, term: Term) -> list[dict[str, Any]]:
+        found = []
+        for key, pending in term.under_way.pending.items():
+            topic = self._catalog.by_id(key.topic_id)
+            if topic is not None:
+                move = pending.move
+                found.append(
+                    {
+                        "topic": topic.name,
+                        "partition": key.partition,
+                        "from": move.source,
+                        "to": move.target,
+                        "why": move.why.value,
+                    }
+                )
+        return found
+
+    def _term(self) -> Term:
+        term = self._controller.leading
+        if term is None:
+            raise RequestError(ErrorCode.NOT_CONTROLLER, "")
+        return term
+
+    def _member(self, incarnation: str) -> Member:
+        member = self._term().members().get(incarnation)
+        if member is None:
+            raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no member {incarnation}.")
+        return member

@@ -1,0 +1,66 @@
+"""``Asking`` over the internal connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import Kind, PeerLost, Peers
+from bmq.core.wire.internal import (
+    InternalKey,
+    LeaveRequest,
+    LeaveResponse,
+    LoadRequest,
+    LoadResponse,
+)
+from bmq.meta.cluster.member import Member
+from bmq.meta.controller.loads import Measured
+
+PING_S = 1.0
+"""How long one ping of a probe may take, connecting included: a process that stands still for two of them is as good
+as dead.  A refused connection is known at once."""
+PINGS = 2
+LOAD_TIMEOUT_S = 3.0
+LEAVE_TIMEOUT_S = 5.0
+
+
+class PeerAsking:
+    """See ``Asking``."""
+
+    def __init__(self, peers: Peers, *, ping_s: float = PING_S) -> None:
+        self._peers = peers
+        self._ping_s = ping_s
+
+    def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        return self._peers.subscribe_broken(call)
+
+    def keep(self, member: Member) -> None:
+        self._peers.get(member, Kind.CONTROL)
+
+    async def is_alive(self, member: Member) -> bool:
+        """On a connection of its own, however the others fare.  An answer is life, whatever it says."""
+        for _ in range(PINGS):
+            try:
+                await self._peers.probe(member, self._ping_s)
+            except PeerLost:
+                continue
+            return True
+        return False
+
+    async def load(self, member: Member) -> list[Measured] | None:
+        try:
+            answer = await self._peers.ask(member, LoadRequest(), InternalKey.LOAD, LoadResponse, LOAD_TIMEOUT_S)
+        except (RequestError, PeerLost, TimeoutError):
+            return None
+        return [
+            Measured(PartitionKey(topic_id, partition), bytes_in, bytes_out, requests)
+            for topic_id, partition, bytes_in, bytes_out, requests in answer.partitions
+        ]
+
+    async def leave(self, member: Member) -> None:
+        try:
+            await self._peers.ask(member, LeaveRequest(), InternalKey.LEAVE, LeaveResponse, LEAVE_TIMEOUT_S)
+        except (PeerLost, TimeoutError) as error:
+            text = f"{member.incarnation} does not answer: {error}"
+            raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error

@@ -1,0 +1,279 @@
+"""``Admin`` and ``ClusterAdmin`` for a process that does not lead: asks the one that does.
+
+A leader may change, or be lost with a question under way, while a client waits.  Then the question is asked again, of
+whoever leads, within its time; and because the first may have been done (*in doubt*), in a way that cannot be done
+twice or answered wrongly:
+
+* a topic is created under an id that is made up here, so the one that is there already is known for ours;
+* a deletion is repeated for the id that was to go, which being gone is what was asked for;
+* more partitions: the topic having as many as was asked for is the answer;
+* configs are set to what they shall be, however often.
+
+When the time is over in doubt the client hears that it is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.rpc import PeerLost, Peers
+from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.controller.admin_codec import decode, encode, from_changes, to_topic
+from bmq.meta.controller.admin_service import AdminService
+from bmq.meta.controller.config_changes import Changes
+from bmq.meta.kv import KvError
+
+TIME_S = 25.0
+"""For one act, a change of leader included; Kafka's admin clients wait 30 s for an answer."""
+TRY_S = 12.0
+"""For one question: what a leader takes to learn what became of a commit, and some."""
+VIEW_S = 5.0
+AGAIN_S = 0.1
+"""Before a question is asked again, if no other leader is heard of before."""
+
+
+class _Doubted(Exception):
+    """What was answered to a repeated question, the first of which may have been done."""
+
+    def __init__(self, error: RequestError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class RemoteAdmin:
+    """``local`` is this process's own service, if it has the controller's role: the short way when it leads."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        catalog: Catalog,
+        peers: Peers,
+        clock: Clock,
+        *,
+        local: AdminService | None = None,
+        time_s: float = TIME_S,
+    ) -> None:
+        self._view = view
+        self._catalog = catalog
+        self._peers = peers
+        self._clock = clock
+        self._local = local
+        self._time_s = time_s
+
+    # ------------------------------------------------------------------------------------------------------- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        *,
+        validate_only: bool = False,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+    ) -> Topic:
+        arguments = {
+            "name": name,
+            "partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": dict(configs or {}),
+            "validate_only": validate_only,
+            "assignments": None if assignments is None else {n: list(nodes) for n, nodes in assignments.items()},
+            "topic_id": str(uuid.uuid4()),
+        }
+        return await self._topic("create_topic", arguments)
+
+    async def ensure_topic(self, name: str) -> Topic:
+        topic = self._catalog.topics.get(name)
+        return topic if topic is not None else await self._topic("ensure_topic", {"name": name})
+
+    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
+        """0 when the revision is not known."""
+        known = self._catalog.topics.get(name)
+        pinned = topic_id or (known.topic_id if known is not None else None)
+
+        def arguments(in_doubt: bool) -> dict[str, Any]:
+            """By name only while nothing was done: what has the name later may be another's."""
+            if in_doubt and pinned is None:
+                raise _unknown_outcome()
+            wanted = pinned if in_doubt else topic_id
+            return {"name": name, "topic_id": None if wanted is None else str(wanted)}
+
+        try:
+            asked = await self._ask("delete_topic", arguments)
+        except _Doubted as doubted:
+            gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+            if doubted.error.code not in gone or pinned is None:
+                raise doubted.error from None
+            await self._until(lambda: self._catalog.by_id(pinned) is None)
+            return 0
+        return await self._shown(asked["revision"])
+
+    async def add_partitions(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        added = None if assignments is None else [list(nodes) for nodes in assignments]
+        arguments = {"name": name, "count": count, "assignments": added, "validate_only": validate_only}
+        try:
+            return await self._topic("add_partitions", arguments)
+        except _Doubted as doubted:
+            if doubted.error.code is not ErrorCode.INVALID_PARTITIONS:
+                raise doubted.error from None
+            await self._until(lambda: self._partitions(name) >= count)
+            if self._partitions(name) != count:
+                raise doubted.error from None
+            return self._catalog.topics[name]
+
+    def _partitions(self, name: str) -> int:
+        topic = self._catalog.topics.get(name)
+        return topic.partitions if topic is not None else 0
+
+    # ------------------------------------------------------------------------------------------------------- configs
+
+    async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic:
+        arguments = {"name": name, "changes": from_changes(changes), "validate_only": validate_only}
+        return await self._topic("alter_topic_configs", arguments)
+
+    async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
+        arguments = {"node_id": node_id, "changes": from_changes(changes), "validate_only": validate_only}
+        asked = await self._ask_plainly("alter_broker_configs", arguments)
+        return await self._shown(asked["revision"])
+
+    # --------------------------------------------------------------------------------------------------- the cluster
+
+    async def drain(self, incarnation: str) -> None:
+        await self._ask_plainly("drain", {"incarnation": incarnation})
+
+    async def move(self, topic: str, partition: int, incarnation: str) -> None:
+        await self._ask_plainly("move", {"topic": topic, "partition": partition, "incarnation": incarnation})
+
+    async def balance(self) -> int:
+        return int((await self._ask_plainly("balance", {}))["moves"])
+
+    async def status(self) -> dict[str, Any]:
+        return dict(await self._ask_plainly("status", {}))
+
+    # -------------------------------------------------------------------------------------------------------- asking
+
+    async def _topic(self, method: str, arguments: Mapping[str, Any]) -> Topic:
+        """_Doubted only from ``add_partitions``, whose repetition is refused by what it has done itself."""
+        if method == "add_partitions":
+            result = await self._ask(method, lambda in_doubt: arguments)
+        else:
+            result = await self._ask_plainly(method, arguments)
+        topic = to_topic(result)
+        await self._shown(topic.revision)
+        return topic
+
+    async def _ask_plainly(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What may be done twice, or is known for our own."""
+        try:
+            return await self._ask(method, lambda in_doubt: arguments)
+        except _Doubted as doubted:
+            raise doubted.error from None
+
+    async def _ask(self, method: str, arguments: Callable[[bool], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Ask until it is answered or the time is over.  _Doubted for an error after a try that may have been done."""
+        deadline = self._clock.monotonic() + self._time_s
+        in_doubt, hint = False, ""
+        while (left_s := deadline - self._clock.monotonic()) > 0:
+            try:
+                return await self._try(method, arguments(in_doubt), hint, min(left_s, TRY_S))
+            except PeerLost as error:
+                in_doubt = in_doubt or error.was_sent
+                hint = ""
+            except TimeoutError:
+                in_doubt, hint = True, ""
+            except RequestError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise (_Doubted(_doubtful(error)) if in_doubt else error) from None
+                hint = error.message
+            if hint not in self._view.members:
+                await self._another_leader(min(AGAIN_S, max(0.0, deadline - self._clock.monotonic())))
+        raise (
+            _unknown_outcome()
+            if in_doubt
+            else RequestError(ErrorCode.REQUEST_TIMED_OUT, "no controller can be reached: nothing was done")
+        )
+
+    async def _try(self, method: str, arguments: Mapping[str, Any], hint: str, timeout_s: float) -> Mapping[str, Any]:
+        leader = self._view.members.get(hint) or self._view.controller
+        if self._local is not None and (leader is None or leader.incarnation == self._view.own):
+            return await self._local.act(method, arguments)
+        if leader is None:
+            raise RequestError(ErrorCode.NOT_CONTROLLER, "")
+        request = AdminRequest(method, encode(arguments))
+        answer = await self._while_leading(leader, request, timeout_s)
+        try:
+            return decode(answer.result)
+        except FormatError as error:
+            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller's answer: {error}") from error
+
+    async def _while_leading(self, leader: Member, request: AdminRequest, timeout_s: float) -> AdminResponse:
+        """TimeoutError also when another leads: the one that was asked may never answer."""
+        async with asyncio.timeout(timeout_s) as limit:
+
+            def changed(change: ViewChange) -> None:
+                now = self._view.controller
+                if change.is_controller and now is not None and now.incarnation != leader.incarnation:
+                    limit.reschedule(asyncio.get_running_loop().time())
+
+            forget = self._view.subscribe(changed)
+            try:
+                return await self._peers.ask(leader, request, InternalKey.ADMIN, AdminResponse, timeout_s)
+            finally:
+                forget()
+
+    async def _another_leader(self, timeout_s: float) -> None:
+        """Until there is news of who leads, or the time is over."""
+        news = asyncio.Event()
+        forget = self._view.subscribe(lambda change: news.set() if change.is_controller else None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await news.wait()
+        except TimeoutError:
+            return
+        finally:
+            forget()
+
+    # ------------------------------------------------------------------------------------------------ seen here too
+
+    async def _shown(self, revision: int) -> int:
+        try:
+            async with asyncio.timeout(VIEW_S):
+                await self._catalog.wait_revision(revision)
+        except (TimeoutError, KvError) as error:
+            raise _not_seen() from error
+        return revision
+
+    async def _until(self, is_shown: Callable[[], bool]) -> None:
+        """For what has no known revision: looked at now and then, after a leader was lost with a question."""
+        deadline = self._clock.monotonic() + VIEW_S
+        while not is_shown():
+            if self._clock.monotonic() > deadline:
+                raise _not_seen()
+            await asyncio.sleep(AGAIN_S)
+
+
+def _doubtful(error: RequestError) -> RequestError:
+    """The leader speaks of the last try only."""
+    return _unknown_outcome() if error.code is ErrorCode.REQUEST_TIMED_OUT else error
+
+
+def _unknown_outcome() -> RequestError:
+    return RequestError(
+        ErrorCode.REQUEST_TIMED_OUT,
+        "the controller was lost while it was asked: whether this was done is not known, look before doing it again",
+    )
+
+
+def _not_seen() -> RequestError:
+    return RequestError(ErrorCode.REQUEST_TIMED_OUT, "done, but not seen here yet")

@@ -1,0 +1,178 @@
+"""The controller of one process: stands for election, and leads when elected.
+
+All that leading means begins with the term and ends with it: the assignment (``term``), admin acts (``TopicAdmin``) and
+what deleted topics leave (``TopicCleaner``).  A process that does not lead knows who does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import RequestError
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.controller.asking import Asking
+from bmq.meta.controller.commits import Guard
+from bmq.meta.controller.deletion import TopicCleaner
+from bmq.meta.controller.election import TTL_S, Election, Leadership
+from bmq.meta.controller.events import LOOK
+from bmq.meta.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
+from bmq.meta.controller.term import Term
+from bmq.meta.controller.topics import TopicAdmin
+from bmq.meta.kv import KeyValue, KvError
+
+_log = logging.getLogger(__name__)
+
+AGAIN_S = 1.0
+"""Before a process whose term failed stands again: another may do better."""
+
+
+class Controller:
+    """``start`` after the views; ``close`` makes room at once."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        kv: KeyValue,
+        view: KvClusterView,
+        catalog: Catalog,
+        asking: Asking,
+        clock: Clock,
+        *,
+        topics: Callable[[Guard], TopicAdmin],
+        cleaner: Callable[[Guard], TopicCleaner],
+        ttl_s: float = TTL_S,
+    ) -> None:
+        """``topics`` and ``cleaner`` make those of one term."""
+        self.term: Term | None = None
+        """Set while this process leads."""
+        self.topics: TopicAdmin | None = None
+        self._config = config
+        self._kv = kv
+        self._view = view
+        self._catalog = catalog
+        self._asking = asking
+        self._clock = clock
+        self._make_topics = topics
+        self._make_cleaner = cleaner
+        self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, store_told=self._store_told)
+        self._is_store_there = True
+        self._store_back_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self._forget: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<Controller of {self._view.own} {self.term!r}>"
+
+    async def start(self) -> None:
+        self._catalog.subscribe(self._topic_changed)
+        self._forget = self._asking.subscribe_broken(self._connection_broken)
+        self._task = asyncio.create_task(self._run(), name="controller")
+        self._task.add_done_callback(_tell_bug)
+
+    async def close(self) -> None:
+        forget, self._forget = self._forget, _nothing
+        forget()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()
+
+    @property
+    def leading(self) -> Term | None:
+        """The term, if it may act."""
+        return self.term if self.term is not None and self.term.leadership.may_act else None
+
+    def report(self, by: str, incarnation: str) -> bool:
+        """A proxy's connection to a member broke.  False when this process does not lead."""
+        if self.leading is None:
+            return False
+        self.leading.queue.put(Reported(by, incarnation))
+        return True
+
+    # ------------------------------------------------------------------------------------------------------- leading
+
+    async def _run(self) -> None:
+        while True:
+            leadership = await self._election.campaign()
+            _log.info("%s leads the cluster", self._view.own)
+            try:
+                await self._lead(leadership)
+            except* (KvError, RequestError) as errors:
+                _log.warning("leading ended: %s", errors.exceptions)
+            finally:
+                await self._election.resign(leadership)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _lead(self, leadership: Leadership) -> None:
+        """Until the term is over.  What is under way then is stopped before anything else is done."""
+        term = Term(
+            leadership,
+            self._kv,
+            self._config.cluster,
+            self._view,
+            self._catalog,
+            self._asking,
+            self._clock,
+            shards=self._shards,
+            store_back_at=self._store_back_at if self._is_store_there else self._clock.monotonic(),
+        )
+        topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
+        self.term, self.topics = term, topics
+        parts = [
+            asyncio.create_task(self._election.keep(leadership), name="leadership"),
+            asyncio.create_task(term.run(), name="term"),
+        ]
+        try:
+            await topics.start()
+            await cleaner.start()
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leadership.is_over = True
+            self.term = self.topics = None
+            for part in parts:
+                part.cancel()
+            ended = await asyncio.gather(*parts, return_exceptions=True)
+            await cleaner.close()
+            await topics.close()
+        for result in ended:
+            if isinstance(result, Exception):
+                raise result
+
+    def _shards(self) -> int:
+        """As many as the topic has partitions, or will have."""
+        topic = self._catalog.topics.get(OFFSETS_TOPIC)
+        return topic.partitions if topic is not None else self._config.offsets_topic_num_partitions
+
+    # ---------------------------------------------------------------------------------------------------------- news
+
+    def _store_told(self, is_there: bool) -> None:
+        if is_there == self._is_store_there:
+            return
+        self._is_store_there = is_there
+        if is_there:
+            self._store_back_at = self._clock.monotonic()
+        if self.term is not None:
+            self.term.queue.put(StoreBack() if is_there else StoreAway())
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        if self.term is not None:
+            self.term.queue.put(LOOK)
+
+    def _connection_broken(self, incarnation: str, why: str) -> None:
+        if self.term is not None:
+            self.term.queue.put(ConnectionBroken(incarnation))
+
+
+def _nothing() -> None:
+    """Nobody was asked to tell."""
+
+
+def _tell_bug(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("this process stands for election no more", exc_info=task.exception())

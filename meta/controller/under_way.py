@@ -1,0 +1,84 @@
+"""Moves that are written and not done: the new owner has not yet taken the partition over.
+
+Known from the partitions' own records, which say who owns (``meta.ownership``); they are read only while something is
+under way.  A move that takes too long is not waited for any more: it goes on, but holds nothing else up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from bmq.core.clock import Clock
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey
+from bmq.meta.controller.planner import SHARDS, Move, Why
+from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.ownership import partition_key, read
+
+LOOK_S = 0.1
+WAIT_MAX_S = 10.0
+"""A hand-over is tens of milliseconds, a takeover from a dead datanode a second; past this something is wrong with
+this partition alone."""
+
+
+class Pending(NamedTuple):
+    move: Move
+    since: float
+
+
+class UnderWay:
+    """``add`` what was written; ``run`` finds what is done and calls ``done``."""
+
+    def __init__(self, kv: KeyValue, cluster: str, clock: Clock, done: Callable[[], None]) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._clock = clock
+        self._done = done
+        self._pending: dict[PartitionKey, Pending] = {}
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def pending(self) -> Mapping[PartitionKey, Pending]:
+        return self._pending
+
+    def add(self, move: Move) -> None:
+        """Only what takes an owner something away is waited for; shards are opened by replay, which nobody watches."""
+        if move.key.topic_id == SHARDS or move.why in (Why.UNASSIGNED, Why.DEAD) or not move.source:
+            self._pending.pop(move.key, None)
+            return
+        self._pending[move.key] = Pending(move, self._clock.monotonic())
+        self._news.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(LOOK_S)
+            if await self._look():
+                self._done()
+            if not self._pending:
+                self._news.clear()
+
+    async def _look(self) -> bool:
+        """Whether something is done that was not."""
+        pending = list(self._pending.values())
+        results = await asyncio.gather(*(self._is_done(each) for each in pending))
+        finished = [each for each, is_done in zip(pending, results, strict=True) if is_done]
+        for each in finished:
+            if self._pending.get(each.move.key) is each:
+                del self._pending[each.move.key]
+        return bool(finished)
+
+    async def _is_done(self, pending: Pending) -> bool:
+        move, since = pending
+        if self._clock.monotonic() - since > WAIT_MAX_S:
+            return True
+        try:
+            record, revision = await read(self._kv, partition_key(self._cluster, move.key))
+        except (KvError, FormatError):
+            return False  # looked at again until its time is over
+        return revision == 0 or record.owner == move.target

@@ -1,0 +1,236 @@
+"""A cluster as its controllers see it: one store, some of them, and members that live while the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+from bmq.core.clock import Clock, LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import KvCatalog
+from bmq.meta.cluster.assignment import decode_shards
+from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key, shards_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import BROKER, COORDINATOR, Address, Member, encode_member
+from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.controller.deletion import TopicCleaner
+from bmq.meta.controller.loads import Measured
+from bmq.meta.controller.service import Controller
+from bmq.meta.controller.topics import TopicAdmin
+from bmq.meta.kv import Commit, Compare, Put, Write
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.topics import StoredTopics
+
+SHARDS = 6
+MEMBER_TTL_S = 10.0
+
+
+class FakeMembers:
+    """Who answers, and what they say."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.probes: list[str] = []
+        self.left: list[str] = []
+        self.measured: dict[str, list[Measured]] = {}
+        self.broken: list[Callable[[str, str], None]] = []
+
+    async def is_alive(self, member: Member) -> bool:
+        self.probes.append(member.incarnation)
+        await asyncio.sleep(0.05)
+        return member.incarnation not in self.silent
+
+    def keep(self, member: Member) -> None:
+        """Breaking is told by the test."""
+
+    async def load(self, member: Member) -> list[Measured] | None:
+        await asyncio.sleep(0.01)
+        return None if member.incarnation in self.silent else self.measured.get(member.incarnation, [])
+
+    async def leave(self, member: Member) -> None:
+        self.left.append(member.incarnation)
+
+    def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        self.broken.append(call)
+        return lambda: self.broken.remove(call)
+
+
+class NotedKeyValue(MemoryKeyValue):
+    """Tells ``noted`` of every commit that is done, at the moment when the store does it."""
+
+    def __init__(self, store: MemoryStore, random: Random | None, noted: Callable[[Sequence[Write]], None]) -> None:
+        super().__init__(store, random=random)
+        self._noted = noted
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        def act() -> Commit:
+            done = self._store.commit(compares, writes, asyncio.get_running_loop().time())
+            if done.succeeded:
+                self._noted(writes)
+            return done
+
+        return await self._change(act)
+
+
+class Standby:
+    """One process with the controller's role."""
+
+    def __init__(self, world: World, name: str, random: Random | None, clock: Clock) -> None:
+        self.name = name
+        self.kv = NotedKeyValue(world.store, random, lambda writes: world.noted(name, writes))
+        self.view = KvClusterView(self.kv, "c", name)
+        self.catalog = KvCatalog(self.kv, "c")
+        self.files = StoredTopics(MemoryFileSystem(world.storage, name))
+        config = NodeConfig(cluster="c", offsets_topic_num_partitions=SHARDS)
+        self.controller = Controller(
+            config,
+            self.kv,
+            self.view,
+            self.catalog,
+            world.members,
+            clock,
+            topics=lambda guard: TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
+            cleaner=lambda guard: TopicCleaner(self.kv, "c", self.files, clock, guard=guard),
+        )
+
+    async def start(self) -> None:
+        await self.view.start()
+        await self.catalog.start()
+        await self.controller.start()
+
+    async def close(self) -> None:
+        await self.controller.close()
+        await self.view.close()
+        await self.catalog.close()
+
+
+class World:
+    def __init__(self, random: Random | None = None) -> None:
+        self.store = MemoryStore()
+        self.storage = MemoryStorage()
+        self.members = FakeMembers()
+        self.writes: list[tuple[str, list[str]]] = []  # who wrote which keys of the assignment
+        self.standbys: list[Standby] = []
+        self._leases: dict[str, int] = {}
+        self._kv = MemoryKeyValue(self.store)
+        self._view = KvClusterView(self._kv, "c", "test")
+        self.random = random
+
+    async def start(self) -> None:
+        await self._view.start()
+
+    async def close(self) -> None:
+        for each in self.standbys:
+            await each.close()
+        await self._view.close()
+
+    # ------------------------------------------------------------------------------------------------- what is done
+
+    async def controller(self, name: str, clock: Clock | None = None) -> Standby:
+        one = Standby(self, name, self.random, clock or LoopClock())
+        self.standbys.append(one)
+        await one.start()
+        return one
+
+    async def join(
+        self,
+        *names: str,
+        roles: Sequence[str] = (BROKER, COORDINATOR),
+        zone: str = "",
+        is_listening: bool = True,
+    ) -> None:
+        for name in names:
+            self.members.silent.discard(name)
+            self._leases[name] = await self._kv.grant(1e9)
+            address = Address(host=name, port=1) if is_listening else Address()
+            await self.put(Member(incarnation=name, roles=frozenset(roles), zone=zone, internal=address))
+
+    async def put(self, member: Member) -> None:
+        key = member_key("c", member.incarnation)
+        await self._kv.commit([], [Put(key, encode_member(member), self._leases[member.incarnation])])
+
+    async def drain(self, name: str) -> None:
+        await self.put(self._view.members[name].draining())
+
+    async def lose_lease(self, name: str) -> None:
+        await self._kv.revoke(self._leases.pop(name))
+
+    async def kill(self, name: str) -> None:
+        """It answers no more; its lease goes on."""
+        self.members.silent.add(name)
+
+    def noted(self, name: str, writes: Sequence[Write]) -> None:
+        keys = [write.key for write in writes]
+        of_assignment = [key for key in keys if key.startswith(assignment_prefix("c")) or key == shards_key("c")]
+        if of_assignment:
+            self.writes.append((name, keys))
+            leader = self.store.get(controller_key("c"))
+            assert leader is not None, f"{name} wrote the assignment with nobody leading"
+            assert leader.value.decode() == name, f"{name} wrote the assignment while {leader.value.decode()} led"
+
+    # -------------------------------------------------------------------------------------------------- what is seen
+
+    @property
+    def leader(self) -> Standby | None:
+        leading = [each for each in self.standbys if each.controller.leading is not None]
+        assert len(leading) <= 1, f"{[each.name for each in leading]} lead together"
+        return leading[0] if leading else None
+
+    def led_by(self) -> Standby:
+        leader = self.leader
+        assert leader is not None
+        return leader
+
+    def is_member(self, name: str) -> bool:
+        """One who was declared dead while he joined again is not: he would notice, and join once more."""
+        return name in self._view.members
+
+    def owners(self, one: Standby) -> dict[PartitionKey, str]:
+        return {
+            PartitionKey(topic.topic_id, number): self._view.owner_of(PartitionKey(topic.topic_id, number))
+            for topic in one.catalog.topics.values()
+            for number in range(topic.partitions)
+        }
+
+    def shards(self) -> dict[int, ShardOwner]:
+        entry = self.store.get(shards_key("c"))
+        return decode_shards(entry.value) if entry is not None else {}
+
+    async def until(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> float:
+        """How long it took."""
+        started = asyncio.get_running_loop().time()
+        async with asyncio.timeout(timeout_s):
+            while not is_so():  # noqa: ASYNC110 - what is waited for is a state of several processes
+                await asyncio.sleep(0.01)
+        return asyncio.get_running_loop().time() - started
+
+    def is_assigned(self, *names: str) -> bool:
+        """Whether everything is assigned, to these alone, all of whom have something."""
+        one = self.standbys[0]
+        owners = set(self.owners(one).values())
+        shards = {owner.incarnation for owner in self.shards().values()}
+        return owners == set(names) and shards == set(names) and len(self.shards()) == SHARDS
+
+
+@asynccontextmanager
+async def world(*members: str, controllers: Sequence[str] = ("c1",), topic: int = 12) -> AsyncIterator[World]:
+    """With a topic of so many partitions, assigned to the members."""
+    one = World(Random(0))
+    await one.start()
+    try:
+        await one.join(*members)
+        for name in controllers:
+            await one.controller(name)
+        await one.until(lambda: one.leader is not None)
+        topics = one.led_by().controller.topics
+        assert topics is not None
+        await topics.create_topic("t", topic)
+        if members:
+            await one.until(lambda: one.is_assigned(*members))
+        yield one
+    finally:
+        await one.close()

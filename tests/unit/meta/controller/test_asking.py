@@ -1,0 +1,84 @@
+"""What the leader makes of members' answers, and of none."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import PeerLost, Peers
+from bmq.core.wire.internal import InternalKey, LeaveResponse, LoadResponse, PingResponse
+from bmq.core.wire.internal_fields import PartitionLoad
+from bmq.meta.cluster.member import Member
+from bmq.meta.controller.loads import Measured
+from bmq.meta.controller.peer_asking import PINGS, PeerAsking
+
+T = TypeVar("T")
+MEMBER = Member(incarnation="a", roles=frozenset({"broker"}))
+LOST = PeerLost("refused", was_sent=False)
+
+
+class FakePeers:
+    """Gives or raises one of ``answers`` a call."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.keys: list[int] = []
+
+    async def probe(self, member: Member, timeout_s: float) -> object:
+        return self._next(InternalKey.PING)
+
+    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> object:
+        return self._next(api_key)
+
+    def _next(self, api_key: int) -> object:
+        self.keys.append(api_key)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def result(act: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(act)
+
+
+def asking(peers: FakePeers) -> PeerAsking:
+    return PeerAsking(cast(Peers, peers))
+
+
+def test_one_answer_of_two_is_life_also_from_one_who_does_not_serve() -> None:
+    peers = FakePeers(LOST, PingResponse(is_serving=False))
+    assert result(asking(peers).is_alive(MEMBER))
+    assert len(peers.keys) == PINGS
+
+
+def test_no_answer_to_two_pings_is_death() -> None:
+    peers = FakePeers(LOST, LOST)
+    assert not result(asking(peers).is_alive(MEMBER))
+    assert peers.keys == [InternalKey.PING] * PINGS
+
+
+def test_a_load_is_read() -> None:
+    topic = uuid.UUID(int=1)
+    peers = FakePeers(LoadResponse(partitions=(PartitionLoad(topic, 2, 10, 20, 3),)))
+    assert result(asking(peers).load(MEMBER)) == [Measured(PartitionKey(topic, 2), 10, 20, 3)]
+
+
+@pytest.mark.parametrize("error", [LOST, TimeoutError(), RequestError(ErrorCode.UNSUPPORTED_VERSION, "")])
+def test_who_does_not_say_what_he_carries_is_asked_again_later(error: Exception) -> None:
+    assert result(asking(FakePeers(error)).load(MEMBER)) is None
+
+
+def test_leaving_is_asked_for_and_no_answer_is_told() -> None:
+    peers = FakePeers(LeaveResponse(), LOST)
+    result(asking(peers).leave(MEMBER))
+    assert peers.keys == [InternalKey.LEAVE]
+    with pytest.raises(RequestError) as caught:
+        result(asking(peers).leave(MEMBER))
+    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE

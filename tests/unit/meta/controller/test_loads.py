@@ -1,0 +1,82 @@
+"""Rates: smoothed, kept over a move, and forgotten with what is idle or gone."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from bmq.core.model import PartitionKey
+from bmq.meta.controller.loads import SMOOTH_S, Loads, Measured
+from bmq.meta.controller.reachability import count_unreachable
+
+KEY = PartitionKey(uuid.UUID(int=1), 0)
+
+
+def ask(loads: Loads, member: str, start: float, end: float, bytes_s: int, requests_s: int = 0) -> None:
+    """Every five seconds."""
+    now = start
+    while now < end:
+        now += 5
+        measured = [Measured(KEY, bytes_s * 4, bytes_s, requests_s * 5)] if bytes_s or requests_s else []
+        loads.take(member, measured, now)
+
+
+def test_a_steady_load_is_what_is_measured() -> None:
+    loads = Loads()
+    ask(loads, "a", 0, 200, 1_000, 10)
+    assert loads.rates[KEY] == pytest.approx((1_000, 10), rel=0.01)
+
+
+def test_the_first_answer_says_nothing_since_nobody_knows_since_when_it_counted() -> None:
+    loads = Loads()
+    loads.take("a", [Measured(KEY, 1 << 40, 0, 0)], 5.0)
+    assert loads.rates == {}
+
+
+def test_a_burst_counts_little_and_a_change_is_seen_in_half_a_minute() -> None:
+    loads = Loads()
+    ask(loads, "a", 0, 200, 1_000)
+    ask(loads, "a", 200, 205, 10_000)
+    assert loads.rates[KEY].bytes_s < 4_000
+    ask(loads, "a", 205, 200 + 2 * SMOOTH_S, 10_000)
+    assert loads.rates[KEY].bytes_s > 8_000
+
+
+def test_what_is_idle_is_forgotten() -> None:
+    loads = Loads()
+    ask(loads, "a", 0, 100, 1_000)
+    ask(loads, "a", 100, 400, 0)
+    assert loads.rates == {}
+
+
+def test_a_rate_moves_with_its_partition() -> None:
+    """The former owner's silence says nothing, the new one's does."""
+    loads = Loads()
+    ask(loads, "a", 0, 200, 1_000)
+    ask(loads, "b", 0, 200, 0)
+    loads.moved(KEY, "a", "b")
+    for now in range(205, 400, 5):
+        loads.take("a", [], now)
+        loads.take("b", [Measured(KEY, 5_000, 0, 0)], now)
+    assert loads.rates[KEY].bytes_s == pytest.approx(1_000, rel=0.01)
+    ask(loads, "b", 400, 700, 0)
+    assert loads.rates == {}
+
+
+def test_who_dies_leaves_the_rate_and_a_deleted_topic_takes_it_along() -> None:
+    loads = Loads()
+    ask(loads, "a", 0, 200, 1_000)
+    loads.leave("a")
+    assert KEY in loads.rates
+    loads.keep_only({})
+    assert loads.rates == {}
+
+
+def test_out_of_reach_is_counted_by_living_proxies_that_reach_somebody() -> None:
+    reports = {"p1": {"a"}, "p2": {"a", "gone"}, "cut off": {"a", "b"}, "dead": {"b"}}
+    assert count_unreachable(reports, {"p1", "p2", "cut off"}, {"a", "b"}) == {"a": 2}
+
+
+def test_the_only_broker_is_out_of_reach_when_it_is() -> None:
+    assert count_unreachable({"p": {"a"}}, {"p"}, {"a"}) == {"a": 1}

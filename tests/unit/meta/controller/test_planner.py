@@ -1,0 +1,262 @@
+"""The plan: everything has an owner, few moves, an end.  Properties over random clusters, then single cases."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.core.model import PartitionKey
+from bmq.meta.controller.planner import (
+    COOL_DOWN_S,
+    START,
+    STOP,
+    UNDER_WAY_MAX,
+    Broker,
+    Move,
+    PlannerView,
+    Rate,
+    Why,
+    plan,
+    scores,
+)
+
+ROUNDS_MAX = 60
+
+
+def keys(*partitions: int) -> list[PartitionKey]:
+    """Topics with so many partitions each."""
+    return [PartitionKey(uuid.UUID(int=topic + 1), n) for topic, count in enumerate(partitions) for n in range(count)]
+
+
+def brokers(count: int, zones: int = 1) -> list[Broker]:
+    return [Broker(f"b{n:02d}", f"z{n % zones}") for n in range(count)]
+
+
+def applied(view: PlannerView, moves: list[Move]) -> PlannerView:
+    owners = dict(view.owners)
+    for move in moves:
+        assert owners[move.key] == move.source
+        owners[move.key] = move.target
+    return replace(view, owners=owners)
+
+
+def settle(view: PlannerView) -> tuple[PlannerView, list[Move]]:
+    """Plan and apply until nothing is left to do, in bounded rounds."""
+    done: list[Move] = []
+    for number in range(ROUNDS_MAX):
+        result = plan(view, now=number * (COOL_DOWN_S + 1))
+        done += result.moves
+        view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
+        if not result.moves:
+            assert not plan(view, now=1e9).moves, "a fixed point stays one"
+            return view, done
+    raise AssertionError(f"no end after {ROUNDS_MAX} rounds: {done[-5:]}")
+
+
+def spread(view: PlannerView) -> float:
+    """How far the broker furthest from the mean is."""
+    found = scores(view)
+    mean = sum(found.values()) / len(found)
+    return max(abs(score - mean) for score in found.values()) / mean
+
+
+@st.composite
+def clusters(draw: st.DrawFn, min_able: int = 0) -> PlannerView:
+    able = draw(st.integers(min_able, 5))
+    living = [Broker(f"b{n}", draw(st.sampled_from(["", "x", "y"]))) for n in range(able)]
+    living += [Broker(f"d{n}", "x", True) for n in range(draw(st.integers(0, 2)))]
+    everything = keys(*draw(st.lists(st.integers(1, 12), max_size=8)))
+    names = ["", "dead", *(broker.incarnation for broker in living)]
+    owners = {key: draw(st.sampled_from(names)) for key in everything}
+    rate = st.builds(Rate, st.floats(0, 1e8), st.floats(0, 1e4))
+    rates = {key: draw(rate) for key in everything if draw(st.booleans())}
+    unreachable = {broker.incarnation: draw(st.integers(1, 3)) for broker in living if draw(st.integers(0, 5)) == 0}
+    return PlannerView(brokers=living, owners=owners, rates=rates, unreachable=unreachable, proxies=3)
+
+
+@given(clusters(min_able=1))
+@settings(max_examples=150, deadline=None)
+def test_everything_is_given_to_one_who_lives_and_stays(view: PlannerView) -> None:
+    able = {broker.incarnation for broker in view.brokers if not broker.is_draining}
+    first = plan(view, 0.0)
+    assert all(move.target in able for move in first.moves)
+    homeless = {key for key, owner in view.owners.items() if owner in ("", "dead")}
+    assert homeless <= {move.key for move in first.moves}
+    settled, moves = settle(view)
+    assert set(settled.owners.values()) <= able
+    assert all(move.target in able and move.target != move.source for move in moves)
+
+
+@given(clusters())
+@settings(max_examples=150, deadline=None)
+def test_it_comes_to_an_end_and_says_the_same_of_the_same(view: PlannerView) -> None:
+    turned = replace(
+        view,
+        brokers=view.brokers[::-1],
+        owners=dict(reversed(list(view.owners.items()))),
+        rates=dict(reversed(list(view.rates.items()))),
+    )
+    assert plan(view, 0.0) == plan(turned, 0.0)
+    settle(view)
+
+
+@given(clusters())
+@settings(max_examples=100, deadline=None)
+def test_with_nobody_to_give_to_nothing_moves(view: PlannerView) -> None:
+    drained = replace(view, brokers=[broker._replace(is_draining=True) for broker in view.brokers])
+    assert plan(drained, 0.0).moves == []
+
+
+@given(clusters(min_able=2), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_death_moves_only_what_the_dead_one_had(view: PlannerView, data: st.DataObject) -> None:
+    settled, _ = settle(replace(view, unreachable={}))
+    dead = data.draw(st.sampled_from([b for b in settled.brokers if not b.is_draining]))
+    after = replace(settled, brokers=[broker for broker in settled.brokers if broker != dead])
+    moves = plan(after, 0.0).moves
+    assert {move.key for move in moves} == {key for key, owner in settled.owners.items() if owner == dead.incarnation}
+    assert all(move.why is Why.DEAD for move in moves)
+
+
+@given(st.integers(1, 6), st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_from_scratch_each_broker_and_each_zone_has_its_share(n: int, partitions: list[int], zones: int) -> None:
+    everything = keys(*partitions)
+    settled, moves = settle(PlannerView(brokers=brokers(n, zones), owners=dict.fromkeys(everything, "")))
+    assert len(moves) == len(everything)
+    had = Counter(settled.owners.values())
+    assert max(had.values()) - min(had[b.incarnation] for b in settled.brokers) <= 1
+    for topic, count in enumerate(partitions):
+        of_topic = Counter(o for key, o in settled.owners.items() if key.topic_id == uuid.UUID(int=topic + 1))
+        assert max(of_topic.values()) <= -(-count // n) + 1
+    if n % zones == 0:
+        zone_of = {broker.incarnation: broker.zone for broker in settled.brokers}
+        in_zone = Counter(zone_of[owner] for owner in settled.owners.values())
+        assert max(in_zone.values()) - min(in_zone[f"z{zone}"] for zone in range(zones)) <= n // zones
+
+
+@given(st.integers(1, 9), st.integers(5, 60))
+@settings(max_examples=60, deadline=None)
+def test_a_new_broker_takes_its_share_and_nothing_else_moves(n: int, each: int) -> None:
+    everything = keys(n * each)
+    owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
+    settled, moves = settle(PlannerView(brokers=brokers(n + 1), owners=owners))
+    assert all(move.target == f"b{n:02d}" for move in moves)
+    fair = n * each / (n + 1)
+    assert (1 - STOP) * fair - 1 <= len(moves) <= fair + 1
+    assert spread(settled) <= max(STOP, 1.5 / fair) + 1e-9
+
+
+@given(st.integers(2, 6), st.integers(20, 40), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_ten_times_the_load_on_one_partition_is_evened_out(n: int, each: int, hot: int) -> None:
+    everything = keys(n * each)
+    owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
+    rates = dict.fromkeys(everything, Rate(1e6, 100.0))
+    rates[everything[hot % len(everything)]] = Rate(1e7, 1000.0)
+    settled, _ = settle(PlannerView(brokers=brokers(n), owners=owners, rates=rates))
+    carried = _bytes(settled.owners, rates)
+    mean = sum(carried.values()) / n
+    assert all(abs(bytes_s - mean) <= 0.20 * mean for bytes_s in carried.values())
+
+
+def _bytes(owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate]) -> Counter[str]:
+    carried: Counter[str] = Counter()
+    for key, owner in owners.items():
+        carried[owner] += int(rates[key].bytes_s)
+    return carried
+
+
+def test_what_is_within_the_limit_is_left() -> None:
+    """Hysteresis: the same cluster moves nothing at rest, and goes on when it was balancing."""
+    owners = dict(zip(keys(46), ["b00"] * 26 + ["b01"] * 20, strict=True))
+    view = PlannerView(brokers=brokers(2), owners=owners)
+    assert STOP < spread(view) < START
+    assert plan(view, 0.0).moves == []
+    assert plan(replace(view, is_balancing=True), 0.0).moves
+
+
+def test_little_traffic_is_no_load() -> None:
+    owners = dict(zip(keys(10), ["b00", "b01"] * 5, strict=True))
+    noise = {key: Rate(9_000.0, 3.0) for key, owner in owners.items() if owner == "b00"}
+    assert plan(PlannerView(brokers=brokers(2), owners=owners, rates=noise), 0.0).moves == []
+
+
+def test_one_partition_that_is_the_load_stays_and_the_others_are_balanced() -> None:
+    everything = keys(40)
+    owners = {key: "b00" if index == 0 else f"b0{1 + index % 2}" for index, key in enumerate(everything)}
+    rates = {everything[0]: Rate(1e9, 1e5)}
+    settled, moves = settle(PlannerView(brokers=brokers(3), owners=owners, rates=rates))
+    assert moves == []
+    assert settled.owners[everything[0]] == "b00"
+
+
+def test_the_move_that_helps_most_comes_first() -> None:
+    everything = keys(5)
+    rates = {key: Rate(bytes_s * 1e7, 0.0) for key, bytes_s in zip(everything, [1, 2, 6, 9, 1], strict=True)}
+    owners = dict(zip(everything, ["b00"] * 4 + ["b01"], strict=True))
+    moves = plan(PlannerView(brokers=brokers(2), owners=owners, rates=rates), 0.0).moves
+    assert [rates[move.key].bytes_s for move in moves] == [9e7]
+
+
+def test_what_was_moved_lately_is_left() -> None:
+    everything = keys(8)
+    view = PlannerView(brokers=brokers(2), owners=dict.fromkeys(everything, "b00"))
+    assert len(plan(view, 100.0).moves) == 4
+    lately = replace(view, moved_at=dict.fromkeys(everything[:7], 90.0))
+    assert [move.key for move in plan(lately, 100.0).moves] == everything[7:]
+    assert len(plan(lately, 90.0 + COOL_DOWN_S).moves) == 4
+
+
+def test_a_drain_rolls() -> None:
+    everything = keys(500)
+    drained = [Broker("a"), Broker("b"), Broker("d", is_draining=True)]
+    view = PlannerView(brokers=drained, owners=dict.fromkeys(everything, "d"))
+    assert len(plan(view, 0.0).moves) == UNDER_WAY_MAX
+    assert len(plan(replace(view, under_way=60), 0.0).moves) == UNDER_WAY_MAX - 60
+    assert plan(replace(view, under_way=UNDER_WAY_MAX), 0.0).moves == []
+    settled, _ = settle(view)
+    assert Counter(settled.owners.values()) == {"a": 250, "b": 250}
+
+
+def test_a_broker_that_a_proxy_cannot_reach_is_given_nothing_and_one_that_most_cannot_is_emptied() -> None:
+    everything = keys(6)
+    view = PlannerView(brokers=brokers(3), owners=dict.fromkeys(everything, ""), proxies=3, unreachable={"b01": 1})
+    assert {move.target for move in plan(view, 0.0).moves} == {"b00", "b02"}
+    owned = {key: f"b0{index % 3}" for index, key in enumerate(everything)}
+    assert plan(replace(view, owners=owned), 0.0).moves == []
+    emptied = plan(replace(view, owners=owned, unreachable={"b01": 2}), 0.0).moves
+    assert [(move.source, move.why) for move in emptied] == [("b01", Why.UNREACHABLE)] * 2
+
+
+def test_with_all_out_of_reach_somebody_owns_it_all_the_same() -> None:
+    view = PlannerView(
+        brokers=brokers(2), owners=dict.fromkeys(keys(4), ""), proxies=1, unreachable={"b00": 1, "b01": 1}
+    )
+    assert len(plan(view, 0.0).moves) == 4
+
+
+class Counting(dict[PartitionKey, Rate]):
+    """Counts the look-ups."""
+
+    asked = 0
+
+    def get(self, key: PartitionKey, default: Rate) -> Rate:  # type: ignore[override]
+        self.asked += 1
+        return super().get(key, default)
+
+
+def test_the_work_is_a_few_looks_at_each_partition() -> None:
+    everything = keys(*[1000] * 10)
+    rates = Counting({key: Rate(1e5 * (1 + key.partition % 7), 10.0) for key in everything})
+    fresh = PlannerView(brokers=brokers(10), owners=dict.fromkeys(everything, ""), rates=rates)
+    assert len(plan(fresh, 0.0).moves) == len(everything)
+    assert rates.asked <= 3 * len(everything)
+    rates.asked = 0
+    assert len(plan(replace(fresh, owners=dict.fromkeys(everything, "b00")), 0.0).moves) == UNDER_WAY_MAX
+    assert rates.asked <= 3 * len(everything)

@@ -1,0 +1,270 @@
+"""Admin acts asked of the leader from elsewhere: the same answers, and true ones when a leader is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from enum import Enum
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from bmq.core.call import Client
+from bmq.core.clock import LoopClock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.rpc import PeerLost, Peers
+from bmq.core.wire.internal import AdminRequest, InternalKey, ReportRequest, ReportResponse
+from bmq.meta.catalog import KvCatalog
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Member
+from bmq.meta.controller.admin import Admin, ClusterAdmin
+from bmq.meta.controller.admin_service import AdminService
+from bmq.meta.controller.cluster_admin import LeaderAdmin
+from bmq.meta.controller.config_changes import ConfigChange, Operation
+from bmq.meta.controller.remote_admin import RemoteAdmin
+from bmq.meta.memory import MemoryKeyValue
+from tests.simulation.loop import run
+from tests.unit.meta.controller.controller_world import Standby, World, world
+
+
+class Fate(Enum):
+    ANSWERED = "answered"
+    NOT_SENT = "certainly not sent"
+    ANSWER_LOST = "done, and the connection broke before the answer"
+    REQUEST_LOST = "sent, not done, and the connection broke"
+    SILENT = "sent, and never answered"
+
+
+class FakePeers:
+    """Calls the services of the world's controllers; ``fates`` are used up one a call, then all is well."""
+
+    def __init__(self, w: World) -> None:
+        self.services: dict[str, AdminService] = {}
+        self.fates: list[Fate] = []
+        self.calls = 0
+        for one in w.standbys:
+            cluster = LeaderAdmin(one.controller, one.catalog, w.members, "c")
+            self.services[one.name] = AdminService(one.controller, one.view, cluster)
+
+    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
+        assert api_key == InternalKey.ADMIN
+        self.calls += 1
+        fate = self.fates.pop(0) if self.fates else Fate.ANSWERED
+        await asyncio.sleep(0.01)
+        if fate is Fate.NOT_SENT:
+            raise PeerLost("refused", was_sent=False)
+        if fate is Fate.SILENT:
+            await asyncio.sleep(timeout_s)
+            raise TimeoutError
+        if fate is Fate.REQUEST_LOST:
+            raise PeerLost("reset", was_sent=True)
+        body = memoryview(b"".join(message.encode()))
+        try:
+            answer = await self.services[member.incarnation].admin(body, CALL)
+        finally:
+            if fate is Fate.ANSWER_LOST:
+                raise PeerLost("reset", was_sent=True)
+        return response_type.decode(memoryview(b"".join(answer)))
+
+
+CALL = InternalCall(0, cast(Client, None), "proxy", 1, 0.0, "proxy")
+
+
+class Remote:
+    """A proxy."""
+
+    def __init__(self, w: World, kv: MemoryKeyValue, *, local: Standby | None = None) -> None:
+        self.view = KvClusterView(kv, "c", "proxy" if local is None else local.name)
+        self.catalog = KvCatalog(kv, "c")
+        self.peers = FakePeers(w)
+        service = None if local is None else self.peers.services[local.name]
+        self.admin = RemoteAdmin(self.view, self.catalog, cast(Peers, self.peers), LoopClock(), local=service)
+
+
+@asynccontextmanager
+async def remote(w: World, local: Standby | None = None) -> AsyncIterator[Remote]:
+    await w.join(*(one.name for one in w.standbys), roles=["controller"])
+    kv = MemoryKeyValue(w.store, random=Random(1))
+    one = Remote(w, kv, local=local)
+    await one.view.start()
+    await one.catalog.start()
+    try:
+        yield one
+    finally:
+        await one.view.close()
+        await one.catalog.close()
+
+
+Tell = Callable[[World, Remote], Awaitable[None]]
+
+
+def story(*controllers: str) -> Callable[[Tell], Callable[[], None]]:
+    def decorate(tell: Tell) -> Callable[[], None]:
+        async def main() -> None:
+            async with world("a", "b", controllers=controllers) as w:
+                async with remote(w) as one:
+                    await tell(w, one)
+
+        def test() -> None:
+            run(main())
+
+        test.__name__, test.__doc__ = tell.__name__, tell.__doc__
+        return test
+
+    return decorate
+
+
+async def refused(act: Awaitable[Any], code: ErrorCode) -> str:
+    with pytest.raises(RequestError) as caught:
+        await act
+    assert caught.value.code is code
+    return caught.value.message
+
+
+@story("c1")
+async def test_every_act_is_done_and_seen_here_when_it_is_answered(w: World, one: Remote) -> None:
+    admin: Admin = one.admin
+    made = await admin.create_topic("u", 3, configs={"retention.ms": "5"})
+    assert one.catalog.topics["u"] == made
+    assert (made.partitions, made.configs) == (3, {"retention.ms": "5"})
+    assert await admin.ensure_topic("u") == made
+    assert (await admin.ensure_topic("v")).name == "v"
+    assert (await admin.create_topic("w", assignments={0: [0]}, configs={})).partitions == 1
+    assert (await admin.create_topic("x", 2, validate_only=True)).partitions == 2
+    assert "x" not in one.catalog.topics
+    more = await admin.add_partitions("u", 5)
+    assert one.catalog.topics["u"] == more
+    changed = await admin.alter_topic_configs("u", [ConfigChange("retention.ms", Operation.SET, "7")])
+    assert one.catalog.topics["u"] == changed
+    assert (await admin.alter_topic_configs("u", {"retention.ms": "8"})).configs == {"retention.ms": "8"}
+    await admin.alter_broker_configs(None, [ConfigChange("log.retention.ms", Operation.SET, "9")])
+    assert one.catalog.broker_configs(None) == {"log.retention.ms": "9"}
+    await admin.delete_topic("u", made.topic_id)
+    assert "u" not in one.catalog.topics
+
+
+@story("c1")
+async def test_errors_are_the_leaders(w: World, one: Remote) -> None:
+    await refused(one.admin.create_topic("t"), ErrorCode.TOPIC_ALREADY_EXISTS)
+    await refused(one.admin.create_topic("a b"), ErrorCode.INVALID_TOPIC_EXCEPTION)
+    await refused(one.admin.delete_topic("nothing"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    await refused(one.admin.add_partitions("t", 12), ErrorCode.INVALID_PARTITIONS)
+    await refused(one.admin.alter_topic_configs("t", {"no.such": "1"}), ErrorCode.INVALID_CONFIG)
+    await refused(one.admin._ask_plainly("no_such_act", {}), ErrorCode.UNSUPPORTED_VERSION)
+
+
+@pytest.mark.parametrize("fate", [fate for fate in Fate if fate is not Fate.ANSWERED])
+def test_an_answer_that_is_lost_is_no_wrong_answer(fate: Fate) -> None:
+    """Created once and told so; deleted and told so; not told that there were as many partitions before."""
+
+    async def main() -> None:
+        async with world("a", "b", controllers=["c1"]) as w, remote(w) as one:
+            one.peers.fates = [fate, fate]
+            made = await one.admin.create_topic("u", 3)
+            assert one.catalog.topics["u"] == made
+            one.peers.fates = [fate]
+            assert (await one.admin.add_partitions("u", 5)).partitions == 5
+            one.peers.fates = [fate]
+            await one.admin.alter_topic_configs("u", {"retention.ms": "8"})
+            one.peers.fates = [fate]
+            await one.admin.delete_topic("u")
+            assert "u" not in one.catalog.topics
+
+    run(main())
+
+
+@story("c1")
+async def test_when_it_stays_unknown_the_client_is_told_so(w: World, one: Remote) -> None:
+    one.peers.fates = [Fate.REQUEST_LOST] * 1000
+    assert "not known" in await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
+    one.peers.fates = [Fate.NOT_SENT] * 1000
+    assert "nothing was done" in await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
+
+
+@story("c1")
+async def test_a_topic_that_is_not_known_here_is_not_deleted_twice_by_its_name(w: World, one: Remote) -> None:
+    one.peers.fates = [Fate.REQUEST_LOST]
+    assert "not known" in await refused(one.admin.delete_topic("unheard of"), ErrorCode.REQUEST_TIMED_OUT)
+
+
+@story("c1", "c2")
+async def test_the_act_follows_the_leader(w: World, one: Remote) -> None:
+    first = w.led_by()
+    act = asyncio.ensure_future(one.admin.create_topic("u"))
+    await first.controller.close()
+    assert (await act).name == "u"
+    assert w.led_by() is not first
+
+
+@story("c1", "c2")
+async def test_a_leader_that_never_answers_is_left_when_another_leads(w: World, one: Remote) -> None:
+    started = asyncio.get_running_loop().time()
+    first = w.led_by()
+    one.peers.fates = [Fate.SILENT]
+    first.kv.pause()
+    made = await one.admin.create_topic("u")
+    assert asyncio.get_running_loop().time() - started < 5
+    assert one.catalog.topics["u"] == made
+    first.kv.resume()
+
+
+@story("c1", "c2")
+async def test_who_does_not_lead_says_who_does(w: World, one: Remote) -> None:
+    leader = w.led_by()
+    other = next(each for each in w.standbys if each is not leader)
+    hint = await refused(
+        one.peers.ask(one.view.members[other.name], AdminRequest("status", b"{}"), InternalKey.ADMIN, None, 1.0),
+        ErrorCode.NOT_CONTROLLER,
+    )
+    assert hint == leader.name
+
+
+@story("c1")
+async def test_a_cluster_without_a_leader_is_a_clear_error(w: World, one: Remote) -> None:
+    await w.led_by().controller.close()
+    assert "no controller" in await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
+
+
+@story("c1")
+async def test_an_etcd_that_is_away_is_a_clear_error(w: World, one: Remote) -> None:
+    w.store.stop()
+    await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
+
+
+@story("c1")
+async def test_operators_acts_come_through(w: World, one: Remote) -> None:
+    cluster: ClusterAdmin = one.admin
+    status = await cluster.status()
+    assert [member["incarnation"] for member in status["members"]] == ["a", "b", "c1"]
+    assert [member["is_leader"] for member in status["members"]] == [False, False, True]
+    assert await cluster.balance() == 0
+    await cluster.drain("a")
+    assert w.members.left == ["a"]
+    owned = next(key for key, owner in w.owners(w.standbys[0]).items() if owner == "a")
+    await cluster.move("t", owned.partition, "b")
+    assert w.owners(w.standbys[0])[owned] == "b"
+
+
+@story("c1")
+async def test_a_report_reaches_the_leader(w: World, one: Remote) -> None:
+    service = one.peers.services["c1"]
+    await w.kill("b")
+    body = memoryview(b"".join(ReportRequest("b", "reset").encode()))
+    answer = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
+    assert answer.error is ErrorCode.NONE
+    await w.until(lambda: "b" not in set(w.owners(w.standbys[0]).values()))
+    await w.led_by().controller.close()
+    answer = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
+    assert answer.error is ErrorCode.NOT_CONTROLLER
+
+
+def test_the_leader_asks_nobody() -> None:
+    async def main() -> None:
+        async with world("a", controllers=["c1"]) as w, remote(w, local=w.standbys[0]) as one:
+            await one.admin.create_topic("u")
+            assert one.peers.calls == 0
+
+    run(main())

@@ -1,0 +1,349 @@
+"""The leader over a store: who gets what when members come, go, drain and die, and when leaders do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key
+from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
+from bmq.meta.controller.cluster_admin import LeaderAdmin
+from bmq.meta.controller.election import TTL_S
+from bmq.meta.controller.loads import Measured
+from bmq.meta.kv import Put
+from bmq.meta.memory import KvFaults, MemoryKeyValue
+from bmq.meta.ownership import PartitionRecord, encode, partition_key
+from tests.simulation.loop import run
+from tests.unit.meta.controller.controller_world import World, world
+
+
+def story(
+    *members: str, controllers: tuple[str, ...] = ("c1",), topic: int = 12
+) -> Callable[[Story], Callable[[], None]]:
+    """A test told inside a world."""
+
+    def decorate(tell: Story) -> Callable[[], None]:
+        async def main() -> None:
+            async with world(*members, controllers=controllers, topic=topic) as w:
+                await tell(w)
+
+        def test() -> None:
+            run(main())
+
+        test.__name__, test.__doc__ = tell.__name__, tell.__doc__
+        return test
+
+    return decorate
+
+
+Story = Callable[[World], Awaitable[None]]
+
+
+def counts(w: World) -> Counter[str]:
+    return Counter(w.owners(w.standbys[0]).values())
+
+
+def admin(w: World) -> LeaderAdmin:
+    one = w.led_by()
+    return LeaderAdmin(one.controller, one.catalog, w.members, "c")
+
+
+@story("a", "b", "c")
+async def test_from_scratch_each_has_its_share(w: World) -> None:
+    assert set(counts(w).values()) == {4}
+    assert Counter(owner.incarnation for owner in w.shards().values()) == {"a": 2, "b": 2, "c": 2}
+    assert {owner.number for owner in w.shards().values()} == {1}
+
+
+@story("a", "b", "c")
+async def test_nothing_is_written_while_nothing_changes(w: World) -> None:
+    before = w.store.revision
+    await asyncio.sleep(600)
+    assert w.store.revision == before
+
+
+@story("a", "b", "c")
+async def test_a_lease_that_ends_moves_only_what_was_there(w: World) -> None:
+    before = w.owners(w.standbys[0])
+    await w.lose_lease("b")
+    assert await w.until(lambda: w.is_assigned("a", "c")) < 0.5
+    after = w.owners(w.standbys[0])
+    assert {key for key in after if after[key] != before[key]} == {key for key in before if before[key] == "b"}
+    assert set(counts(w).values()) == {6}
+
+
+@story("a", "b", "c")
+async def test_a_report_is_looked_into_and_the_dead_leave_with_what_they_had(w: World) -> None:
+    """The member's key and its partitions go in one transaction: nobody sees one without the other."""
+    await w.kill("b")
+    assert w.led_by().controller.report("proxy", "b")
+    assert await w.until(lambda: w.is_assigned("a", "c")) < 0.5
+    assert w.store.get(member_key("c", "b")) is None
+    keys = next(keys for _, keys in w.writes if member_key("c", "b") in keys)
+    assert any(key.startswith(assignment_prefix("c")) for key in keys)
+
+
+@story("a", "b", "c")
+async def test_a_report_of_one_who_answers_changes_nothing(w: World) -> None:
+    before, probes = w.store.revision, len(w.members.probes)
+    w.led_by().controller.report("proxy", "b")
+    w.members.broken[0]("b", "reset")
+    await w.until(lambda: len(w.members.probes) > probes)
+    await asyncio.sleep(5)
+    assert w.store.revision == before
+
+
+@story("a", "b")
+async def test_a_dead_one_that_lives_joins_again_and_is_given_its_share(w: World) -> None:
+    await w.kill("b")
+    w.members.broken[0]("b", "reset")
+    await w.until(lambda: w.is_assigned("a"))
+    await w.join("b")
+    await w.until(lambda: w.is_assigned("a", "b"))
+    assert set(counts(w).values()) == {6}
+
+
+@story("a", "b", topic=300)
+async def test_a_drain_empties_in_steps_while_the_others_take_over(w: World) -> None:
+    """A step is not begun before the one before is done: the new owners' records say so."""
+    kv = MemoryKeyValue(w.store)
+    for key in w.owners(w.standbys[0]):
+        await kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(owner="b")))])
+    await w.drain("b")
+    await w.until(lambda: counts(w)["b"] == 150 - 64)
+    await asyncio.sleep(5)
+    assert counts(w)["b"] == 150 - 64
+    for key, owner in w.owners(w.standbys[0]).items():
+        await kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(owner=owner)))])
+    await w.until(lambda: counts(w)["b"] == 150 - 128)
+
+
+@story("a", "b", topic=300)
+async def test_a_move_that_is_stuck_does_not_hold_up_the_drain_for_ever(w: World) -> None:
+    kv = MemoryKeyValue(w.store)
+    for key in w.owners(w.standbys[0]):
+        await kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(owner="b")))])
+    await w.drain("b")
+    await w.until(lambda: w.is_assigned("a"))
+
+
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_another_leads_within_the_lease_and_moves_nothing(w: World) -> None:
+    first, before = w.led_by(), len(w.writes)
+    first.kv.crash()
+    assert await w.until(lambda: w.leader not in (None, first)) <= TTL_S + 0.5
+    await asyncio.sleep(10)
+    assert len(w.writes) == before
+    w.standbys.remove(first)
+
+
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_a_leader_that_ends_makes_room_at_once(w: World) -> None:
+    first = w.led_by()
+    await first.controller.close()
+    assert await w.until(lambda: w.leader not in (None, first)) < 0.5
+
+
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_a_member_that_dies_with_the_leader_is_found_by_the_next(w: World) -> None:
+    first = w.led_by()
+    first.kv.crash()
+    await w.kill("b")
+    assert await w.until(lambda: w.is_assigned("a", "c")) <= TTL_S + 1.0
+    w.standbys.remove(first)
+
+
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_a_leader_that_stood_still_does_nothing_when_it_goes_on(w: World) -> None:
+    first = w.led_by()
+    first.kv.pause()
+    await w.until(lambda: w.leader not in (None, first))
+    second = w.led_by()
+    await w.lose_lease("b")
+    await w.until(lambda: w.is_assigned("a", "c"))
+    first.kv.resume()
+    await asyncio.sleep(5)
+    assert w.leader is second
+    assert [name for name, _ in w.writes][-1] == second.name
+
+
+@story("a", "b", controllers=("c1", "c2"))
+async def test_a_write_that_arrives_after_its_leader_is_refused(w: World) -> None:
+    """Nothing else is in its way: the chunk is as it was, and the next leader has no reason to touch it."""
+    first = w.led_by()
+    before = w.owners(first)
+    key = next(key for key, owner in before.items() if owner == "a")
+    first.kv.faults = KvFaults(unknown_late=1.0, late_s=30.0)
+    wish = asyncio.ensure_future(admin(w).move("t", key.partition, "b"))
+    await asyncio.sleep(0.1)
+    first.kv.pause()
+    await w.until(lambda: w.leader not in (None, first))
+    await asyncio.sleep(30)
+    assert w.owners(w.led_by()) == before
+    first.kv.resume()
+    with pytest.raises(RequestError) as caught:
+        await wish
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_rule_7_an_outage_of_the_store_moves_nothing(w: World) -> None:
+    """Nobody can lead meanwhile; a probe that fails then kills nobody before it has failed again."""
+    before = w.owners(w.standbys[0])
+    w.store.stop()
+    await w.until(lambda: w.leader is None)
+    await w.kill("b")
+    for call in w.members.broken:
+        call("b", "reset")
+    await asyncio.sleep(30)
+    w.members.silent.discard("b")
+    w.store.start(asyncio.get_running_loop().time())
+    await w.until(lambda: w.leader is not None)
+    await asyncio.sleep(30)
+    assert w.owners(w.standbys[0]) == before
+
+
+@story("a", "b", "c")
+async def test_rule_7_after_an_outage_a_lease_alone_is_not_believed_for_its_time(w: World) -> None:
+    before = w.owners(w.standbys[0])
+    w.store.stop()
+    await w.until(lambda: w.leader is None)
+    await asyncio.sleep(3)
+    w.store.start(asyncio.get_running_loop().time())
+    await w.until(lambda: w.leader is not None)
+    await w.lose_lease("b")
+    await asyncio.sleep(5)
+    assert w.owners(w.standbys[0]) == before, "it answers, and may join again"
+    await w.join("b")
+    await asyncio.sleep(20)
+    assert w.owners(w.standbys[0]) == before
+    await w.lose_lease("b")
+    assert await w.until(lambda: w.is_assigned("a", "c")) < 0.5
+
+
+@story("a", "b")
+async def test_a_new_member_is_given_its_share_soon(w: World) -> None:
+    await w.join("c")
+    assert await w.until(lambda: w.is_assigned("a", "b", "c")) < 1.0
+    await asyncio.sleep(1)
+    assert set(counts(w).values()) == {4}
+
+
+@story("a", "b")
+async def test_who_does_not_listen_yet_is_given_nothing_and_not_probed(w: World) -> None:
+    await w.join("c", is_listening=False)
+    await asyncio.sleep(5)
+    assert "c" not in counts(w)
+    assert "c" not in w.members.probes
+    await w.join("c")
+    await w.until(lambda: w.is_assigned("a", "b", "c"))
+
+
+@story("a", "b", topic=40)
+async def test_measured_load_is_evened_out(w: World) -> None:
+    owners = w.owners(w.standbys[0])
+    hot = next(key for key, owner in owners.items() if owner == "a")
+
+    def say() -> None:
+        for name in ("a", "b"):
+            mine = [key for key, owner in w.owners(w.standbys[0]).items() if owner == name]
+            w.members.measured[name] = [
+                Measured(key, 50_000_000 if key == hot else 5_000_000, 0, 5_000 if key == hot else 500) for key in mine
+            ]
+
+    for _ in range(40):
+        say()
+        await asyncio.sleep(5)
+    carried = Counter[str]()
+    for key, owner in w.owners(w.standbys[0]).items():
+        carried[owner] += 10 if key == hot else 1
+    assert max(carried.values()) <= 1.2 * sum(carried.values()) / 2
+
+
+@story("a", "b", "c")
+async def test_a_broker_that_most_proxies_cannot_reach_is_emptied(w: World) -> None:
+    await w.join("p1", "p2", "p3", roles=["proxy"])
+    kv = MemoryKeyValue(w.store)
+    for proxy in ("p1", "p2"):
+        await kv.commit([], [Put(unreachable_key("c", proxy), encode_unreachable({"b"}))])
+    await w.until(lambda: counts(w)["b"] == 0)
+    await kv.commit([], [Put(unreachable_key("c", "p3"), encode_unreachable({"a", "b", "c"}))])
+    await asyncio.sleep(1)
+    assert counts(w)["a"] == counts(w)["c"] == 6, "who reaches nobody says nothing about them"
+
+
+@story("a", "b", "c")
+async def test_a_deleted_topic_leaves_no_assignment_behind(w: World) -> None:
+    topics = w.led_by().controller.topics
+    assert topics is not None
+    topic = w.led_by().catalog.topics["t"]
+    await topics.delete_topic("t")
+    await w.until(lambda: not w.store.page(f"{assignment_prefix('c')}{topic.topic_id}", "", 10), 120)
+
+
+@story("a", "b")
+async def test_more_partitions_are_assigned(w: World) -> None:
+    topics = w.led_by().controller.topics
+    assert topics is not None
+    await topics.add_partitions("t", 1_500)
+    await w.until(lambda: counts(w)[""] == 0)
+    assert counts(w) == {"a": 750, "b": 750}
+
+
+@story("a", "b")
+async def test_an_operator_moves_drains_and_looks(w: World) -> None:
+    key, owner = next(iter(w.owners(w.standbys[0]).items()))
+    other = "b" if owner == "a" else "a"
+    await admin(w).move("t", key.partition, other)
+    assert w.owners(w.standbys[0])[key] == other
+    await admin(w).drain(other)
+    assert w.members.left == [other]
+    status = await admin(w).status()
+    assert (status["partitions"], status["unassigned"], len(status["shards"])) == (12, 0, 6)
+    assert {member["incarnation"]: member["partitions"] for member in status["members"]} == dict(counts(w))
+    with pytest.raises(RequestError) as caught:
+        await admin(w).move("t", 99, other)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(RequestError) as caught:
+        await admin(w).move("t", 0, "nobody")
+    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+@story("a", "b", topic=23)
+async def test_an_operator_balances_what_would_be_left(w: World) -> None:
+    owned = [key for key, owner in w.owners(w.standbys[0]).items() if owner == "b"]
+    await admin(w).move("t", owned[0].partition, "a")
+    await asyncio.sleep(10)
+    assert abs(counts(w)["a"] - counts(w)["b"]) in (1, 3)
+    assert await admin(w).balance() == (1 if abs(counts(w)["a"] - counts(w)["b"]) == 3 else 0)
+    await w.until(lambda: abs(counts(w)["a"] - counts(w)["b"]) == 1)
+
+
+@story(topic=5)
+async def test_with_no_broker_nobody_owns_anything_until_one_comes(w: World) -> None:
+    await asyncio.sleep(5)
+    assert counts(w) == {"": 5}
+    assert w.shards() == {}
+    await w.join("a")
+    await w.until(lambda: w.is_assigned("a"))
+
+
+@story("a", "b", "c")
+async def test_a_topic_is_not_changed_by_who_was_deposed(w: World) -> None:
+    """The store refuses what a leader sends that does not know yet."""
+    one = w.led_by()
+    topics = one.controller.topics
+    assert topics is not None
+    kv = MemoryKeyValue(w.store)
+    act = asyncio.ensure_future(topics.create_topic("late"))
+    await kv.commit([], [Put(controller_key("c"), b"another")])
+    with pytest.raises(RequestError) as caught:
+        await act
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    await asyncio.sleep(0.1)
+    assert "late" not in one.catalog.topics
+    assert one.controller.leading is None
