@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -34,9 +35,9 @@ async def _describe(shards: Shards, group_id: str, version: int, operations: fro
     try:
         group = (await shards.serving(group_id)).state.groups.get(group_id)
     except RequestError as error:
-        return _described(group_id, operations, error_code=error.code, error_message=error.message)
+        return described(group_id, operations, error_code=error.code, error_message=error.message)
     if group is not None:
-        return _described(
+        return described(
             group_id,
             operations,
             group_state=group.state.value,
@@ -45,8 +46,8 @@ async def _describe(shards: Shards, group_id: str, version: int, operations: fro
             members=[_member(group, each) for each in group.members],
         )
     if version < 6:
-        return _described(group_id, operations, group_state=State.DEAD.value)
-    return _described(  # KIP-1043
+        return described(group_id, operations, group_state=State.DEAD.value)
+    return described(  # KIP-1043
         group_id,
         operations,
         group_state=State.DEAD.value,
@@ -55,7 +56,7 @@ async def _describe(shards: Shards, group_id: str, version: int, operations: fro
     )
 
 
-def _described(group_id: str, operations: frozenset[int] | None, **fields: Any) -> Any:
+def described(group_id: str, operations: frozenset[int] | None, **fields: Any) -> Any:
     defaults: dict[str, Any] = {
         "error_code": ErrorCode.NONE,
         "error_message": None,
@@ -79,12 +80,17 @@ def _member(group: Group, member: Member) -> Any:
     )
 
 
-async def list_groups(shards: Shards, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
-    """Filters are read without case; what no group can be matches none."""
+async def list_groups(
+    shards: Shards, request: m.ListGroupsRequest, only: Set[int] | None = None
+) -> m.ListGroupsResponse:
+    """``only``: groups of these shards, all of which must be served here.
+
+    Filters are read without case; what no group can be matches none.
+    """
     states = {each.lower() for each in request.states_filter} if request.API_VERSION >= 4 else set()
     types = {each.lower() for each in request.types_filter} if request.API_VERSION >= 5 else set()
     try:
-        serving = await shards.all_serving()
+        serving = await shards.all_serving(only)
     except RequestError as error:
         return m.ListGroupsResponse(error_code=error.code, groups=[])
     return m.ListGroupsResponse(

@@ -8,7 +8,9 @@ a log that is bound to one ownership (``epoch``); opening a later one ends it.  
 
 Batches carry no producer id.  In one process the handle itself is the fence: it is refused once the partition has a
 later owner, or was opened again.  With coordinators apart from brokers the request carries the shard's ownership
-number beside the batch, and the owner of the partition refuses a number lower than the largest it saw a barrier of.
+number beside the batch, and the owner of the partition refuses a number lower than the largest that has opened the
+log there.  It takes appends from the connection that opened the log last and from no other, so that of one ownership,
+too, nothing follows a barrier but what was sent after it.
 The number need not be durable: a stale shard that gets a *new* owner to accept it must first append a barrier there,
 and whoever appends the later barrier sees all of it.  An internal producer id inside the batch would say the same in
 fewer bits (the producer epoch has 15), but Kafka's own loader takes every batch of ``__consumer_offsets`` with a
@@ -56,12 +58,16 @@ class ShardLog(Protocol):
     async def delete_before(self, offset: int) -> None:
         """Move the log start.  RequestError."""
 
+    def end(self) -> None:
+        """Take no more appends; ``closed`` is told, once.  Idempotent."""
+
 
 class ShardLogs(Protocol):
     """All of them."""
 
-    async def open(self, partition: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
-        """The log, once its partition is in WRITE.  Ends the handle of an earlier ``open``.
+    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
+        """The log, once its partition is in WRITE.  Ends the handle of an earlier ``open`` of the same or a lower
+        ``ownership``.  NOT_COORDINATOR, and only then, when a higher one has opened it.
 
         ``closed`` runs once, from the loop, when the handle takes no more appends; it may be done already when that
         is heard.  RequestError when it takes longer or cannot come.

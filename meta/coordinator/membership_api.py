@@ -30,7 +30,7 @@ async def join_group(
         answer = await serving.join(request.group_id, join)
     except RequestError as error:
         answer = JoinAnswer(error.code, request.member_id)
-    return _join_response(request, answer)
+    return join_response(request, answer)
 
 
 async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
@@ -130,7 +130,7 @@ def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
     )
 
 
-def _join_response(request: m.JoinGroupRequest, answer: JoinAnswer) -> m.JoinGroupResponse:
+def join_response(request: m.JoinGroupRequest, answer: JoinAnswer) -> m.JoinGroupResponse:
     protocol = answer.protocol
     return m.JoinGroupResponse(
         error_code=answer.error,

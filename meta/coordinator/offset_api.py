@@ -72,10 +72,10 @@ async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommi
         error = ErrorCode.NONE
     except RequestError as refused:
         error = refused.code
-    return _commit_response(request, codes, error)
+    return commit_response(request, codes, error)
 
 
-def _commit_response(
+def commit_response(
     request: m.OffsetCommitRequest, codes: dict[tuple[int, int], ErrorCode], error: ErrorCode
 ) -> m.OffsetCommitResponse:
     """``error`` is for whatever has no code of its own."""
@@ -128,7 +128,7 @@ async def offset_fetch(shards: Shards, catalog: Catalog, request: m.OffsetFetchR
     if request.API_VERSION < 8:
         wanted = _Wanted(request.group_id, request.topics)
         error, shown = await _fetch_group(shards, catalog, wanted, by_id=False)
-        return _single_response(request, error, shown)
+        return single_response(request, error, shown)
     by_id = request.API_VERSION >= 10
     groups = [_Wanted(each.group_id, each.topics) for each in request.groups]
     answers = await asyncio.gather(*(_fetch_group(shards, catalog, each, by_id=by_id) for each in groups))
@@ -177,7 +177,7 @@ def _id_of(catalog: Catalog, name: str) -> uuid.UUID:
     return topic.topic_id if topic is not None else _NIL
 
 
-def _single_response(request: m.OffsetFetchRequest, error: ErrorCode, shown: list[_Shown]) -> m.OffsetFetchResponse:
+def single_response(request: m.OffsetFetchRequest, error: ErrorCode, shown: list[_Shown]) -> m.OffsetFetchResponse:
     if error is not ErrorCode.NONE and request.API_VERSION < 2:  # there the partitions carry the error
         shown = [_Shown(t.name, _NIL, [(each, None) for each in t.partition_indexes], error) for t in request.topics]
     topic_class = _Fetch.OffsetFetchResponseTopic

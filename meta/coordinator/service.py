@@ -8,33 +8,22 @@ long, COORDINATOR_NOT_AVAILABLE.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Set
 
-from bmq.core.call import Request
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.cluster.view import ClusterView
 from bmq.meta.coordinator import group_admin, membership_api, offset_api
+from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
 
 
-class ClientInfo(NamedTuple):
-    """Who asks.  ``host`` as Kafka prints it: ``/127.0.0.1``."""
-
-    client_id: str
-    host: str
-
-    @classmethod
-    def of(cls, request: Request) -> ClientInfo:
-        return cls(request.client_id or "", f"/{request.client.host}")
-
-
 class Coordinator:
-    """Groups and offsets of this process's shards."""
+    """An ``api.GroupCoordinator``: groups and offsets of this process's shards."""
 
     def __init__(
         self,
@@ -45,11 +34,13 @@ class Coordinator:
         catalog: Catalog,
         *,
         settings: CoordinatorSettings | None = None,
+        view: ClusterView | None = None,
     ) -> None:
-        """``topic`` gives ``__consumer_offsets``, created when it is missing; RequestError when that cannot be now."""
+        """``topic`` gives ``__consumer_offsets``, created when it is missing; RequestError when that cannot be now.
+        ``view`` says which shards are this process's; without one, all are."""
         self._settings = settings or CoordinatorSettings.of(config)
         self._catalog = catalog
-        self._shards = Shards(self._settings, clock, logs, topic, catalog)
+        self._shards = Shards(self._settings, clock, logs, topic, catalog, view)
 
     async def start(self) -> None:
         """Returns at once; shards load behind requests that wait for them."""
@@ -107,8 +98,11 @@ class Coordinator:
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: ClientInfo) -> m.DescribeGroupsResponse:
         return await group_admin.describe_groups(self._shards, request)
 
-    async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
-        return await group_admin.list_groups(self._shards, request)
+    async def list_groups(
+        self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int] | None = None
+    ) -> m.ListGroupsResponse:
+        """``shards``: only groups of these; None: of all that are served here."""
+        return await group_admin.list_groups(self._shards, request, shards)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
         return await group_admin.delete_groups(self._shards, request)

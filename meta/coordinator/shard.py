@@ -7,7 +7,8 @@
        └── it is empty ─────┘  └──────── FAILED ◀── the log is lost ─┘            (CLOSED from everywhere)
 
 To load: open the log, append a barrier, replay from the log's start up to it, then serve.  Whatever a predecessor was
-ever answered for lies below the barrier; whatever he sends after it is refused (``log``).  A shard that fails loads
+ever answered for lies below the barrier; whatever he sends after it is refused (``log``).  One object is one ownership
+of the shard: given to this process anew, with another number, the shard is another object.  A shard that fails loads
 again by itself, with growing pauses, for as long as it is not closed: storage that is slow at start is no reason to
 give up.  Nothing runs for a shard that is ACTIVE and has no members, and nothing is written for one that is empty and
 that no group needs: it goes back to INITIAL.
@@ -62,6 +63,7 @@ class Shard:
     def __init__(
         self,
         partition: int,
+        ownership: int,
         logs: ShardLogs,
         clock: Clock,
         settings: CoordinatorSettings,
@@ -69,6 +71,7 @@ class Shard:
         spawn: Spawn,
     ) -> None:
         self.partition = partition
+        self.ownership = ownership
         self.phase = Phase.INITIAL
         self.epoch = -1
         self.is_empty = False
@@ -81,6 +84,7 @@ class Shard:
         self._spawn = spawn
         self._serving: Serving | None = None
         self._attempt = object()  # whose log is in use: the end of an earlier one means nothing
+        self._log: ShardLog | None = None
         self._ready: asyncio.Future[None] | None = None  # done when the load under way is, one way or another
         self._snapshot_at = settings.snapshot_bytes  # of the writer's count
         self._is_in_snapshot = False
@@ -128,7 +132,9 @@ class Shard:
         """Serve no more.  Tasks that it has spawned are their owner's to cancel."""
         self._move(Phase.CLOSED)
         if self._serving is not None:
-            self._serving.writer.fail(RequestError(ErrorCode.NOT_COORDINATOR, "the coordinator is closing"))
+            self._serving.writer.fail(RequestError(ErrorCode.NOT_COORDINATOR, "the shard is closed here"))
+        if self._log is not None:
+            self._log.end()
         self._end_wait()
 
     # ------------------------------------------------------------------------------------------------ loading
@@ -139,11 +145,14 @@ class Shard:
             while not self.is_closed:
                 self._move(Phase.LOADING)
                 try:
-                    async with self._loads:
-                        await self._load_once()
+                    await self._load_once()
                     return
                 except (RequestError, FormatError) as error:
                     if self.is_closed:
+                        return
+                    if isinstance(error, RequestError) and error.code is ErrorCode.NOT_COORDINATOR:
+                        logger.info("shard %d: ownership %d is outlived: %s", self.partition, self.ownership, error)
+                        self.close()
                         return
                     self._move(Phase.FAILED)
                     logger.warning("shard %d not loaded, again in %.1f s: %s", self.partition, pause_s, error)
@@ -157,17 +166,28 @@ class Shard:
     async def _load_once(self) -> None:
         settings = self._settings
         attempt = self._attempt = object()
-        log = await self._logs.open(self.partition, settings.open_timeout_s, lambda: self._log_closed(attempt))
+        log = await self._logs.open(
+            self.partition, self.ownership, settings.open_timeout_s, lambda: self._log_closed(attempt)
+        )
+        if self.is_closed:
+            log.end()
+            return
+        self._log = log
         if log.log_start >= log.high_watermark and not self._is_wanted:
             self.is_empty = True
             self._move(Phase.INITIAL)
             return
+        async with self._loads:
+            await self._replay_and_serve(log)
+
+    async def _replay_and_serve(self, log: ShardLog) -> None:
+        settings = self._settings
         state = ShardState(settings.rules)
         key, value = encode(barrier_record(self.partition))
         barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
         read_bytes = await replay(log, state, barrier, settings.read_bytes)
         if not log.is_open:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, "the log was lost while it was replayed")
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was lost while it was replayed")
         if self.is_closed:
             return
         if state.unknown_keys:

@@ -1,15 +1,21 @@
-"""All shards of this process: which there are, what is loaded, and the work that runs beside requests."""
+"""All shards of this process: which there are, what is loaded, and the work that runs beside requests.
+
+Which ones are this process's is the cluster view's word: a shard that is given to it is loaded in the background, one
+that is taken away is closed in the same turn, and one that is given to it anew, under another ownership number, is
+closed and loaded again.  A group whose shard is elsewhere is answered NOT_COORDINATOR.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Set
 from typing import Any
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.catalog import Catalog, Topic, TopicChange
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
+from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.serving import Serving
@@ -19,11 +25,12 @@ from bmq.meta.coordinator.states import State
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
-
 
 class Shards:
-    """One ``Shard`` for each partition of ``__consumer_offsets``, made when the topic is known."""
+    """One ``Shard`` for each partition of ``__consumer_offsets`` that is this process's, made when the topic is known.
+
+    Without a view all of them are, with ownership number 0.
+    """
 
     def __init__(
         self,
@@ -32,6 +39,7 @@ class Shards:
         logs: ShardLogs,
         topic: Callable[[], Awaitable[Topic]],
         catalog: Catalog,
+        view: ClusterView | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -39,7 +47,10 @@ class Shards:
         self._topic = topic
         self._catalog = catalog
         self._loads = asyncio.Semaphore(settings.loads_max)
-        self._shards: list[Shard] = []
+        self._view = view
+        self._count = 0  # partitions of the topic; 0 as long as it is not known
+        self._shards: dict[int, Shard] = {}
+        self._unsubscribe: Callable[[], None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
         self.is_draining = False
@@ -47,23 +58,28 @@ class Shards:
     async def start(self) -> None:
         """Load what exists already, in the background: offsets expire though nobody asks for them."""
         self._catalog.subscribe(self._topic_changed)
+        if self._view is not None:
+            self._unsubscribe = self._view.subscribe(self._view_changed)
         self._spawn(self._expire())
         present = self._catalog.topics.get(OFFSETS_TOPIC)
         if present is not None:
-            for shard in self._make(present):
+            self._make(present)
+            for shard in self._shards.values():
                 shard.start()
 
     def drain(self) -> None:
         """Clients are about to be sent away: nobody waits for a rebalance here any more."""
         self.is_draining = True
-        for shard in self._shards:
+        for shard in self._shards.values():
             if shard.serving is not None:
                 shard.serving.release(ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
         """Answer everybody who waits, write no more."""
         self._is_closed = True
-        for shard in self._shards:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for shard in self._shards.values():
             shard.close()
         for task in list(self._tasks):
             task.cancel()
@@ -73,13 +89,13 @@ class Shards:
 
     def shard_of(self, group_id: str) -> int:
         present = self._catalog.topics.get(OFFSETS_TOPIC)
-        return shard_of(group_id, len(self._shards) or (present.partitions if present else self._settings.shards))
+        return shard_of(group_id, self._count or (present.partitions if present else self._settings.shards))
 
     async def serving(self, group_id: str) -> Serving:
         """The group's shard, loaded.  RequestError."""
-        if not self._shards or self._is_closed:
+        if not self._count or self._is_closed:
             await self._ensure()
-        return await self._shards[shard_of(group_id, len(self._shards))].ready()
+        return await self._mine(shard_of(group_id, self._count)).ready()
 
     async def serving_members(self, group_id: str) -> Serving:
         """As ``serving``, for requests that may be parked.  RequestError NOT_COORDINATOR while draining."""
@@ -91,25 +107,29 @@ class Shards:
     def loaded(self, group_id: str) -> Serving | None:
         """The group's shard when it is loaded now; None while it loads.  RequestError NOT_COORDINATOR,
         UNKNOWN_MEMBER_ID when it has no groups."""
-        if not self._shards or self._is_closed:
+        if not self._count or self._is_closed:
             raise RequestError(ErrorCode.NOT_COORDINATOR, "no shard is open here")
-        shard = self._shards[shard_of(group_id, len(self._shards))]
+        shard = self._mine(shard_of(group_id, self._count))
         if shard.is_empty:
             raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, "the shard has no groups")
         if shard.serving is None:
             shard.start()
         return shard.serving
 
-    async def all_serving(self) -> list[Serving]:
-        """Every shard that has something in it, loaded; none when there is no topic yet.  RequestError."""
+    async def all_serving(self, only: Set[int] | None = None) -> list[Serving]:
+        """Every shard that has something in it, loaded; none when there is no topic yet.  RequestError.
+
+        ``only`` these, all of which must be here; None: those that are.
+        """
         if self._is_closed:
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")
-        found = await asyncio.gather(*(shard.look() for shard in self._shards))
+        wanted = sorted(self._shards) if only is None else sorted(only)
+        found = await asyncio.gather(*(shard.look() for shard in [self._mine(each) for each in wanted]))
         return [serving for serving in found if serving is not None]
 
     def groups_by_state(self) -> dict[str, int]:
         counts = dict.fromkeys((state.value for state in State), 0)
-        for shard in self._shards:
+        for shard in self._shards.values():
             for group in shard.serving.state.groups.values() if shard.serving is not None else ():
                 counts[group.state.value] += 1
         return counts
@@ -125,33 +145,72 @@ class Shards:
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {error.message}") from error
         self._make(topic)
 
-    def _make(self, topic: Topic) -> list[Shard]:
-        if not self._shards:  # another request may have been first
-            self._shards = [
-                Shard(partition, self._logs, self._clock, self._settings, self._loads, self._spawn)
-                for partition in range(topic.partitions)
-            ]
-        return self._shards
+    def _mine(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is None or shard.is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {number} is not served here")
+        return shard
+
+    def _make(self, topic: Topic) -> None:
+        if self._count:
+            return  # another request was first
+        self._count = topic.partitions
+        for number in range(topic.partitions):
+            self._follow(number)
+
+    def _follow(self, number: int) -> Shard | None:
+        """Have what the view says is this process's; the shard if it is new here."""
+        ownership = self._ownership(number)
+        present = self._shards.get(number)
+        if present is not None:
+            if present.ownership == ownership:
+                return None
+            present.close()
+            del self._shards[number]
+        if ownership is None:
+            return None
+        shard = self._shards[number] = Shard(
+            number, ownership, self._logs, self._clock, self._settings, self._loads, self._spawn
+        )
+        return shard
+
+    def _ownership(self, number: int) -> int | None:
+        """None: the shard is not ours."""
+        if self._view is None:
+            return 0
+        owner = self._view.shard(number)
+        return owner.number if owner is not None and owner.incarnation == self._view.own else None
+
+    def _view_changed(self, change: ViewChange) -> None:
+        """Members of a shard that comes here wait for it: it is loaded at once."""
+        for number in sorted(change.shards):
+            if number < self._count:
+                shard = self._follow(number)
+                if shard is not None:
+                    shard.start()
 
     def _topic_changed(self, change: TopicChange) -> None:
-        if self._is_closed or change.before is None or change.after is not None:
+        if self._is_closed:
             return
-        if change.before.name != OFFSETS_TOPIC:
-            self._spawn(self._forget_topic(change.before.name))
-            return
-        for shard in self._shards:  # all groups are gone with it
-            shard.close()
-        self._shards = []
+        before, after = change.before, change.after
+        if before is not None and after is None and before.name != OFFSETS_TOPIC:
+            self._spawn(self._forget_topic(before.name))
+        elif before is not None and after is None:  # all groups are gone with it
+            for shard in self._shards.values():
+                shard.close()
+            self._shards, self._count = {}, 0
+        elif after is not None and after.name == OFFSETS_TOPIC and self._view is not None:
+            self._make(after)  # asked for elsewhere
 
     async def _forget_topic(self, topic: str) -> None:
-        for shard in self._shards:
+        for shard in list(self._shards.values()):
             if shard.serving is not None:
                 await self._try(shard, shard.serving.forget_topic(topic), f"offsets of the deleted topic {topic}")
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(self._settings.expiry_interval_s)
-            for shard in self._shards:
+            for shard in list(self._shards.values()):
                 if shard.serving is not None:
                     await self._try(shard, shard.serving.expire(), "expired offsets")
 

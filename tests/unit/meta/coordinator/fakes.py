@@ -14,10 +14,10 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import Batch
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import Topic, TopicChange
-from bmq.meta.coordinator.service import ClientInfo, Coordinator
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic, TopicChange
+from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.coordinator.settings import CoordinatorSettings
-from bmq.meta.coordinator.shards import OFFSETS_TOPIC
 
 CLIENT = ClientInfo("client", "/10.0.0.1")
 
@@ -125,7 +125,7 @@ class MemoryLogs:
         self.partitions = [MemoryPartition() for _ in range(partitions)]
         self.fail_opens = 0
 
-    async def open(self, partition: int, timeout_s: float, closed: Callable[[], None]) -> MemoryLog:
+    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> MemoryLog:
         if self.fail_opens:
             self.fail_opens -= 1
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moving")
@@ -206,7 +206,7 @@ class World:
     def isolate(self) -> None:
         """Whatever it loses it cannot get back: two coordinators that both reload would take turns for ever."""
         self.logs = MemoryLogs(len(self.logs.partitions))
-        for shard in self.coordinator._shards._shards:
+        for shard in self.coordinator._shards._shards.values():
             shard._logs = self.logs
 
     def facts(self, partition: int = 0) -> dict[tuple[object, ...], object]:

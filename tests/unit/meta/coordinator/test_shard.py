@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator.shards import OFFSETS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC
 from tests.simulation.loop import run
 from tests.unit.meta.coordinator.fakes import (
     CLIENT,

@@ -1,0 +1,65 @@
+"""What handlers ask of the groups' coordinator, wherever it runs: one method an API, Kafka's request in, its response
+out.
+
+``service.Coordinator`` answers for the shards of its own process; ``proxy.coordinators.RoutedCoordinator`` asks the
+processes that serve the groups of a request.  An error is answered where Kafka's response has it: only ``ready``
+raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import NamedTuple, Protocol
+
+from bmq.core.call import Request
+from bmq.core.wire import messages as m
+
+
+class ClientInfo(NamedTuple):
+    """Who asks.  ``host`` as Kafka prints it: ``/127.0.0.1``."""
+
+    client_id: str
+    host: str
+
+    @classmethod
+    def of(cls, request: Request) -> ClientInfo:
+        return cls(request.client_id or "", f"/{request.client.host}")
+
+
+class GroupCoordinator(Protocol):
+    """See the module's head."""
+
+    def shard_of(self, group_id: str) -> int:
+        """The partition of ``__consumer_offsets`` that Kafka would choose."""
+
+    async def ready(self, group_id: str) -> None:
+        """Until the group's shard serves; makes the topic when it is missing.
+
+        RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR.
+        """
+
+    async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse: ...
+
+    async def sync_group(self, request: m.SyncGroupRequest, client: ClientInfo) -> m.SyncGroupResponse: ...
+
+    def heartbeat(
+        self, request: m.HeartbeatRequest, client: ClientInfo
+    ) -> m.HeartbeatResponse | Awaitable[m.HeartbeatResponse]:
+        """At once, when nothing has to be asked."""
+
+    async def leave_group(self, request: m.LeaveGroupRequest, client: ClientInfo) -> m.LeaveGroupResponse: ...
+
+    async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse: ...
+
+    async def offset_fetch(self, request: m.OffsetFetchRequest, client: ClientInfo) -> m.OffsetFetchResponse: ...
+
+    async def offset_delete(self, request: m.OffsetDeleteRequest, client: ClientInfo) -> m.OffsetDeleteResponse: ...
+
+    async def describe_groups(
+        self, request: m.DescribeGroupsRequest, client: ClientInfo
+    ) -> m.DescribeGroupsResponse: ...
+
+    async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+        """Those that this process answers to clients for."""
+
+    async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse: ...

@@ -1,0 +1,310 @@
+"""The coordinator's logs when the brokers that own ``__consumer_offsets`` are other processes.
+
+A handle is bound to the ownership number with which it was opened, and to the one connection that it was opened on: the
+broker takes appends of a handle from that connection only.  So nothing that was sent over an earlier connection, and
+lingers in its buffers, can follow what a later handle of the same ownership has replayed.  When an append fails, or the
+connection is lost, the handle ends; what was in flight may be in the log or not, and the next barrier decides.
+
+The log is read through its broker as well, with Kafka's Fetch without a session, and not from storage: a coordinator
+then needs no access to storage at all, the broker knows where the open segment ends and how it is indexed, and what is
+replayed was mostly written a moment ago, so that it comes from the broker's memory.  Pages are small
+(``CoordinatorSettings.read_bytes``), so an append on the same connection waits for one of them at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import Kind, Peer, PeerLost, Peers
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.fetch import FetchedPartition, FetchPartition
+from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
+from bmq.core.wire.internal import (
+    AskRequest,
+    AskResponse,
+    InternalKey,
+    Question,
+    ShardAppendRequest,
+    ShardAppendResponse,
+    ShardOpenRequest,
+    ShardOpenResponse,
+)
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.coordinator.log import ShardLog, ShardLogs
+
+CALL_TIMEOUT_S = 10.0
+"""Of a read, and of a move of the log start.  An append waits as long as the connection is alive."""
+PAUSE_S = 0.1
+"""Between tries to open a log, unless the view changes before."""
+
+
+class RemoteShardLog:
+    """A ``log.ShardLog``: see the module's head."""
+
+    def __init__(
+        self, peer: Peer, key: PartitionKey, ownership: int, opened: ShardOpenResponse, closed: Callable[[], None]
+    ) -> None:
+        self.epoch = opened.epoch
+        self.log_start = opened.log_start
+        self.high_watermark = opened.high_watermark
+        self.max_batch_bytes = opened.max_batch_bytes
+        self._peer = peer
+        self._key = key
+        self._ownership = ownership
+        self._closed: Callable[[], None] | None = closed
+        self._in_flight = 0
+        self._is_leaving = False
+        self._at_end: list[Callable[[], None]] = []
+        self._at_end.append(peer.on_lost(self.end))
+
+    def __repr__(self) -> str:
+        return f"<RemoteShardLog {self._key} at {self._peer.incarnation} ownership={self._ownership} {self.is_open}>"
+
+    @property
+    def broker(self) -> str:
+        return self._peer.incarnation
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed is not None and not self._is_leaving and self._peer.is_up
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Run it when the handle ends."""
+        self._at_end.append(call)
+
+    def append(self, batch: bytearray) -> asyncio.Future[int]:
+        self._check()
+        key = self._key
+        request = ShardAppendRequest(key.topic_id, key.partition, self.epoch, self._ownership, batch)
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        call = self._peer.call(InternalKey.SHARD_APPEND, 0, request.encode())
+        self._in_flight += 1
+        call.add_done_callback(partial(self._answered, answer))
+        return answer
+
+    def _answered(self, answer: asyncio.Future[int], call: asyncio.Future[memoryview]) -> None:
+        """After one that failed none may succeed: whoever wrote it cannot know any more what the log holds."""
+        self._in_flight -= 1
+        try:
+            if self._closed is None:
+                call.cancelled() or call.exception()  # looked at: its fate is unknown whatever it was
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key}: the handle has ended")
+            response = ShardAppendResponse.decode(_result(call))
+            _check(response.error, response.message)
+        except (RequestError, FormatError) as error:
+            self.end()
+            if not answer.done():
+                answer.set_exception(_as_request_error(error))
+            return
+        self._heard(response.log_start, response.high_watermark)
+        if not answer.done():
+            answer.set_result(response.base_offset)
+        self._end_if_left()
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        self._check()
+        if offset >= self.high_watermark:
+            return b""
+        body = await self._call(ApiKey.FETCH, FETCH_VERSION, _fetch_request(self._key, self.epoch, offset, max_bytes))
+        try:
+            page = _page(body)
+        except FormatError as error:
+            raise _as_request_error(error) from error
+        _check(ErrorCode(page.error_code), f"reading {self._key} at {offset}")
+        self._heard(page.log_start, page.high_watermark)
+        return b"".join(page.records)
+
+    async def delete_before(self, offset: int) -> None:
+        """Not bound to the ownership: who asks for it has written everything before ``offset`` anew, which is below
+        the barrier of any later one."""
+        self._check()
+        request = AskRequest(self._key.topic_id, self._key.partition, Question.DELETE_BEFORE, offset)
+        response = AskResponse.decode(await self._call(InternalKey.ASK, 0, request.encode()))
+        _check(response.error, response.message)
+        self._heard(offset, self.high_watermark)
+
+    def leave(self) -> None:
+        """Another process is to own the partition: what is in flight may still be answered, nothing follows it."""
+        self._is_leaving = True
+        self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        if self._is_leaving and not self._in_flight:
+            self.end()
+
+    def end(self) -> None:
+        closed, self._closed = self._closed, None
+        if closed is None:
+            return
+        for call in self._at_end:
+            call()
+        asyncio.get_running_loop().call_soon(closed)
+
+    def _heard(self, log_start: int, high_watermark: int) -> None:
+        """Answers may be read out of order; neither ever goes back."""
+        self.log_start = max(self.log_start, log_start)
+        self.high_watermark = max(self.high_watermark, high_watermark)
+
+    def _check(self) -> None:
+        if not self.is_open:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key} has another owner by now")
+
+    async def _call(self, api_key: int, version: int, body: list[Buffer]) -> memoryview:
+        return await _in_time(self._peer, api_key, version, body, CALL_TIMEOUT_S)
+
+
+class RemoteShardLogs:
+    """A ``log.ShardLogs`` for partitions that other processes own."""
+
+    def __init__(self, view: ClusterView, catalog: Catalog, peers: Peers) -> None:
+        self._view = view
+        self._catalog = catalog
+        self._peers = peers
+        self._logs: dict[PartitionKey, RemoteShardLog] = {}  # at most one a partition of one topic
+        self._changed: asyncio.Future[None] | None = None
+        view.subscribe(self._view_changed)
+
+    async def open(
+        self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]
+    ) -> RemoteShardLog:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        key = offsets_key(self._catalog, partition)
+        while self._view.owner_of(key) != self._view.own:
+            changed = self._changed = self._changed or loop.create_future()  # of anything from here on
+            try:
+                return self._keep(key, await self._open(key, ownership, deadline - loop.time(), closed))
+            except RequestError as error:
+                left_s = deadline - loop.time()
+                if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or left_s <= PAUSE_S:
+                    raise
+            await asyncio.wait((changed,), timeout=PAUSE_S)
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is owned by this process by now")
+
+    def _keep(self, key: PartitionKey, log: RemoteShardLog) -> RemoteShardLog:
+        earlier = self._logs.pop(key, None)
+        if earlier is not None:
+            earlier.end()
+        self._logs[key] = log
+        log.on_end(partial(self._ended, key, log))
+        if self._view.owner_of(key) != log.broker:  # it has changed while the answer was under way
+            log.leave()
+        return log
+
+    async def _open(
+        self, key: PartitionKey, ownership: int, timeout_s: float, closed: Callable[[], None]
+    ) -> RemoteShardLog:
+        """One try.  RequestError: NOT_LEADER_OR_FOLLOWER when the next may succeed."""
+        member = self._view.members.get(self._view.owner_of(key))
+        if member is None:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
+        try:
+            peer = await self._peers.reach(member, Kind.CONTROL, timeout_s)
+        except PeerLost as error:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: {error}") from error
+        request = ShardOpenRequest(key.topic_id, key.partition, ownership)
+        body = await _in_time(peer, InternalKey.SHARD_OPEN, 0, request.encode(), timeout_s)
+        try:
+            opened = ShardOpenResponse.decode(body)
+        except FormatError as error:
+            raise _as_request_error(error) from error
+        _check(opened.error, opened.message)
+        if not peer.is_up:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: the connection broke at once")
+        return RemoteShardLog(peer, key, ownership, opened, closed)
+
+    def _ended(self, key: PartitionKey, log: RemoteShardLog) -> None:
+        if self._logs.get(key) is log:
+            del self._logs[key]
+
+    def _view_changed(self, change: ViewChange) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+        if change.partitions:
+            for key, log in list(self._logs.items()):
+                if key in change.partitions and self._view.owner_of(key) != log.broker:
+                    log.leave()
+
+
+class RoutedShardLogs:
+    """A ``log.ShardLogs``: the log in this process when the partition is owned here, else its owner's."""
+
+    def __init__(self, view: ClusterView, catalog: Catalog, local: ShardLogs, remote: ShardLogs) -> None:
+        self._view = view
+        self._catalog = catalog
+        self._local = local
+        self._remote = remote
+
+    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
+        key = offsets_key(self._catalog, partition)
+        logs = self._local if self._view.owner_of(key) == self._view.own else self._remote
+        return await logs.open(partition, ownership, timeout_s, closed)
+
+
+def offsets_key(catalog: Catalog, partition: int) -> PartitionKey:
+    """RequestError when the topic, or the partition, is not there."""
+    topic = catalog.topics.get(OFFSETS_TOPIC)
+    if topic is None or partition >= topic.partitions:
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} is not there yet")
+    return PartitionKey(topic.topic_id, partition)
+
+
+def _fetch_request(key: PartitionKey, epoch: int, offset: int, max_bytes: int) -> list[Buffer]:
+    """Of one partition, without a session, answered at once."""
+    wanted = FetchPartition(key.partition, epoch, offset, -1, max_bytes)
+    body = encode_fetch_request(
+        session_id=0,
+        session_epoch=-1,
+        topics=[(key.topic_id, [wanted])],
+        forgotten=[],
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+    )
+    return list(body)
+
+
+def _page(body: memoryview) -> FetchedPartition:
+    response = decode_fetch_response(body)
+    parts = [each for topic in response.topics for each in topic.partitions]
+    if response.error_code or len(parts) != 1:
+        raise FormatError(f"error {response.error_code} and {len(parts)} partitions in answer to one")
+    return parts[0]
+
+
+async def _in_time(peer: Peer, api_key: int, version: int, body: list[Buffer], timeout_s: float) -> memoryview:
+    """The response's body.  RequestError NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await peer.call(api_key, version, body)
+    except PeerLost as error:
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{peer.incarnation}: {error}") from error
+    except TimeoutError:
+        message = f"{peer.incarnation} did not answer in {timeout_s:g} s"
+        raise RequestError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+
+
+def _result(call: asyncio.Future[memoryview]) -> memoryview:
+    if call.cancelled():
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the call was given up")
+    error = call.exception()
+    if error is not None:
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"its fate is unknown: {error}") from error
+    return call.result()
+
+
+def _check(code: ErrorCode, message: str) -> None:
+    if code is not ErrorCode.NONE:
+        raise RequestError(code, message)
+
+
+def _as_request_error(error: RequestError | FormatError) -> RequestError:
+    """A peer that answers what cannot be read is as good as none."""
+    return error if isinstance(error, RequestError) else RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))

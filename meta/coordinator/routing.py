@@ -1,0 +1,285 @@
+"""Which groups a request is about, what of it concerns some of them, and what its response says of each.
+
+A request of several groups may have to be answered by several processes, so each API is seen as a list of *entries*,
+one a group: most have one.  The process that asks cuts a request into parts and joins their answers; the one that is
+asked serves the part as a request of its own.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire import messages as m
+from bmq.core.wire.api import ApiKey
+from bmq.meta.coordinator.answers import JoinAnswer
+from bmq.meta.coordinator.api import ClientInfo, GroupCoordinator
+from bmq.meta.coordinator.group_admin import described
+from bmq.meta.coordinator.membership_api import join_response
+from bmq.meta.coordinator.offset_api import commit_response, single_response
+
+READY_VERSION = 3
+"""Of the FindCoordinator requests with which one process asks another whether a group's shard serves."""
+
+Call = Callable[[GroupCoordinator, Any, ClientInfo], Any | Awaitable[Any]]
+
+
+class GroupApi(Protocol):
+    """One API, seen as above."""
+
+    @property
+    def key(self) -> ApiKey: ...
+    @property
+    def call(self) -> Call:
+        """How a coordinator is asked."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Asking again does no harm when it is not known whether the first try was heard."""
+
+    @property
+    def may_park(self) -> bool:
+        """It is answered when other members have done something, after minutes maybe."""
+
+    def groups(self, request: Any) -> list[str]:
+        """The group of each entry."""
+
+    def part(self, request: Any, entries: Sequence[int]) -> Any:
+        """A request of these entries, in this order."""
+
+    def answers(self, response: Any) -> list[Any]:
+        """The answer to each entry of the request that ``response`` is to, in its order."""
+
+    def is_elsewhere(self, answer: Any) -> bool:
+        """Whether an entry's answer is that its shard is not served there."""
+
+    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
+        """The answer to an entry that nobody serves."""
+
+    def join(self, request: Any, answers: Sequence[Any]) -> Any:
+        """The response, of the answers to all entries."""
+
+
+class _OneGroup:
+    """The one entry is the whole request, its answer the whole response."""
+
+    def __init__(
+        self,
+        key: ApiKey,
+        call: Call,
+        refusal: Callable[[Any, ErrorCode], Any],
+        *,
+        is_repeatable: bool = True,
+        may_park: bool = False,
+    ) -> None:
+        self.key = key
+        self.call = call
+        self.is_repeatable = is_repeatable
+        self.may_park = may_park
+        self._refusal = refusal
+
+    def groups(self, request: Any) -> list[str]:
+        return [request.group_id]
+
+    def part(self, request: Any, entries: Sequence[int]) -> Any:
+        return request
+
+    def answers(self, response: Any) -> list[Any]:
+        return [response]
+
+    def is_elsewhere(self, answer: Any) -> bool:
+        return bool(answer.error_code == ErrorCode.NOT_COORDINATOR)
+
+    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
+        return self._refusal(request, code)
+
+    def join(self, request: Any, answers: Sequence[Any]) -> Any:
+        return answers[0]
+
+
+class _SeveralGroups:
+    """An element of the request is an entry, and of the response its answer."""
+
+    key: ApiKey
+    is_repeatable = True
+    may_park = False
+
+    def is_elsewhere(self, answer: Any) -> bool:
+        return bool(answer.error_code == ErrorCode.NOT_COORDINATOR)
+
+
+class _Ready(_OneGroup):
+    def groups(self, request: Any) -> list[str]:
+        return [request.key]
+
+
+class _ByPartition(_OneGroup):
+    """The error stands at each partition, as in OffsetCommit, and at the top if there is one."""
+
+    def is_elsewhere(self, answer: Any) -> bool:
+        if getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.NOT_COORDINATOR:
+            return True
+        return any(each.error_code == ErrorCode.NOT_COORDINATOR for topic in answer.topics for each in topic.partitions)
+
+
+class _Describe(_SeveralGroups):
+    key = ApiKey.DESCRIBE_GROUPS
+
+    def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
+        return coordinator.describe_groups(request, client)
+
+    def groups(self, request: Any) -> list[str]:
+        return list(request.groups)
+
+    def part(self, request: Any, entries: Sequence[int]) -> Any:
+        return m.DescribeGroupsRequest(
+            version=request.API_VERSION,
+            groups=[request.groups[each] for each in entries],
+            include_authorized_operations=request.include_authorized_operations,
+        )
+
+    def answers(self, response: Any) -> list[Any]:
+        return list(response.groups)
+
+    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
+        return described(request.groups[entry], None, error_code=code, error_message=_WHY)
+
+    def join(self, request: Any, answers: Sequence[Any]) -> Any:
+        return m.DescribeGroupsResponse(groups=list(answers))
+
+
+class _FetchGroups(_SeveralGroups):
+    """OffsetFetch from version 8 on."""
+
+    key = ApiKey.OFFSET_FETCH
+
+    def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
+        return coordinator.offset_fetch(request, client)
+
+    def groups(self, request: Any) -> list[str]:
+        return [each.group_id for each in request.groups]
+
+    def part(self, request: Any, entries: Sequence[int]) -> Any:
+        return m.OffsetFetchRequest(
+            version=request.API_VERSION,
+            groups=[request.groups[each] for each in entries],
+            require_stable=request.require_stable,
+        )
+
+    def answers(self, response: Any) -> list[Any]:
+        return list(response.groups)
+
+    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
+        group_class = m.OffsetFetchResponse.OffsetFetchResponseGroup
+        return group_class(group_id=request.groups[entry].group_id, topics=[], error_code=_of_fetch(code))
+
+    def join(self, request: Any, answers: Sequence[Any]) -> Any:
+        return m.OffsetFetchResponse(groups=list(answers))
+
+
+class _Delete(_SeveralGroups):
+    """A group that is named twice is deleted once."""
+
+    key = ApiKey.DELETE_GROUPS
+    is_repeatable = False
+
+    def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
+        return coordinator.delete_groups(request, client)
+
+    def groups(self, request: Any) -> list[str]:
+        return list(dict.fromkeys(request.groups_names))
+
+    def part(self, request: Any, entries: Sequence[int]) -> Any:
+        names = self.groups(request)
+        return m.DeleteGroupsRequest(version=request.API_VERSION, groups_names=[names[each] for each in entries])
+
+    def answers(self, response: Any) -> list[Any]:
+        return list(response.results)
+
+    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
+        return m.DeleteGroupsResponse.DeletableGroupResult(group_id=self.groups(request)[entry], error_code=code)
+
+    def join(self, request: Any, answers: Sequence[Any]) -> Any:
+        return m.DeleteGroupsResponse(results=list(answers))
+
+
+_WHY = "no process serves the group now"
+
+
+def _of_fetch(code: ErrorCode) -> ErrorCode:
+    """Consumers before 3.9 know of COORDINATOR_NOT_AVAILABLE in commits only."""
+    return ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
+
+
+async def _ready(
+    coordinator: GroupCoordinator, request: m.FindCoordinatorRequest, client: ClientInfo
+) -> m.FindCoordinatorResponse:
+    try:
+        await coordinator.ready(request.key)
+    except RequestError as error:
+        return _ready_response(error.code, error.message)
+    return _ready_response(ErrorCode.NONE, None)
+
+
+def _ready_response(code: ErrorCode, message: str | None) -> m.FindCoordinatorResponse:
+    return m.FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host="", port=-1)
+
+
+def ready_request(group_id: str) -> m.FindCoordinatorRequest:
+    return m.FindCoordinatorRequest(version=READY_VERSION, key=group_id, key_type=0)
+
+
+READY = _Ready(ApiKey.FIND_COORDINATOR, _ready, lambda request, code: _ready_response(code, _WHY))
+JOIN = _OneGroup(
+    ApiKey.JOIN_GROUP,
+    lambda coordinator, request, client: coordinator.join_group(request, client),
+    lambda request, code: join_response(request, JoinAnswer(code, request.member_id)),
+    is_repeatable=False,
+    may_park=True,
+)
+SYNC = _OneGroup(
+    ApiKey.SYNC_GROUP,
+    lambda coordinator, request, client: coordinator.sync_group(request, client),
+    lambda request, code: m.SyncGroupResponse(error_code=code, protocol_type=None, protocol_name=None, assignment=b""),
+    may_park=True,
+)
+HEARTBEAT = _OneGroup(
+    ApiKey.HEARTBEAT,
+    lambda coordinator, request, client: coordinator.heartbeat(request, client),
+    lambda request, code: m.HeartbeatResponse(error_code=code),
+)
+LEAVE = _OneGroup(
+    ApiKey.LEAVE_GROUP,
+    lambda coordinator, request, client: coordinator.leave_group(request, client),
+    lambda request, code: m.LeaveGroupResponse(error_code=code, members=[]),
+    is_repeatable=False,
+)
+COMMIT = _ByPartition(
+    ApiKey.OFFSET_COMMIT,
+    lambda coordinator, request, client: coordinator.offset_commit(request, client),
+    lambda request, code: commit_response(request, {}, code),
+)
+FETCH = _ByPartition(
+    ApiKey.OFFSET_FETCH,
+    lambda coordinator, request, client: coordinator.offset_fetch(request, client),
+    lambda request, code: single_response(request, _of_fetch(code), []),
+)
+FETCH_GROUPS = _FetchGroups()
+DELETE_OFFSETS = _OneGroup(
+    ApiKey.OFFSET_DELETE,
+    lambda coordinator, request, client: coordinator.offset_delete(request, client),
+    lambda request, code: m.OffsetDeleteResponse(error_code=code, topics=[]),
+)
+DESCRIBE = _Describe()
+DELETE = _Delete()
+
+ROUTED: Mapping[int, GroupApi] = {
+    int(api.key): api for api in (READY, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_OFFSETS, DESCRIBE, DELETE)
+}
+"""By API key: how a forwarded request is served.  ListGroups is about shards, not groups."""
+
+
+def fetch_api(request: m.OffsetFetchRequest) -> GroupApi:
+    """From version 8 on it may name several groups."""
+    return FETCH_GROUPS if request.API_VERSION >= 8 else FETCH

@@ -1,0 +1,222 @@
+"""The groups' coordinator as clients of this proxy see it: asks the processes that serve the shards.
+
+To its clients this proxy *is* the coordinator, so that a shard has moved is not for them to know: a request that meets
+NOT_COORDINATOR, or a coordinator that cannot be reached, is sent again as the view changes, for ``RETRY_S`` at most.
+Only then is it answered NOT_COORDINATOR, which every client takes by asking who the coordinator is.  A request whose
+connection broke after it was sent is sent again only if that does no harm (``GroupApi.is_repeatable``); a member that
+waited in JoinGroup joins again by itself.
+
+A coordinator in this process is called directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.rpc import Peers
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
+from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
+from bmq.meta.coordinator import routing
+from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.placement import shard_of
+from bmq.meta.coordinator.routing import GroupApi
+from bmq.meta.coordinator.service import Coordinator
+from bmq.meta.members import Members
+from bmq.proxy.forwards import Forwards, NoAnswer, Refused
+
+RETRY_S = 2.0
+"""From the first time that nobody serves a group until its client is told so."""
+PAUSE_MIN_S = 0.02
+PAUSE_MAX_S = 0.5
+"""Between tries while the view does not change: doubled from the least to the most."""
+
+Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
+"""Asks one coordinator about some entries of a request: an answer, or a ``Refused``, for each of them."""
+
+
+class RoutedCoordinator:
+    """A ``meta.coordinator.api.GroupCoordinator``: see the module's head."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        members: Members,
+        peers: Peers,
+        catalog: Catalog,
+        topic: Callable[[], Awaitable[Topic]],
+        *,
+        shards: int,
+        local: Coordinator | None = None,
+    ) -> None:
+        """``topic`` gives ``__consumer_offsets``, created when it is missing; RequestError when that cannot be now.
+        ``shards``: its partitions as long as it is not there."""
+        self._view = view
+        self._members = members
+        self._forwards = Forwards(view, peers, local)
+        self._catalog = catalog
+        self._topic = topic
+        self._shards = shards
+        self._changed: asyncio.Future[None] | None = None
+        self._unsubscribe = view.subscribe(self._view_changed)
+
+    def drain(self) -> None:
+        """Answer parked requests NOT_COORDINATOR, and park none from here on: clients are about to be sent away."""
+        self._forwards.drain()
+
+    def close(self) -> None:
+        self.drain()
+        self._unsubscribe()
+
+    # ------------------------------------------------------------------------------------------------------ the APIs
+
+    def shard_of(self, group_id: str) -> int:
+        return shard_of(group_id, self._count() or self._shards)
+
+    async def ready(self, group_id: str) -> None:
+        await self._ensure_topic()
+        answer = await self._routed(routing.READY, routing.ready_request(group_id), ClientInfo("", ""))
+        if answer.error_code != ErrorCode.NONE:
+            raise RequestError(ErrorCode(answer.error_code), answer.error_message or "")
+
+    async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
+        return await self._routed(routing.JOIN, request, client)
+
+    async def sync_group(self, request: m.SyncGroupRequest, client: ClientInfo) -> m.SyncGroupResponse:
+        return await self._routed(routing.SYNC, request, client)
+
+    async def heartbeat(self, request: m.HeartbeatRequest, client: ClientInfo) -> m.HeartbeatResponse:
+        return await self._routed(routing.HEARTBEAT, request, client)
+
+    async def leave_group(self, request: m.LeaveGroupRequest, client: ClientInfo) -> m.LeaveGroupResponse:
+        return await self._routed(routing.LEAVE, request, client)
+
+    async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse:
+        return await self._routed(routing.COMMIT, request, client)
+
+    async def offset_fetch(self, request: m.OffsetFetchRequest, client: ClientInfo) -> m.OffsetFetchResponse:
+        return await self._routed(routing.fetch_api(request), request, client)
+
+    async def offset_delete(self, request: m.OffsetDeleteRequest, client: ClientInfo) -> m.OffsetDeleteResponse:
+        return await self._routed(routing.DELETE_OFFSETS, request, client)
+
+    async def describe_groups(self, request: m.DescribeGroupsRequest, client: ClientInfo) -> m.DescribeGroupsResponse:
+        return await self._routed(routing.DESCRIBE, request, client)
+
+    async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
+        return await self._routed(routing.DELETE, request, client)
+
+    async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+        """Of the shards that clients are sent to this proxy for, as the members stand now: asked everywhere, a client
+        hears of each group once."""
+        own = self._members.own.node_id
+        shards = [each for each in range(self._count()) if self._members.coordinator_of(each) == own]
+
+        async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
+            response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
+            if response.error_code == ErrorCode.NOT_COORDINATOR:
+                return [Refused.ELSEWHERE] * len(entries)
+            return [response] + [None] * (len(entries) - 1)  # the first stands for all of them
+
+        answers = await self._settle(shards, ask)
+        groups: list[Any] = []
+        for answer in answers:
+            if isinstance(answer, Refused):
+                return m.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, groups=[])
+            if answer is not None and answer.error_code != ErrorCode.NONE:
+                return answer
+            groups += answer.groups if answer is not None else ()
+        return m.ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups)
+
+    # ------------------------------------------------------------------------------------------------------- routing
+
+    async def _routed(self, api: GroupApi, request: Any, client: ClientInfo) -> Any:
+        groups = api.groups(request)
+        try:
+            count = await self._ensure_topic()
+        except RequestError:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return api.join(request, [api.refusal(request, entry, code) for entry in range(len(groups))])
+        shards = [shard_of(each, count) for each in groups]
+
+        async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
+            part = request if len(entries) == len(groups) else api.part(request, entries)
+            response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
+            answers = api.answers(response)
+            if len(answers) != len(entries):
+                raise NoAnswer(Refused.UNKNOWN, f"{len(answers)} answers where {len(entries)} were asked for")
+            return [Refused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
+
+        answers = await self._settle(shards, ask)
+        return api.join(
+            request,
+            [
+                api.refusal(request, entry, ErrorCode.NOT_COORDINATOR) if isinstance(answer, Refused) else answer
+                for entry, answer in enumerate(answers)
+            ],
+        )
+
+    async def _settle(self, shards: Sequence[int], ask: Ask) -> list[Any]:
+        """An answer for each entry, whose shards are given; ``Refused`` where nobody gave one in time."""
+        loop = asyncio.get_running_loop()
+        answers: list[Any] = [Refused.ELSEWHERE] * len(shards)
+        pending = list(range(len(shards)))
+        deadline, pause_s = -1.0, PAUSE_MIN_S
+        while True:
+            changed = self._changed = self._changed or loop.create_future()  # of anything from here on
+            parts = self._by_owner(shards, pending)
+            results = await asyncio.gather(*(_attempt(ask, owner, entries) for owner, entries in parts))
+            for (_, entries), result in zip(parts, results, strict=True):
+                for entry, answer in zip(entries, result, strict=True):
+                    answers[entry] = answer
+            pending = [entry for entry in pending if answers[entry] is Refused.ELSEWHERE]
+            if not pending or self._forwards.is_draining:
+                return answers
+            now = loop.time()
+            deadline = deadline if deadline >= 0 else now + RETRY_S
+            if now >= deadline:
+                return answers
+            await asyncio.wait((changed,), timeout=min(pause_s, deadline - now))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _by_owner(self, shards: Sequence[int], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
+        """Whom to ask about which entries; none of those that nobody is to serve."""
+        parts: dict[str, tuple[ShardOwner, list[int]]] = {}
+        for entry in entries:
+            owner = self._view.shard(shards[entry])
+            if owner is not None:
+                parts.setdefault(owner.incarnation, (owner, []))[1].append(entry)
+        return list(parts.values())
+
+    # ---------------------------------------------------------------------------------------------------- the topic
+
+    def _count(self) -> int:
+        """Shards of the topic; 0 when it is not there."""
+        topic = self._catalog.topics.get(OFFSETS_TOPIC)
+        return topic.partitions if topic is not None else 0
+
+    async def _ensure_topic(self) -> int:
+        """Its shards.  RequestError when it cannot be made now."""
+        count = self._count()
+        if count:
+            return count
+        try:
+            return (await self._topic()).partitions
+        except RequestError as error:
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {error.message}") from error
+
+    def _view_changed(self, change: ViewChange) -> None:
+        if change.shards:
+            changed, self._changed = self._changed, None
+            if changed is not None and not changed.done():
+                changed.set_result(None)
+
+
+async def _attempt(ask: Ask, owner: ShardOwner, entries: list[int]) -> list[Any]:
+    try:
+        return await ask(owner, entries)
+    except NoAnswer as error:
+        return [error.refused] * len(entries)

@@ -1,0 +1,135 @@
+"""Asks the one process that serves some shards: by a call in this process, else by ``Forward``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Sequence
+from enum import Enum
+from typing import Any
+
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.rpc import Kind, PeerLost, Peers
+from bmq.core.wire import messages as m
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec_client import decode_response, encode_request
+from bmq.core.wire.internal import ForwardRequest, ForwardResponse, InternalKey
+from bmq.meta.cluster.view import ClusterView, ShardOwner
+from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.routing import GroupApi
+from bmq.meta.coordinator.service import Coordinator
+
+REACH_S = 0.3
+"""For a connection to the coordinator; then the view is to be looked at again."""
+CALL_TIMEOUT_S = 10.0
+"""Of what does not park.  Coordinators bound their work themselves; this is for one that does not come to it."""
+LARGE_BYTES = 100_000
+"""A response of so many bytes is decoded off the loop."""
+
+Ownerships = tuple[tuple[int, int], ...]
+
+
+class Refused(Enum):
+    """What stands in place of an answer.  NOT_COORDINATOR to the client, in the end."""
+
+    ELSEWHERE = "ask whoever serves it now"
+    UNKNOWN = "done or not: its client must find out"
+
+
+class NoAnswer(Exception):
+    """One coordinator gave none to all that it was asked."""
+
+    def __init__(self, refused: Refused, why: str) -> None:
+        super().__init__(why)
+        self.refused = refused
+
+
+class Forwards:
+    """To the coordinators of all processes; ``local`` is this one's own, if it has the role."""
+
+    def __init__(self, view: ClusterView, peers: Peers, local: Coordinator | None) -> None:
+        self.is_draining = False
+        self._view = view
+        self._peers = peers
+        self._local = local
+        self._drained: asyncio.Future[None] | None = None
+
+    def drain(self) -> None:
+        """Wait for nobody who parks."""
+        self.is_draining = True
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def ask(
+        self, api: GroupApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
+    ) -> Any:
+        """The response to a request about these shards.  NoAnswer."""
+        if api.may_park and self.is_draining:
+            raise NoAnswer(Refused.UNKNOWN, "this proxy is about to end")
+        if self._local is not None and owner.incarnation == self._view.own:
+            work = api.call(self._local, request, client)
+            if not inspect.isawaitable(work):
+                return work
+        else:
+            timeout_s = None if api.may_park else CALL_TIMEOUT_S
+            work = self._forward(api.key, request, client, owner, shards, timeout_s, api.is_repeatable)
+        return await (self._until_drained(work) if api.may_park else work)
+
+    async def list_groups(
+        self, request: m.ListGroupsRequest, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
+    ) -> m.ListGroupsResponse:
+        if self._local is not None and owner.incarnation == self._view.own:
+            return await self._local.list_groups(request, client, set(shards))
+        return await self._forward(ApiKey.LIST_GROUPS, request, client, owner, shards, CALL_TIMEOUT_S, True)
+
+    async def _forward(
+        self,
+        key: ApiKey,
+        request: Any,
+        client: ClientInfo,
+        owner: ShardOwner,
+        shards: Sequence[int],
+        timeout_s: float | None,
+        is_repeatable: bool,
+    ) -> Any:
+        member = self._view.members.get(owner.incarnation)
+        if member is None:
+            raise NoAnswer(Refused.ELSEWHERE, f"{owner.incarnation} is no member")
+        version: int = request.API_VERSION
+        body = encode_request(key, version, request)
+        forward = ForwardRequest(client.host, client.client_id, key, version, self._expected(shards), body)
+        try:
+            peer = self._peers.get(member, Kind.CONTROL) or await self._peers.reach(member, Kind.CONTROL, REACH_S)
+            async with asyncio.timeout(timeout_s):
+                answer = ForwardResponse.decode(await peer.call(InternalKey.FORWARD, 0, forward.encode()))
+            if answer.error is ErrorCode.NONE:
+                return await _decode(key, version, memoryview(answer.body))
+        except PeerLost as error:
+            is_certain = not error.was_sent or is_repeatable
+            raise NoAnswer(Refused.ELSEWHERE if is_certain else Refused.UNKNOWN, str(error)) from error
+        except (TimeoutError, FormatError) as error:
+            raise NoAnswer(Refused.UNKNOWN, f"{member.incarnation}: {error!r}") from error
+        is_elsewhere = answer.error is ErrorCode.NOT_COORDINATOR
+        raise NoAnswer(Refused.ELSEWHERE if is_elsewhere else Refused.UNKNOWN, answer.message)
+
+    def _expected(self, shards: Sequence[int]) -> Ownerships:
+        """The ownership numbers as we know them."""
+        known = ((shard, self._view.shard(shard)) for shard in dict.fromkeys(shards))
+        return tuple((shard, owner.number) for shard, owner in known if owner is not None)
+
+    async def _until_drained(self, work: Awaitable[Any]) -> Any:
+        drained = self._drained = self._drained or asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, drained), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise NoAnswer(Refused.UNKNOWN, "this proxy is about to end")
+            return task.result()
+        finally:
+            task.cancel()
+
+
+async def _decode(key: ApiKey, version: int, body: memoryview) -> Any:
+    if len(body) < LARGE_BYTES:
+        return decode_response(key, version, body)
+    return await asyncio.get_running_loop().run_in_executor(None, decode_response, key, version, body)
