@@ -12,17 +12,24 @@ So three lines lead to being open.  Those that a request waits for go first, the
 (a parked fetch, a Metadata answer, of which one may name them all), both at full width
 (``BrokerConfig.open_parallel``); the others trickle, ``BACKGROUND_PARALLEL`` at a time, while nobody asks.
 
+In a cluster (``members``) a partition whose record names another live member as its owner is not fenced at once: its
+owner has heard of the move too, and is about to flush, close and release it.  So it is WAITING, outside the three
+lines, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
+then it is opened at full width, by fencing if need be.  Requests for it wait meanwhile.
+
 An ownership that ends although the partition is still assigned (fenced, or its opening failed) is tried again for ever,
 with bounded back-off: throttled storage at start is no reason to give up (AutoMQ #3177).  Only a partition that is
 OFFLINE waits for its operator.  An open partition costs its owner object here; a task or a timer exists only while
-something is being opened or tried again.
+something is being opened, waited for or tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Any
 
 from bmq.broker.config import LogConfig
 from bmq.broker.manager import Broker
@@ -33,6 +40,8 @@ from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.meta.kv import KvError
+from bmq.meta.ownership import PartitionRecord
 from bmq.storage.layout import PartitionPath
 from bmq.storage.readpool import ReadConfig, ReadPool
 
@@ -46,6 +55,7 @@ class _Place(Enum):
     QUEUED = "waiting in the background"
     ASKED = "waiting: somebody has looked at it"
     AWAITED = "waiting in front: a request waits for it"
+    WAITING = "waiting: its present owner hands it over"
     OPENING = "being taken over"
     OPEN = "taken over"
     DELAYED = "tried again in a while"
@@ -53,7 +63,21 @@ class _Place(Enum):
 
 
 class _Slot:
-    __slots__ = ("config", "failures", "key", "opening", "owner", "path", "place", "reason", "waiters")
+    __slots__ = (
+        "config",
+        "failures",
+        "is_released",
+        "key",
+        "opening",
+        "owner",
+        "path",
+        "place",
+        "present_owner",
+        "reason",
+        "waiters",
+        "waits",
+        "was_open",
+    )
 
     def __init__(self, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
         self.path = path
@@ -65,6 +89,10 @@ class _Slot:
         self.waiters: list[asyncio.Future[None]] = []  # as many as requests wait
         self.failures = 0
         self.reason = ""
+        self.was_open = False  # its record may name us
+        self.is_released = False  # nobody is to be waited for before the next opening
+        self.present_owner = ""  # whom it waits for
+        self.waits = 0  # so far: tells an alarm whether its wait is over
 
     def __repr__(self) -> str:
         return f"<{self.path} {self.place.name} failures={self.failures} waiters={len(self.waiters)} {self.reason}>"
@@ -72,10 +100,19 @@ class _Slot:
 
 class Assigned:
     """A ``proxy.owners.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of their
-    own.  ``offload`` runs recompression (``compression.type``) off the loop."""
+    own.  ``offload`` runs recompression (``compression.type``) off the loop.  ``is_member`` tells whether an
+    incarnation is alive as far as is known here; None: there are no other brokers."""
 
-    def __init__(self, broker: Broker, pool: ReadPool | None = None, *, offload: Offload = run_inline) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        pool: ReadPool | None = None,
+        *,
+        offload: Offload = run_inline,
+        is_member: Callable[[str], bool] | None = None,
+    ) -> None:
         self._broker = broker
+        self._is_member = is_member
         self._own_pool = ReadPool(broker.shared.fs, _SEARCH_READS) if pool is None else None
         self._searches = Searches(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
@@ -86,12 +123,16 @@ class Assigned:
             _Place.QUEUED: deque(),
         }
         self._opening: set[asyncio.Task[None]] = set()
-        self._leaving: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
+        self._leaving: dict[PartitionKey, asyncio.Task[bool]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Assigned {len(self._slots)} opening={len(self._opening)} leaving={len(self._leaving)}>"
+        waiting = sum(map(len, self._waiting.values()))
+        return (
+            f"<Assigned {len(self._slots)} opening={len(self._opening)} waiting={waiting} leaving={len(self._leaving)}>"
+        )
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -110,14 +151,17 @@ class Assigned:
             if writer is not None and key not in self._leaving:
                 writer.reconfigure(config)
 
-    def withdraw(self, key: PartitionKey, *, is_deleted: bool = False) -> asyncio.Task[None]:
-        """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over.
+    def withdraw(self, key: PartitionKey, *, is_deleted: bool = False) -> asyncio.Task[bool]:
+        """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over: True when it was
+        ours, so that a successor may want to hear of it.
 
         ``is_deleted``: nobody will own it after us, so nothing of it is remembered for a successor.
         """
         slot = self._slots.pop(key, None)
+        if slot is not None and slot.place is _Place.WAITING:
+            self._wait_no_more(slot)
         leaving = self._leaving.get(key)
-        if slot is None and leaving is not None:
+        if slot is None and leaving is not None and not is_deleted:
             return leaving
         task = asyncio.get_running_loop().create_task(self._leave(key, slot, leaving, is_deleted=is_deleted))
         self._leaving[key] = task
@@ -127,9 +171,16 @@ class Assigned:
             _refuse(slot, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
         return task
 
+    def delete(self, key: PartitionKey) -> None:
+        """Its topic is deleted: nothing of it is remembered, also when it went to another broker before."""
+        if key in self._slots or key in self._leaving:
+            self.withdraw(key, is_deleted=True)
+        else:
+            self._broker.forget_departed(key)
+
     async def _leave(
-        self, key: PartitionKey, slot: _Slot | None, earlier: asyncio.Task[None] | None, *, is_deleted: bool
-    ) -> None:
+        self, key: PartitionKey, slot: _Slot | None, earlier: asyncio.Task[bool] | None, *, is_deleted: bool
+    ) -> bool:
         if earlier is not None:
             await asyncio.wait([earlier])
         if slot is not None and slot.opening is not None:
@@ -138,8 +189,12 @@ class Assigned:
         async with self._leave_turns:  # held across the hand-over on purpose: it bounds how many run at once
             if self._broker.get(key) is not None:
                 await self._broker.move(key, is_deleted=is_deleted)
+                return True
+        if is_deleted:
+            self._broker.forget_departed(key)
+        return slot is not None and slot.was_open
 
-    def _left(self, key: PartitionKey, task: asyncio.Task[None]) -> None:
+    def _left(self, key: PartitionKey, task: asyncio.Task[bool]) -> None:
         if self._leaving.get(key) is task:
             del self._leaving[key]
         _tell_bug(task, f"handing {key} over failed")
@@ -147,7 +202,7 @@ class Assigned:
     async def close(self) -> None:
         """Open nothing more; what is open, or on its way out, is the broker's to hand over (``Broker.close``)."""
         self._is_closed = True
-        tasks = [*self._opening, *self._leaving.values()]
+        tasks: list[asyncio.Task[None] | asyncio.Task[bool]] = [*self._opening, *self._leaving.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -167,6 +222,14 @@ class Assigned:
         if owner is not None and owner.is_open:
             return owner
         return self._find(slot)
+
+    follow = get
+    """What is here is read here."""
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        """Of an open partition; -1.  One that is not open is opened before those that nobody has looked at."""
+        owner = self.get(key)
+        return owner.epoch if owner is not None else -1
 
     def _find(self, slot: _Slot) -> PartitionOwner | None:
         """Open since this very turn of the loop: whoever was just told so must find it."""
@@ -227,6 +290,9 @@ class Assigned:
     def _begin(self, slot: _Slot, place: _Place) -> None:
         if slot.place is not place or self._slots.get(slot.key) is not slot or self._is_closed:
             return  # further in front meanwhile, or gone
+        if self._broker.is_lost:
+            self._failed(slot, "this process is no member of the cluster now")
+            return
         slot.place = _Place.OPENING
         task = asyncio.get_running_loop().create_task(self._open(slot))
         slot.opening = task
@@ -238,13 +304,80 @@ class Assigned:
         if leaving is not None:  # assigned again while it is being handed over
             await asyncio.wait([leaving])
         try:
-            writer = await self._broker.open(slot.path, slot.key, slot.config)
-        except RequestError as error:
+            found = await self._ask_who_owns(slot)
+            if slot.place is _Place.WAITING:
+                return
+            slot.is_released = False
+            writer = await self._broker.open(slot.path, slot.key, slot.config, found)
+        except (RequestError, KvError) as error:
             self._failed(slot, str(error))
             return
         if writer.partition.config != slot.config:  # it waited for its turn with the old one
             writer.reconfigure(slot.config)
         self._own(slot, writer)
+
+    async def _ask_who_owns(self, slot: _Slot) -> tuple[PartitionRecord, int] | None:
+        """The record and its revision; the slot is WAITING when another member is to release it first.
+
+        None when it does not matter.  What was read may be old by the time it is claimed: that compares the revision.
+        """
+        if self._is_member is None or slot.is_released:
+            return None
+        found = await self._broker.read_record(slot.key)
+        owner = found[0].owner
+        if slot.is_released:  # told while we asked
+            return None
+        if owner and owner != self._broker.shared.incarnation and self._is_member(owner):
+            self._wait_for(slot, owner)
+        return found
+
+    # ------------------------------------------------------------------------------------- waiting for another owner
+
+    def _wait_for(self, slot: _Slot, owner: str) -> None:
+        shared = self._broker.shared
+        slot.place, slot.present_owner = _Place.WAITING, owner
+        slot.waits += 1
+        number = slot.waits
+        self._waiting.setdefault(owner, {})[slot] = None
+        shared.alarms.at(shared.now_ms() + shared.config.handover_wait_ms, lambda: self._waited(slot, number))
+
+    def _waited(self, slot: _Slot, number: int) -> None:
+        if slot.place is _Place.WAITING and slot.waits == number and self._slots.get(slot.key) is slot:
+            self._release(slot)
+
+    def _wait_no_more(self, slot: _Slot) -> None:
+        waiting = self._waiting[slot.present_owner]
+        del waiting[slot]
+        if not waiting:
+            del self._waiting[slot.present_owner]
+        slot.present_owner = ""
+
+    def _release(self, slot: _Slot) -> None:
+        """Open it next: by fencing, if its owner has not released it."""
+        if slot.place is _Place.WAITING:
+            self._wait_no_more(slot)
+        slot.is_released = True
+        self._line_up(slot, _Place.AWAITED if slot.waiters else _Place.ASKED)
+
+    def handed_over(self, keys: Iterable[PartitionKey]) -> None:
+        """Another broker has let go of these.  What is not assigned here, or was opened already, is passed over: who
+        hears of its assignment later finds it released."""
+        for key in keys:
+            slot = self._slots.get(key)
+            if slot is None:
+                continue
+            if slot.place is _Place.OPENING:
+                slot.is_released = True  # the record may have been read before
+            elif slot.place in (_Place.WAITING, _Place.QUEUED, _Place.ASKED, _Place.AWAITED, _Place.DELAYED):
+                self._release(slot)
+
+    def members_gone(self, incarnations: Iterable[str]) -> None:
+        """These are no members any more: nobody hands over what they own."""
+        for incarnation in incarnations:
+            for slot in list(self._waiting.get(incarnation, ())):
+                self._release(slot)
+
+    # --------------------------------------------------------------------------------------------------- being open
 
     def _own(self, slot: _Slot, writer: PartitionWriter) -> PartitionOwner | None:
         """It is open; None when it has ended again in the same moment."""
@@ -255,7 +388,7 @@ class Assigned:
             return None
         writer.on_end = lambda: self._failed(slot, f"its ownership ended: {writer.partition.state.name}")
         slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
-        slot.place, slot.failures, slot.reason = _Place.OPEN, 0, ""
+        slot.place, slot.failures, slot.reason, slot.was_open = _Place.OPEN, 0, "", True
         _wake(slot)
         return slot.owner
 
@@ -298,7 +431,7 @@ def _refuse(slot: _Slot, error: RequestError) -> None:
             waiter.set_exception(error)
 
 
-def _tell_bug(task: asyncio.Task[None], message: str) -> bool:
+def _tell_bug(task: asyncio.Task[Any], message: str) -> bool:
     if task.cancelled() or task.exception() is None:
         return False
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": task.exception(), "task": task})

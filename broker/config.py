@@ -78,8 +78,14 @@ class BrokerConfig:
     datanode that hangs.  A sound close takes milliseconds."""
     handover_ms: int = 20_000
     """So long ``Broker.close`` takes at most to hand its partitions over; below the 30 s that Kubernetes grants."""
+    handover_wait_ms: int = 3_000
+    """So long a new owner waits for a live one to release a partition; then it fences.  A sound hand-over takes tens of
+    milliseconds, a takeover by fencing about as long: waiting spares the old owner's producers a repetition."""
+    stalled_ms: int = 5_000
+    """A broker that has had something to write for so long, and storage has acknowledged nothing, says that it does not
+    serve: the controller gives its partitions to others, if those do."""
     open_parallel: int = 32
-    """Partitions fenced and recovered at once."""
+    """Partitions fenced and recovered at once, and as many closed at once."""
     open_pipelines_max: int = 1_000
     """Past it the least recently used idle segments are closed: a datanode has 4,096 threads, two a replica."""
     idle_close_ms: int = 300_000
@@ -93,5 +99,7 @@ class BrokerConfig:
             raise ValueError("flush_bytes must not exceed buffer_bytes")
         if self.flushes_per_partition < 1 or self.flushes_total < 1:
             raise ValueError("at least one flush must be allowed in flight")
+        if self.handover_wait_ms < 0:
+            raise ValueError(f"handover_wait_ms={self.handover_wait_ms} is negative")
         if self.block_bytes < 1 << 20:
             raise ValueError(f"block_bytes={self.block_bytes} is under 1 MB, HDFS's usual smallest block")

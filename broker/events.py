@@ -18,7 +18,7 @@ from bmq.storage.recovery import FencedSegment, Recovered
 class Pending:
     """An accepted batch on its way to storage.  ``token`` belongs to the shell: who waits for it."""
 
-    __slots__ = ("batch", "end_position", "producer", "sent_ms", "start_position", "token")
+    __slots__ = ("batch", "end_position", "producer", "sent_ms", "start_position", "token", "was_sent")
 
     def __init__(self, batch: Batch, producer: ProducerState | None) -> None:
         self.batch = batch
@@ -26,6 +26,7 @@ class Pending:
         self.start_position = -1
         self.end_position = -1
         self.sent_ms = -1
+        self.was_sent = False  # to any file, also one that was given up since
         self.token: object = None
 
     def __repr__(self) -> str:
@@ -251,12 +252,14 @@ class FenceSegments:
 class RecoverLog:
     """Find the last checkpoint in ``journals`` (or the closed entry's index) and read on.
 
-    -> LogRecovered, RecoveryFailed or RecoveryRefused.
+    ``is_settled``: the closed entry's index has it, if it can be read.  -> LogRecovered, RecoveryFailed or
+    RecoveryRefused.
     """
 
     segments: tuple[FencedSegment, ...]
     entries: tuple[SegmentEntry, ...]
     journals: tuple[str, ...]
+    is_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,11 @@ class NodeHealth:
         self._slow: set[str] = set()  # excluded for slowness: a probe says nothing of that
         self._tokens = float(self.config.roll_tokens)
         self._refilled_ms: int | None = None
+        self.flushes = 0  # acknowledged, ever
 
     def flushed(self, nodes: Sequence[str], took_ms: float) -> None:
         """A flush through ``nodes`` was acknowledged.  It is as slow as the slowest of them."""
+        self.flushes += 1
         weight = self.config.forgetting
         for node in nodes:
             fast = self._fast_ms.get(node, took_ms)

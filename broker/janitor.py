@@ -105,6 +105,7 @@ class Janitor:
         partitions: Callable[[], Iterable[PartitionWriter]],
         config: JanitorConfig | None = None,
         rng: random.Random | None = None,
+        is_alive: Callable[[str], bool] | None = None,
     ) -> None:
         self.config = config or JanitorConfig()
         self.config.validate()
@@ -130,6 +131,7 @@ class Janitor:
             grace_ms=self.config.grace_ms,
             journal_grace_ms=self.config.journal_grace_ms,
             journals_per_sweep=self.config.journals_per_sweep,
+            is_alive=is_alive,
         )
         self._joiner = Joiner(
             shared,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from bmq.broker import events as ev
 from bmq.broker.budget import Budget
@@ -15,11 +16,14 @@ from bmq.broker.janitor import Janitor, JanitorConfig
 from bmq.broker.journals import JournalCache
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.broker.shared import Shared
-from bmq.broker.transitions import TERMINAL
+from bmq.broker.stalls import Stalls
+from bmq.broker.transitions import TERMINAL, State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.model import PartitionKey
+from bmq.meta import ownership
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import Registration, broker_key
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError
@@ -31,13 +35,25 @@ _UPKEEP_S = 1.0
 _SEAL_S = 5.0
 
 
-def new_incarnation(node_id: int = 0) -> str:
+def new_incarnation(name: str = "0") -> str:
     """Unique per process start: it names the journals, the owner in the store and the lease holder on storage."""
-    return f"{node_id}-{uuid.uuid4().hex[:16]}"
+    return f"{name}-{uuid.uuid4().hex[:16]}"
+
+
+class Registered(Protocol):
+    """Whoever keeps this process a member of its cluster (``meta.cluster.membership``)."""
+
+    @property
+    def is_member(self) -> bool: ...
 
 
 class Broker:
-    """One process's partitions.  Use as ``async with``; the file system's holder must be ``incarnation``'s own."""
+    """One process's partitions.  Use as ``async with``; the file system's holder must be ``incarnation``'s own.
+
+    ``membership``: who registers the process, and calls ``fence_all`` when the store has declared it dead; None: the
+    broker registers itself.  ``is_alive`` tells of other incarnations; None: the store is asked for what such brokers
+    registered.
+    """
 
     def __init__(
         self,
@@ -49,6 +65,8 @@ class Broker:
         clock: Clock | None = None,
         config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
+        membership: Registered | None = None,
+        is_alive: Callable[[str], bool] | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.config.validate()
@@ -57,6 +75,9 @@ class Broker:
         self._partitions: dict[PartitionKey, PartitionWriter] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
+        self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
+        self._opened = 0  # so far
+        self._stalls = Stalls(self.config.stalled_ms)
         self.alarms_raised: list[str] = []
         self.shared = Shared(
             fs=fs,
@@ -75,8 +96,9 @@ class Broker:
             budget=Budget(self.config.buffer_bytes_total),
             report=self._report,
         )
-        self.janitor = Janitor(self.shared, self.partitions, upkeep)
-        self._registration = self._new_registration()
+        self.janitor = Janitor(self.shared, self.partitions, upkeep, is_alive=is_alive)
+        self._membership = membership
+        self._registration = self._new_registration() if membership is None else None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Broker:
@@ -87,15 +109,17 @@ class Broker:
         await self.close()
 
     async def start(self) -> None:
-        await self._registration.start()
         loop = asyncio.get_running_loop()
+        if self._registration is not None:
+            await self._registration.start()
         self._tasks = [
             loop.create_task(self._journal_task(), name="journal"),
-            loop.create_task(self._membership(), name="membership"),
             loop.create_task(self._upkeep(), name="upkeep"),
             loop.create_task(self.janitor.run(), name="janitor"),
             loop.create_task(self._seal_journals(), name="journal sealing"),
         ]
+        if self._registration is not None:
+            self._tasks.append(loop.create_task(self._stay_registered(), name="membership"))
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
 
@@ -104,7 +128,7 @@ class Broker:
         if task.cancelled() or task.exception() is None:
             return
         self._report(f"bug: the {task.get_name()} task failed: {task.exception()!r}")
-        self._fence_all()
+        self.fence_all()
 
     # --------------------------------------------------------------------------------------------------- partitions
 
@@ -114,7 +138,18 @@ class Broker:
     @property
     def is_lost(self) -> bool:
         """The store has declared this process dead: it owns nothing, until it is registered again."""
-        return self._registration.is_lost
+        if self._membership is not None:
+            return not self._membership.is_member
+        return self._registration is not None and self._registration.is_lost
+
+    @property
+    def is_serving(self) -> bool:
+        """False while this process is no member, or has something to write and has not reached storage for long.
+
+        A broker cannot know whether others reach storage: the controller compares, and moves partitions away from one
+        that does not serve to those that do.
+        """
+        return not self.is_lost and not self._stalls.is_stalled
 
     @property
     def open_pipelines(self) -> int:
@@ -132,8 +167,21 @@ class Broker:
     def get(self, key: PartitionKey) -> PartitionWriter | None:
         return self._partitions.get(key)
 
-    async def open(self, path: PartitionPath, key: PartitionKey, config: LogConfig | None = None) -> PartitionWriter:
-        """Take a partition over; returns when it accepts batches.  RequestError when it ends otherwise."""
+    async def read_record(self, key: PartitionKey) -> tuple[PartitionRecord, int]:
+        """Who owns the partition, and the record's revision.  KvError."""
+        return await ownership.read(self.shared.kv, ownership.partition_key(self.shared.cluster, key))
+
+    async def open(
+        self,
+        path: PartitionPath,
+        key: PartitionKey,
+        config: LogConfig | None = None,
+        found: tuple[PartitionRecord, int] | None = None,
+    ) -> PartitionWriter:
+        """Take a partition over; returns when it accepts batches.  RequestError when it ends otherwise.
+
+        ``found``: its record and revision, when the caller has just read them.
+        """
         held = self._partitions.get(key)
         if held is not None and held.partition.state not in TERMINAL:
             raise ValueError(f"{path} is open already")
@@ -141,8 +189,13 @@ class Broker:
             writer = PartitionWriter(self.shared, path, key, config or LogConfig())
             self._partitions[key] = writer
             self._departed.pop(key, None)
-            writer.start()
-            await writer.wait_open()
+            self._taken_over.add(writer)
+            try:
+                writer.start(found)
+                await writer.wait_open()
+            finally:
+                self._taken_over.discard(writer)
+            self._opened += 1
         return writer
 
     async def move(self, key: PartitionKey, *, is_deleted: bool = False) -> None:
@@ -151,7 +204,11 @@ class Broker:
         await writer.move()
         self._forget(key, writer)
         if is_deleted:
-            self._departed.pop(key, None)
+            self.forget_departed(key)
+
+    def forget_departed(self, key: PartitionKey) -> None:
+        """Its topic is deleted: no successor will ask."""
+        self._departed.pop(key, None)
 
     def _forget(self, key: PartitionKey, writer: PartitionWriter) -> None:
         if self._partitions.get(key) is writer:
@@ -180,7 +237,8 @@ class Broker:
         self.journal.close()
         if journal is not None:
             await asyncio.gather(journal, return_exceptions=True)
-        await self._registration.stop()
+        if self._registration is not None:
+            await self._registration.stop()
 
     async def _close_one(self, key: PartitionKey) -> None:
         async with self._opening:  # the same bound as for opening
@@ -202,15 +260,16 @@ class Broker:
     async def _journal_task(self) -> None:
         await self.journal.run()
 
-    async def _membership(self) -> None:
+    async def _stay_registered(self) -> None:
         """The store says that we are gone: stop acting on what we owned before anything else, then come back."""
         while True:
+            assert self._registration is not None
             await self._registration.run()
             self._report("the store says that this broker's lease is gone")
-            self._fence_all()
-            await self._register_again()
+            self.fence_all()
+            self._registration = await self._register_again()
 
-    async def _register_again(self) -> None:
+    async def _register_again(self) -> Registration:
         """Under the same incarnation: it names this process start, and what it held is fenced."""
         registration = self._new_registration()
         while True:
@@ -219,15 +278,16 @@ class Broker:
             except KvError:
                 await asyncio.sleep(_UPKEEP_S)
                 continue
-            self._registration = registration
-            return
+            return registration
 
     def _new_registration(self) -> Registration:
         shared = self.shared
         key = broker_key(shared.cluster, shared.incarnation)
         return Registration(shared.kv, key, {"incarnation": shared.incarnation})
 
-    def _fence_all(self) -> None:
+    def fence_all(self) -> None:
+        """Stop acting on everything that we owned, at once: this process is declared dead, so all of it may have other
+        owners.  What waits for a flush is refused; nothing of it is acknowledged any more."""
         for writer in list(self._partitions.values()):
             if writer.partition.state not in TERMINAL:
                 writer.post(ev.EpochRaised(writer.partition.epoch + 1))
@@ -242,6 +302,7 @@ class Broker:
         partitions that were lost.  Costs by the open pipelines, not by the partitions."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
+            self._look_for_stall()
             await self._probe()
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
@@ -251,6 +312,18 @@ class Broker:
                 writer = self.shared.fenced.pop()
                 await writer.abandon()
                 self._forget(writer.partition.key, writer)
+
+    def _look_for_stall(self) -> None:
+        """Takeovers count from where they meet storage: one that waits for the store says nothing of storage."""
+        at_storage = any(writer.partition.state in (State.FENCE, State.RECOVER) for writer in self._taken_over)
+        was_stalled = self._stalls.is_stalled
+        self._stalls.look(
+            self.shared.now_ms(),
+            has_work=self.shared.budget.used > 0 or at_storage,
+            progress=self.shared.health.flushes + self._opened,
+        )
+        if self._stalls.is_stalled and not was_stalled:
+            self._report(f"storage has acknowledged nothing for over {self.config.stalled_ms} ms")
 
     def _leave_slow_nodes(self) -> None:
         health, now_ms = self.shared.health, self.shared.now_ms()

@@ -1,7 +1,7 @@
 """One partition as its owner answers for it: what the proxy, and the coordinator's shards, may ask of a broker.
 
-It matches ``proxy.owners.Owner``; a test holds the two together.  Properties are looked up when they are read, so that
-they are never older than the partition.  Errors of storage and store become RequestErrors here.
+It matches ``proxy.owners.Owner`` and ``Followed``; a test holds them together.  Properties are looked up when they are
+read, so that they are never older than the partition.  Errors of storage and store become RequestErrors here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Appended, Batch, check_batch, parse_batch
+from bmq.core.records import Appended, Batch, Ends, check_batch, parse_batch
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import ProducerState
@@ -82,6 +82,18 @@ class PartitionOwner:
         # Flush by flush the three move together: the watermark is the end of the segment's last flushed batch.
         return LiveSegment(segment.entry.name, segment.flushed, self._writer.partition.high_watermark, segment.index)
 
+    @property
+    def has_seen_end(self) -> bool:
+        """Nobody knows the watermark better."""
+        return True
+
+    @property
+    def knows_live(self) -> bool:
+        return True
+
+    async def ask_live(self) -> LiveSegment | None:
+        return self.live
+
     # ------------------------------------------------------------------------------------------------------ writing
 
     @property
@@ -102,6 +114,7 @@ class PartitionOwner:
         to go through another codec first.  RequestError with Kafka's code when it is refused, now or in the future.
         """
         batch = parse_batch(data)
+        self._shared.load.wrote(self.key, len(data))
         compression = self._writer.partition.config.compression
         if self._queue or is_needed(batch, compression):
             return self._recompress(batch, acks_all=acks_all)
@@ -109,6 +122,7 @@ class PartitionOwner:
 
     def append_internal(self, data: memoryview) -> asyncio.Future[int]:
         """A batch of our own (a coordinator's): control batches, any size and internal producer ids are allowed."""
+        self._shared.load.wrote(self.key, len(data))
         return self._writer.append(data, is_internal=True)
 
     def _accept(self, batch: Batch, acks_all: bool) -> Appended | asyncio.Future[Appended]:
@@ -136,7 +150,10 @@ class PartitionOwner:
 
     # ---------------------------------------------------------------------------------------------------- questions
 
-    def producers(self) -> Sequence[ProducerState]:
+    async def ends(self) -> Ends:
+        return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
+
+    async def producers(self) -> Sequence[ProducerState]:
         """Those known from flushed batches."""
         return self._writer.partition.producers.snapshot()
 

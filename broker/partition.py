@@ -90,6 +90,7 @@ class Partition:
         self.revision = 0
         self.record = PartitionRecord()
         self._predecessors: tuple[str, ...] = ()  # whose journals may speak of the log that we found
+        self._was_settled = False  # its record said that none of them need be read
         self.log_start = 0
         self.high_watermark = 0
         self.next_offset = 0
@@ -110,6 +111,7 @@ class Partition:
         self._naming: SegmentEntry | None = None
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
         self._closed: SegmentEntry | None = None
+        self._indexed: SegmentName | None = None  # whose index we have written ourselves
         self._checkpointer = Checkpointer(key, broker)
         self._draining = False
         self._failures = 0
@@ -182,6 +184,7 @@ class Partition:
             segment.position += length
             pending.end_position = segment.position
             pending.sent_ms = now_ms
+            pending.was_sent = True
             taken.append(pending)
             size += length
         segment.last_write_ms = now_ms
@@ -233,9 +236,12 @@ class Partition:
         return self._claim(event.record, event.revision)
 
     def _claim(self, record: PartitionRecord, revision: int) -> list[Effect]:
-        self._predecessors = record.journals
+        self._predecessors, self._was_settled = record.journals, record.is_settled
         journals = (*(j for j in record.journals if j != self.incarnation), self.incarnation)
-        return self._store(replace(record, epoch=record.epoch + 1, owner=self.incarnation, journals=journals), revision)
+        claimed = replace(
+            record, epoch=record.epoch + 1, owner=self.incarnation, journals=journals, is_settled=False
+        )  # not settled: what we write from here on stands in our journal
+        return self._store(claimed, revision)
 
     def _store(self, record: PartitionRecord, revision: int) -> list[Effect]:
         self._storing, self.revision = record, revision
@@ -273,7 +279,7 @@ class Partition:
         """No predecessor can write any more: read behind the last checkpoint."""
         self.state = State.RECOVER
         self._failures = 0
-        return [ev.RecoverLog(event.segments, self.record.segments, self._predecessors)]
+        return [ev.RecoverLog(event.segments, self.record.segments, self._predecessors, self._was_settled)]
 
     def _on_fence_failed(self, event: ev.FenceFailed, now_ms: int) -> list[Effect]:
         """Storage did not let us: try again."""
@@ -546,7 +552,7 @@ class Partition:
         del self._unclosed[event.entry.name]
         is_newest = self._closed is None or self._closed.name.order < event.entry.name.order
         if event.entry.length > 0 and is_newest:
-            self._closed = event.entry
+            self._closed, self._indexed = event.entry, event.entry.name
         return self._advance(now_ms)
 
     # ------------------------------------------------------------------------------------------------ checkpoints
@@ -671,7 +677,15 @@ class Partition:
             return []
         if self._storing is not None or self._checkpointer.is_under_way:
             return []
-        return self._store(self._record(owner=""), self.revision)
+        return self._store(replace(self._record(owner=""), is_settled=self._is_settled), self.revision)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the last segment's index holds all that a checkpoint would: the log start is that of its closing."""
+        last, closed = self._checkpointer.last, self._closed
+        if last is None or closed is None:
+            return False
+        return last.segment == closed.name == self._indexed and last.log_start == self.log_start
 
     def _on_released(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
         """Handed over (or the last segment of the move was registered)."""
@@ -694,10 +708,21 @@ class Partition:
     def _fence(self) -> list[Effect]:
         self._final = self.full_checkpoint()
         self.state = State.FENCED
-        waiting = (*self.inflight, *self.unsent)
+        sent = (*self.inflight, *(pending for pending in self.unsent if pending.was_sent))
+        unsent = tuple(pending for pending in self.unsent if not pending.was_sent)
         self.inflight.clear()
         self.unsent.clear()
         self.buffered_bytes = 0
         self.current = None
         reason = "another broker owns the partition"
-        return [ev.Reject(waiting, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason), ev.Abort()]
+        # By NOT_LEADER_OR_FOLLOWER a proxy knows that a batch was certainly not accepted, and sends it again.  What was
+        # sent may be in the file, and the new owner keeps what it finds there.
+        rejects = [
+            ev.Reject(batches, code, reason)
+            for batches, code in (
+                (sent, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+                (unsent, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            )
+            if batches
+        ]
+        return [*rejects, ev.Abort()]

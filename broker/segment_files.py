@@ -66,11 +66,24 @@ class SegmentFiles:
         It gets its name when it is whole: a torn index would stand in the way of a right one.  It is as durable as
         its segment's records: one that a loss of power damages is no index, and the segment is scanned.
         """
-        final = self.path.idx(name)
-        draft = f"{self.path.folder}/.idx-{name}-{self._shared.incarnation}"
+        await self.draft_idx(name, checkpoint)
+        await self.publish_idx(name)
+
+    async def draft_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
+        """The index under a name that nobody reads; it may be written while its segment is being closed."""
+        fs, draft, data = self._shared.fs, self._draft(name), encode_idx(checkpoint)
         try:
-            await self._shared.fs.delete(draft)
-            await write_once(self._shared.fs, draft, encode_idx(checkpoint), sync=self.is_synced)
-            await self._shared.fs.rename(draft, final)
+            await write_once(fs, draft, data, sync=self.is_synced)
+        except AlreadyExists:  # from an attempt that was given up
+            await fs.delete(draft)
+            await write_once(fs, draft, data, sync=self.is_synced)
+
+    async def publish_idx(self, name: SegmentName) -> None:
+        """Give the draft its final name: its segment is closed."""
+        try:
+            await self._shared.fs.rename(self._draft(name), self.path.idx(name))
         except AlreadyExists:
-            await self._shared.fs.delete(draft)
+            await self._shared.fs.delete(self._draft(name))
+
+    def _draft(self, name: SegmentName) -> str:
+        return f"{self.path.folder}/.idx-{name}-{self._shared.incarnation}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from bmq.broker.budget import Budget
 from bmq.broker.config import BrokerConfig
 from bmq.broker.health import NodeHealth
+from bmq.broker.load import Load
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.core.clock import Clock
 from bmq.core.model import PartitionKey
@@ -63,6 +64,8 @@ class Shared:
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
     fenced: list[PartitionWriter] = field(default_factory=list)
     """Those that have heard that they are not the owner, to be forgotten."""
+    load: Load = field(default_factory=Load)
+    """What partitions are used for."""
     tails: Tails | None = None
     """Set before the first partition is opened."""
     report: Callable[[str], None]

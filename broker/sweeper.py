@@ -6,7 +6,7 @@ Each is *fenced* first: an open file's writer goes on being acknowledged when it
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from bmq.broker import events as ev
 from bmq.broker.shared import Shared
@@ -22,10 +22,20 @@ _CONCAT = re.compile(r"\..+\.concat")
 
 
 class Sweeper:
-    """One broker's.  Nothing younger than a grace is touched."""
+    """One broker's.  Nothing younger than a grace is touched.
+
+    ``is_alive`` tells whether an incarnation is a member; None: the store is asked for what brokers registered.
+    """
 
     def __init__(
-        self, shared: Shared, *, names_per_job: int, grace_ms: int, journal_grace_ms: int, journals_per_sweep: int
+        self,
+        shared: Shared,
+        *,
+        names_per_job: int,
+        grace_ms: int,
+        journal_grace_ms: int,
+        journals_per_sweep: int,
+        is_alive: Callable[[str], bool] | None = None,
     ) -> None:
         self._shared = shared
         self._fs: FileSystem = shared.fs
@@ -33,6 +43,7 @@ class Sweeper:
         self._grace_ms = grace_ms
         self._journal_grace_ms = journal_grace_ms
         self._journals_per_sweep = journals_per_sweep
+        self._is_alive = is_alive
         self.files_swept = 0
 
     async def sweep(self, writer: PartitionWriter, now_ms: int) -> bool:
@@ -84,7 +95,7 @@ class Sweeper:
         """
         dead = await self._old_journals(now_ms)
         for incarnation in list(dead):
-            if await self._shared.kv.get(broker_key(self._shared.cluster, incarnation)) is not None:
+            if await self._lives(incarnation):
                 del dead[incarnation]
         if not dead:
             return
@@ -95,6 +106,11 @@ class Sweeper:
         for incarnation, files in dead.items():
             for status in files:
                 self.files_swept += await self._remove(status, incarnation)
+
+    async def _lives(self, incarnation: str) -> bool:
+        if self._is_alive is not None:
+            return self._is_alive(incarnation)
+        return await self._shared.kv.get(broker_key(self._shared.cluster, incarnation)) is not None
 
     async def _old_journals(self, now_ms: int) -> dict[str, list[FileStatus]]:
         """Of other brokers, all of whose files are past the grace."""

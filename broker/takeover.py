@@ -49,11 +49,7 @@ class Takeover:
 
     async def recover(self, effect: ev.RecoverLog) -> Event:
         """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
-        key = self._key
-        found = await asyncio.gather(
-            *(self._shared.journals.find(incarnation, key) for incarnation in effect.journals),
-            *(self._closed_checkpoint(entry) for entry in effect.entries if entry.is_closed),
-        )
+        found = await self._find_checkpoints(effect)
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
         log_start = max((c.log_start for c in found if c is not None), default=0)
         producers = ProducerTable(base.producers if base is not None else ())
@@ -70,6 +66,21 @@ class Takeover:
             return ev.RecoveryRefused(recovered.reason)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
 
+    async def _find_checkpoints(self, effect: ev.RecoverLog) -> list[Checkpoint | None]:
+        """From the closed segments' indexes and from the journals; of a settled log the index alone, if it is sound."""
+        closed = [entry for entry in effect.entries if entry.is_closed]
+        if effect.is_settled and len(closed) == len(effect.entries) == 1:
+            try:
+                indexed = await self._from_index(closed[0])
+            except NoSuchFile:
+                indexed = None  # retention was quicker: the journals know the log start
+            if indexed is not None:
+                return [indexed]
+        return await asyncio.gather(
+            *(self._shared.journals.find(incarnation, self._key) for incarnation in effect.journals),
+            *(self._closed_checkpoint(entry) for entry in closed),
+        )
+
     async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:
         """From the closed segment's index.
 
@@ -77,8 +88,7 @@ class Takeover:
         is scanned like an open one.
         """
         try:
-            status = await self._shared.fs.status(self._segments.path.idx(entry.name))
-            data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
+            return await self._from_index(entry)
         except NoSuchFile:
             return Checkpoint(
                 key=self._key,
@@ -88,6 +98,11 @@ class Takeover:
                 log_start=0,
                 is_closed=True,
             )
+
+    async def _from_index(self, entry: SegmentEntry) -> Checkpoint | None:
+        """What the index says; None when it is damaged.  NoSuchFile."""
+        status = await self._shared.fs.status(self._segments.path.idx(entry.name))
+        data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
             return replace(decode_idx(data), is_full=True)
         except FormatError as error:

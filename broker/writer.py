@@ -24,7 +24,7 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records import Batch, parse_batch
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
-from bmq.meta.ownership import SegmentEntry
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import (
     Appender,
@@ -75,6 +75,7 @@ class PartitionWriter:
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
         self._durable_start = 0
+        self._found: tuple[PartitionRecord, int] | None = None
         self._is_told = False  # the tails hear of this partition
         self.on_end: Callable[[], None] | None = None
         """Called once, in a terminal state."""
@@ -86,7 +87,10 @@ class PartitionWriter:
 
     # ------------------------------------------------------------------------------------------------ its owner's calls
 
-    def start(self) -> None:
+    def start(self, found: tuple[PartitionRecord, int] | None = None) -> None:
+        """``found``: the partition's record and revision, when they are known.  They may be old by now: the claim
+        compares the revision."""
+        self._found = found
         self.post(ev.Start())
 
     async def wait_open(self) -> None:
@@ -432,6 +436,9 @@ class PartitionWriter:
 
     def _do_read_record(self, effect: ev.ReadRecord) -> None:
         async def work() -> None:
+            if self._found is not None:
+                self.post(ev.RecordRead(*self._found))
+                return
             delay = self._shared.config.retry_ms / 1000
             while True:
                 try:
@@ -569,9 +576,7 @@ class PartitionWriter:
                 if appender is None:
                     raise LeaseLost("its pipeline was given up")
                 async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
-                    await appender.close()
-                if checkpoint is not None:
-                    await self._segments.write_idx(entry.name, checkpoint)
+                    await self._close_and_index(entry.name, appender, checkpoint)
             except (StorageError, TimeoutError):
                 if appender is not None:
                     appender.abort()
@@ -580,6 +585,20 @@ class PartitionWriter:
             self._closed(entry, checkpoint)
 
         self.spawn(work())
+
+    async def _close_and_index(self, name: SegmentName, appender: Appender, checkpoint: Checkpoint | None) -> None:
+        """The index is written while the file is being closed, since a hand-over waits for both; it has its name only
+        once the file is closed."""
+        if checkpoint is None:
+            await appender.close()
+            return
+        outcomes = await asyncio.gather(
+            appender.close(), self._segments.draft_idx(name, checkpoint), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        await self._segments.publish_idx(name)
 
     def _do_seal_segment(self, effect: ev.SealSegment) -> None:
         self._abort_file(effect.entry)

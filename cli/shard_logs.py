@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from bmq.broker.assigned import Assigned
 from bmq.broker.owner import PartitionOwner
+from bmq.broker.shard_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
@@ -80,27 +81,26 @@ class LocalShardLog:
 
 
 class LocalShardLogs:
-    """A ``meta.coordinator.log.ShardLogs``."""
+    """A ``meta.coordinator.log.ShardLogs``.  ``fence`` is the broker's, which other processes' coordinators meet too
+    (``broker.shard_serving``)."""
 
-    def __init__(self, assigned: Assigned, catalog: Catalog, pool: ReadPool) -> None:
+    def __init__(self, assigned: Assigned, catalog: Catalog, pool: ReadPool, fence: ShardFence | None = None) -> None:
         self._assigned = assigned
         self._catalog = catalog
         self._pool = pool
-        self._logs: dict[PartitionKey, LocalShardLog] = {}  # at most one a partition of one topic
+        self._fence = ShardFence() if fence is None else fence
 
-    async def open(self, partition: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
+    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
         topic = self._catalog.topics.get(OFFSETS_TOPIC)
         if topic is None or partition >= topic.partitions:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} is not there yet")
         key = PartitionKey(topic.topic_id, partition)
         owner = await self._assigned.wait(key, timeout_s)
-        self.ended(key)
         path = PartitionPath(OFFSETS_TOPIC, str(topic.topic_id), partition)
-        log = self._logs[key] = LocalShardLog(owner, LogReader(self._pool, path), closed)
+        log = LocalShardLog(owner, LogReader(self._pool, path), closed)
+        self._fence.open(key, owner.epoch, ownership, log, log.end)
         return log
 
     def ended(self, key: PartitionKey) -> None:
-        """The owner is none any more, or another handle takes its place."""
-        log = self._logs.pop(key, None)
-        if log is not None:
-            log.end()
+        """The owner is none any more: which ownership is the highest is for the next one to hear."""
+        self._fence.closed(key)

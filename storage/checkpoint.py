@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 import uuid
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bmq.core.errors import FormatError
@@ -209,6 +210,26 @@ def _get_producer(data: memoryview, at: int) -> tuple[ProducerState, int]:
         ProducerState(producer_id, epoch, coordinator_epoch, timestamp, txn_start, batches),
         at + count * _BATCH.size,
     )
+
+
+def encode_producers(states: Sequence[ProducerState]) -> bytes:
+    """As they stand in a checkpoint, one after another."""
+    out = bytearray()
+    for state in states:
+        _put_producer(out, state)
+    return bytes(out)
+
+
+def decode_producers(data: memoryview) -> list[ProducerState]:
+    """The inverse.  FormatError when the bytes end early."""
+    states, at = [], 0
+    try:
+        while at < len(data):
+            state, at = _get_producer(data, at)
+            states.append(state)
+    except struct.error as error:
+        raise FormatError(f"producers end early: {error}") from error
+    return states
 
 
 def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:

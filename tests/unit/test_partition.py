@@ -335,7 +335,7 @@ def test_a_refused_registration_fences_and_rejects_everything() -> None:
     effects = machine.handle(ev.RecordRefused(PartitionRecord(epoch=2, owner="other"), 9), 0)
     reject = only(effects, ev.Reject)
     assert isinstance(reject, ev.Reject)
-    assert reject.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert reject.code is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it never was in a file
     assert len(reject.batches) == 1
     assert kinds(effects) == ["Reject", "Abort", "StateChanged"]
 

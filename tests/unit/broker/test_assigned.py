@@ -176,7 +176,7 @@ def test_a_lost_partition_is_opened_again() -> None:
         w.topic()
         first = await w.owner()
         await w.produce_one(batch())
-        w.broker._fence_all()
+        w.broker.fence_all()
         assert w.assigned.get(w.key()) is None
         second = await w.owner()
         assert (second.epoch, second.high_watermark, first.is_open) == (2, 1, False)
@@ -222,7 +222,7 @@ def test_a_partition_that_another_broker_takes_again_and_again() -> None:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced at once")
 
         w.broker.open = refuse  # type: ignore[method-assign, assignment]
-        w.broker._fence_all()
+        w.broker.fence_all()
         await asyncio.sleep(20)
         waits = [round(after - before, 1) for before, after in pairwise(times)]
         assert waits[:5] == [0.2, 0.4, 0.8, 1.6, 2.0]

@@ -94,7 +94,7 @@ def test_properties_follow_the_partition() -> None:
         await later
         assert owner.live is not None
         assert owner.live.end_offset == 4
-        w.broker._fence_all()
+        w.broker.fence_all()
         assert not owner.is_open
 
     play(story)

@@ -403,9 +403,9 @@ def test_losing_the_partition_is_a_retriable_error() -> None:
         w.storage.faults = Faults(ack_s=(5.0, 5.0))
         sent = w.produce({("orders", 0): idempotent(0)})
         await asyncio.sleep(0.01)
-        w.broker._fence_all()
+        w.broker.fence_all()
         answer = (await sent)[0]
-        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         w.storage.faults = Faults()
         again = await w.produce_one(idempotent(0))
         assert again.error_code == 0
@@ -476,7 +476,7 @@ def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
         await asyncio.sleep(0.001)
         assert not owner.has_room
         assert len(w.services.holding) == 1
-        w.broker._fence_all()
+        w.broker.fence_all()
         outcomes = {ErrorCode((await each)[0].error_code) for each in sent[:3]}
         assert outcomes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 

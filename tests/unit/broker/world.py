@@ -27,6 +27,7 @@ from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch, Record, build_batch
 from bmq.meta.catalog import Topic
+from bmq.meta.members import OneNode, ProxyAddress
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import (
@@ -115,7 +116,7 @@ class World:
             clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
-            members=cast(Any, None),
+            members=OneNode(ProxyAddress(0, "h", 9092)),
             owners=self.assigned,
             admin=cast(Any, None),
             coordinator=cast(Any, None),

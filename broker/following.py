@@ -1,0 +1,178 @@
+"""Keeps a broker's partitions equal to what the cluster's view assigns to this process.
+
+Two things decide what is ours: the catalog (which partitions there are, and their configs) and the view (who is to own
+each).  They are watched apart, so either may be ahead: an assignment of a topic that is not known yet counts as soon as
+it is, and a topic whose partitions are not assigned yet waits for that.  A change costs what it names: the partitions
+of a ``ViewChange``, those of a topic, and for a changed default of the cluster the topics that it changes.
+
+With a view that assigns everything to this process (``meta.cluster.one_view``) this is what a single node does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.config import LogConfig
+from bmq.broker.log_config import log_config
+from bmq.core.config import NodeConfig
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Catalog, Topic, TopicChange
+from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.topic_configs import effective
+from bmq.storage.layout import PartitionPath
+
+
+class Successors(Protocol):
+    """Who tells new owners what has been let go of (``broker.handovers``)."""
+
+    def tell(self, key: PartitionKey) -> None: ...
+
+
+class _Held:
+    """A topic of which partitions are assigned here."""
+
+    __slots__ = ("config", "partitions", "topic")
+
+    def __init__(self, topic: Topic, config: LogConfig) -> None:
+        self.topic = topic
+        self.config = config
+        self.partitions: set[int] = set()
+
+
+class AssignmentFollower:
+    """``start`` once catalog and view show what there is; ``close`` before either is closed.
+
+    ``successors`` is None where there are no other brokers.
+    """
+
+    def __init__(
+        self,
+        assigned: Assigned,
+        catalog: Catalog,
+        view: ClusterView,
+        config: NodeConfig,
+        successors: Successors | None = None,
+    ) -> None:
+        self._assigned = assigned
+        self._catalog = catalog
+        self._view = view
+        self._config = config
+        self._successors = successors
+        self._held: dict[uuid.UUID, _Held] = {}
+        self._is_closed = False
+        self._forget: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<AssignmentFollower topics={len(self._held)} partitions={len(self)}>"
+
+    def __len__(self) -> int:
+        return sum(len(held.partitions) for held in self._held.values())
+
+    def start(self) -> None:
+        self._catalog.subscribe(self._topic_changed)
+        self._catalog.subscribe_configs(self._configs_changed)
+        self._forget = self._view.subscribe(self._view_changed)
+        for topic in list(self._catalog.topics.values()):
+            self._look(topic, range(topic.partitions))
+
+    def close(self) -> None:
+        """Follow no more; what is assigned stays so, for ``Assigned.close``."""
+        self._is_closed = True
+        if self._forget is not None:
+            self._forget()
+
+    # ------------------------------------------------------------------------------------------------ what has changed
+
+    def _view_changed(self, change: ViewChange) -> None:
+        members = self._view.members
+        self._assigned.members_gone([name for name in change.members if name not in members])
+        for key in change.partitions:
+            topic = self._catalog.by_id(key.topic_id)
+            if topic is not None and key.partition < topic.partitions:
+                self._look(topic, (key.partition,))
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        if self._is_closed:
+            return
+        before, after = change.before, change.after
+        if before is not None and (after is None or after.topic_id != before.topic_id):
+            self._delete(before)
+            before = None
+        if after is None:
+            return
+        held = self._held.get(after.topic_id)
+        if held is not None:
+            self._reconfigure(held, after)
+        known = before.partitions if before is not None else 0
+        self._look(after, range(known, after.partitions))
+
+    def _configs_changed(self) -> None:
+        """The cluster's defaults reach every topic that does not override them."""
+        if self._is_closed:
+            return
+        for held in list(self._held.values()):
+            self._reconfigure(held, held.topic)
+
+    # --------------------------------------------------------------------------------------------------- what is done
+
+    def _look(self, topic: Topic, partitions: range | tuple[int, ...]) -> None:
+        """Take what is ours by now, let go of what is not."""
+        held, own = self._held.get(topic.topic_id), self._view.own
+        for partition in partitions:
+            key = PartitionKey(topic.topic_id, partition)
+            is_held = held is not None and partition in held.partitions
+            if self._view.owner_of(key) == own:
+                if is_held:
+                    continue
+                if held is None:
+                    held = self._held[topic.topic_id] = _Held(topic, self._log_config(topic))
+                held.partitions.add(partition)
+                self._assigned.assign(_path(topic, partition), key, held.config)
+            elif is_held:
+                assert held is not None
+                held.partitions.discard(partition)
+                self._let_go(key)
+        if held is not None and not held.partitions:
+            self._held.pop(topic.topic_id, None)
+
+    def _let_go(self, key: PartitionKey) -> None:
+        task = self._assigned.withdraw(key)
+        if self._successors is not None:
+            task.add_done_callback(lambda done: self._gone(key, done))
+
+    def _gone(self, key: PartitionKey, task: asyncio.Task[bool]) -> None:
+        """One that failed was told of as the bug that it is; its new owner's patience ends by itself."""
+        if task.cancelled() or task.exception() is not None or not task.result():
+            return
+        assert self._successors is not None
+        self._successors.tell(key)
+
+    def _delete(self, topic: Topic) -> None:
+        """Also of partitions that went elsewhere before: nothing is kept for their new owners any more."""
+        self._held.pop(topic.topic_id, None)
+        for partition in range(topic.partitions):
+            self._assigned.delete(PartitionKey(topic.topic_id, partition))
+
+    def _reconfigure(self, held: _Held, topic: Topic) -> None:
+        held.topic = topic
+        config = self._log_config(topic)
+        if config == held.config:
+            return
+        held.config = config
+        for partition in held.partitions:
+            self._assigned.assign(_path(topic, partition), PartitionKey(topic.topic_id, partition), config)
+
+    def _log_config(self, topic: Topic) -> LogConfig:
+        """A broker has an id of its own towards Kafka clients only if it is a proxy too; its own configs are that
+        proxy's."""
+        catalog, node = self._catalog, self._config.node_id
+        layers = catalog.broker_configs(None), catalog.broker_configs(node) if node >= 0 else {}
+        return log_config(effective(topic.configs, self._config, *layers), topic.replication_factor)
+
+
+def _path(topic: Topic, partition: int) -> PartitionPath:
+    return PartitionPath(topic.name, str(topic.topic_id), partition)

@@ -1,0 +1,151 @@
+"""What a broker answers to other processes of its cluster, beside Kafka's Produce and Fetch and the shards' logs.
+
+Questions about a partition (Ask, Producers, LiveSegment) are for its owner: one that is being opened is waited for as
+a produce would be; one that is not assigned here is refused at once with NOT_LEADER_OR_FOLLOWER, and the caller waits
+for its view to catch up.  A RequestError is the API's answer (``core.internal_endpoint``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from uuid import UUID
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.load import Load
+from bmq.broker.owner import PartitionOwner
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode
+from bmq.core.internal_endpoint import Handler, InternalCall
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.wire.internal import (
+    AskRequest,
+    AskResponse,
+    HandedOverRequest,
+    HandedOverResponse,
+    InternalKey,
+    LiveSegmentRequest,
+    LiveSegmentResponse,
+    LoadRequest,
+    LoadResponse,
+    ProducersRequest,
+    ProducersResponse,
+    Question,
+)
+from bmq.core.wire.internal_fields import PartitionLoad
+from bmq.storage.checkpoint import big_endian, encode_producers
+from bmq.storage.index import ENTRY
+
+OPENING_WAIT_S = 5.0
+"""A question waits so long for its partition to be opened: as long as a produce is held."""
+
+
+class Registry(Protocol):
+    """``core.internal_endpoint.InternalEndpoint``, as far as handlers need it."""
+
+    def register(self, api_key: int, handler: Handler) -> None: ...
+
+
+class Serving:
+    """One broker's.  ``register`` it with the process's internal endpoint."""
+
+    def __init__(self, assigned: Assigned, load: Load) -> None:
+        self._assigned = assigned
+        self._load = load
+        self._cpu_ms: dict[str, int] = {}  # what each caller of Load was told last, as ``Load`` keeps accounts
+
+    def register(self, endpoint: Registry) -> None:
+        endpoint.register(InternalKey.ASK, self.ask)
+        endpoint.register(InternalKey.PRODUCERS, self.producers)
+        endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
+        endpoint.register(InternalKey.HANDED_OVER, self.handed_over)
+        endpoint.register(InternalKey.LOAD, self.tell_load)
+
+    # ---------------------------------------------------------------------------------------------------- questions
+
+    async def ask(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        asked = AskRequest.decode(body)
+        owner = await self._owner(asked.topic_id, asked.partition)
+        return AskResponse(ErrorCode.NONE, "", await ANSWERS[asked.question](owner, asked.argument)).encode()
+
+    async def producers(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        asked = ProducersRequest.decode(body)
+        owner = await self._owner(asked.topic_id, asked.partition)
+        return ProducersResponse(ErrorCode.NONE, "", encode_producers(await owner.producers())).encode()
+
+    async def live_segment(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """The index grows at its end only: of a segment that the caller knows it gets what is new."""
+        asked = LiveSegmentRequest.decode(body)
+        owner = await self._owner(asked.topic_id, asked.partition)
+        live = owner.live
+        if live is None:
+            return LiveSegmentResponse(ErrorCode.NONE, epoch=owner.epoch).encode()
+        is_known = live.name == SegmentName(asked.base, asked.segment_epoch, asked.n)
+        first = max(0, min(asked.entries_known, len(live.index))) if is_known else 0
+        entries = big_endian(live.index.entries[first * ENTRY :])
+        return LiveSegmentResponse(
+            ErrorCode.NONE, "", owner.epoch, *live.name, live.position, live.end_offset, first, entries
+        ).encode()
+
+    async def _owner(self, topic_id: UUID, partition: int) -> PartitionOwner:
+        key = PartitionKey(topic_id, partition)
+        return self._assigned.get(key) or await self._assigned.wait(key, OPENING_WAIT_S)
+
+    # ------------------------------------------------------------------------------------------------------ notices
+
+    def handed_over(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Another broker has released these."""
+        told = HandedOverRequest.decode(body)
+        self._assigned.handed_over(PartitionKey(topic_id, partition) for topic_id, partition in told.partitions)
+        return HandedOverResponse(ErrorCode.NONE).encode()
+
+    def tell_load(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Since the caller's last question; the first is answered with nothing."""
+        LoadRequest.decode(body)
+        traffic = self._load.take(call.caller)
+        cpu_ms = time.process_time_ns() // 1_000_000
+        before = self._cpu_ms.get(call.caller, cpu_ms)
+        self._cpu_ms = {name: ms for name, ms in self._cpu_ms.items() if self._load.knows(name)}
+        self._cpu_ms[call.caller] = cpu_ms
+        partitions = tuple(
+            PartitionLoad(key.topic_id, key.partition, each.bytes_in, each.bytes_out, each.requests)
+            for key, each in traffic.items()
+        )
+        return LoadResponse(ErrorCode.NONE, partitions, cpu_ms - before).encode()
+
+
+async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return tuple(await owner.ends())
+
+
+async def _end_of_epoch(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return await owner.end_of_epoch(argument)
+
+
+async def _max_timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return await owner.offset_of_max_timestamp()
+
+
+async def _timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    """Nothing when there is no such record."""
+    return await owner.offset_for_timestamp(argument) or ()
+
+
+async def _delete_before(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return (await owner.delete_before(argument),)
+
+
+async def _log_bytes(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return (await owner.log_bytes(),)
+
+
+ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...]]]] = {
+    Question.ENDS: _ends,
+    Question.END_OF_EPOCH: _end_of_epoch,
+    Question.MAX_TIMESTAMP: _max_timestamp,
+    Question.TIMESTAMP: _timestamp,
+    Question.DELETE_BEFORE: _delete_before,
+    Question.LOG_BYTES: _log_bytes,
+}
+"""What the ``Owner`` method of that name gives, ``core.records.Ends`` for the first."""

@@ -1,0 +1,69 @@
+"""ShardOpen and ShardAppend: a coordinator's log, at the broker that owns its partition of ``__consumer_offsets``.
+
+Who may append is ``broker.shard_fence``'s to say; the holder of a log is the connection that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.owner import PartitionOwner
+from bmq.broker.serving import OPENING_WAIT_S, Registry
+from bmq.broker.shard_fence import ShardFence
+from bmq.core.call import Buffer, Client
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.model import PartitionKey
+from bmq.core.wire.internal import (
+    InternalKey,
+    ShardAppendRequest,
+    ShardAppendResponse,
+    ShardOpenRequest,
+    ShardOpenResponse,
+)
+
+
+class ShardServing:
+    """One broker's.  ``fence.closed`` is to be told when a partition leaves WRITE."""
+
+    def __init__(self, assigned: Assigned, fence: ShardFence) -> None:
+        self._assigned = assigned
+        self._fence = fence
+
+    def register(self, endpoint: Registry) -> None:
+        endpoint.register(InternalKey.SHARD_OPEN, self.open)
+        endpoint.register(InternalKey.SHARD_APPEND, self.append)
+
+    async def open(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        asked = ShardOpenRequest.decode(body)
+        key = PartitionKey(asked.topic_id, asked.partition)
+        owner = self._assigned.get(key) or await self._assigned.wait(key, OPENING_WAIT_S)
+        self._fence.open(key, owner.epoch, asked.ownership, call.client)
+        return ShardOpenResponse(
+            ErrorCode.NONE, "", owner.epoch, owner.log_start, owner.high_watermark, owner.max_message_bytes
+        ).encode()
+
+    def append(self, body: memoryview, call: InternalCall) -> Awaitable[list[Buffer]]:
+        """In the order of the requests: nothing is awaited before the batch has its offset."""
+        asked = ShardAppendRequest.decode(body)
+        key = PartitionKey(asked.topic_id, asked.partition)
+        owner = self._assigned.get(key)
+        if owner is None or owner.epoch != asked.epoch:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not open here under epoch {asked.epoch}")
+        self._fence.check(key, asked.epoch, asked.ownership, call.client)
+        try:
+            landed = owner.append_internal(memoryview(asked.records))
+        except RequestError:
+            self._fence.failed(key, call.client)
+            raise
+        return self._land(owner, call.client, landed)
+
+    async def _land(self, owner: PartitionOwner, client: Client, landed: asyncio.Future[int]) -> list[Buffer]:
+        try:
+            base_offset = await landed
+        except RequestError:
+            self._fence.failed(owner.key, client)
+            raise
+        return ShardAppendResponse(ErrorCode.NONE, "", base_offset, owner.log_start, owner.high_watermark).encode()

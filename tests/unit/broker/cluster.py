@@ -1,0 +1,263 @@
+"""Several brokers on one storage and one store in memory; each with a view of its own, so that views may differ.
+
+What a broker tells another is encoded, carried by ``Wire`` and decoded, as ``core.rpc`` would; nothing else is faked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, cast
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.config import BrokerConfig
+from bmq.broker.following import AssignmentFollower
+from bmq.broker.handovers import HandOvers
+from bmq.broker.manager import Broker
+from bmq.broker.serving import Serving
+from bmq.broker.shard_fence import ShardFence
+from bmq.broker.shard_serving import ShardServing
+from bmq.core.call import Answer
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalEndpoint
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import PROTOCOL, PeerLost
+from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.unit.broker.world import RecordingTails
+from tests.unit.proxy.serving import FakeCatalog
+
+_HEADER = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
+_RESPONSE_HEADER_BYTES = 5
+
+
+class FakeView:
+    """A ``ClusterView`` that a test moves by hand."""
+
+    revision = 0
+    controller = None
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.members: dict[str, Member] = {}
+        self.owners: dict[PartitionKey, str] = {}
+        self.asked = 0
+        self._calls: list[Callable[[ViewChange], None]] = []
+
+    def owner_of(self, key: PartitionKey) -> str:
+        self.asked += 1
+        return self.owners.get(key, "")
+
+    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
+        return {key for key, owner in self.owners.items() if owner == incarnation}
+
+    def shard(self, shard: int) -> ShardOwner | None:
+        return None
+
+    @property
+    def shards(self) -> Mapping[int, ShardOwner]:
+        return {}
+
+    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
+        self._calls.append(call)
+        return lambda: self._calls.remove(call)
+
+    def join(self, *names: str) -> None:
+        for name in names:
+            self.members[name] = Member(incarnation=name, roles=frozenset({"broker"}))
+        self._tell(ViewChange(members=set(names)))
+
+    def lose(self, name: str) -> None:
+        self.members.pop(name, None)
+        self._tell(ViewChange(members={name}))
+
+    def give(self, owner: str, *keys: PartitionKey) -> None:
+        for key in keys:
+            self.owners[key] = owner
+        self._tell(ViewChange(partitions=set(keys)))
+
+    def _tell(self, change: ViewChange) -> None:
+        for call in list(self._calls):
+            call(change)
+
+
+class Wire:
+    """``core.rpc.Peers.ask``; ``is_cut`` loses everything, ``asked`` keeps who was told what."""
+
+    def __init__(self, cluster: Cluster, own: str) -> None:
+        self._cluster = cluster
+        self._own = own
+        self.is_cut = False
+        self.asked: list[tuple[str, Any]] = []
+        self.has_asked = asyncio.Event()
+
+    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
+        self.asked.append((member.incarnation, message))
+        self.has_asked.set()
+        await asyncio.sleep(self._cluster.wire_s)
+        if self.is_cut or member.incarnation not in self._cluster.nodes:
+            raise PeerLost("cut", was_sent=False)
+        response = await self._cluster.nodes[member.incarnation].caller(self._own).ask(api_key, message, response_type)
+        if response.error is not ErrorCode.NONE:
+            raise RequestError(response.error, "")
+        return response
+
+
+class Caller:
+    """A connection to a node's internal endpoint: says Hello, then asks."""
+
+    peer = "10.0.0.9:1"
+    host = "10.0.0.9"
+    is_closed = False
+    client_software = ("", "")
+
+    def __init__(self, node: Node, name: str = "test") -> None:
+        self._node = node
+        self._calls: list[Callable[[], None]] = []
+        hello = HelloRequest(PROTOCOL, "bmq", name, node.name)
+        answer = self.send(InternalKey.HELLO, hello)
+        assert isinstance(answer, Answer)
+        assert HelloResponse.decode(_body(answer)).error is ErrorCode.NONE
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        self._calls.append(call)
+        return lambda: self._calls.remove(call)
+
+    def send(self, api_key: int, message: Any) -> Answer | Awaitable[Answer]:
+        """As it is dispatched: up to its first await."""
+        frame = bytearray(_HEADER.pack(api_key, 0, 1, -1, 0) + b"".join(message.encode()))
+        return self._node.endpoint(memoryview(frame), self)
+
+    async def ask(self, api_key: int, message: Any, response_type: Any) -> Any:
+        return response_type.decode(await self.body(api_key, message))
+
+    async def body(self, api_key: int, message: Any) -> memoryview:
+        answer = self.send(api_key, message)
+        return _body(answer if isinstance(answer, Answer) else await answer)
+
+
+def _body(answer: Answer) -> memoryview:
+    return memoryview(b"".join(answer.buffers))[_RESPONSE_HEADER_BYTES:]
+
+
+class Registered:
+    is_member = True
+
+
+class Node:
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.fs = MemoryFileSystem(cluster.storage, name)
+        self.kv = MemoryKeyValue(cluster.store, random=cluster.rng, faults=KvFaults())
+        self.view = FakeView(name)
+        self.membership = Registered()
+        self.broker = Broker(
+            self.fs,
+            self.kv,
+            incarnation=name,
+            clock=LoopClock(),
+            config=cluster.broker_config,
+            membership=self.membership,
+            is_alive=lambda incarnation: incarnation in self.view.members,
+        )
+        self.tails = RecordingTails()
+        self.broker.shared.tails = self.tails
+        self.assigned = Assigned(self.broker, is_member=lambda incarnation: incarnation in self.view.members)
+        self.wire = Wire(cluster, name)
+        self.handovers = HandOvers(self.view, self.wire, timeout_s=3.0)
+        self.follower = AssignmentFollower(self.assigned, cluster.catalog, self.view, cluster.config, self.handovers)
+        self.fence = ShardFence()
+        self.endpoint = InternalEndpoint(name, "bmq", LoopClock(), is_serving=lambda: self.broker.is_serving)
+        self._callers: dict[str, Caller] = {}
+        Serving(self.assigned, self.broker.shared.load).register(self.endpoint)
+        ShardServing(self.assigned, self.fence).register(self.endpoint)
+
+    async def start(self) -> None:
+        await self.broker.start()
+        self.follower.start()
+
+    async def stop(self) -> None:
+        self.follower.close()
+        await self.handovers.close()
+        await self.assigned.close()
+        await self.broker.close()
+
+    def kill(self) -> None:
+        self.broker.shared.alarms.close()
+        self.follower.close()
+        self.fs.crash()
+        self.kv.crash()
+
+    def caller(self, name: str) -> Caller:
+        """The one connection from there."""
+        if name not in self._callers:
+            self._callers[name] = Caller(self, name)
+        return self._callers[name]
+
+
+class Cluster:
+    def __init__(self, names: tuple[str, ...], *, broker: BrokerConfig | None = None, seed: int = 0) -> None:
+        self.rng = Random(seed)
+        self.storage = MemoryStorage(self.rng, Faults(), datanodes=4)
+        self.store = MemoryStore()
+        self.broker_config = broker or BrokerConfig()
+        self.config = NodeConfig(root="file:///data")
+        self.catalog = FakeCatalog()
+        self.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+        self.wire_s = 0.0005
+        self.nodes: dict[str, Node] = {}
+        self._names = names
+
+    async def start(self) -> None:
+        for name in self._names:
+            self.nodes[name] = Node(self, name)
+        for node in self.nodes.values():
+            node.view.join(*self._names)
+            await node.start()
+
+    async def stop(self) -> None:
+        self.storage.faults = Faults()
+        for node in self.nodes.values():
+            await node.stop()
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def topic(self, partitions: int = 1, name: str = "orders") -> Topic:
+        topic = Topic(name=name, topic_id=uuid.UUID(int=len(self.catalog.topics) + 1), partitions=partitions)
+        self.catalog.put(name, topic)
+        return topic
+
+    def keys(self, name: str = "orders") -> list[PartitionKey]:
+        topic = self.catalog.topics[name]
+        return [PartitionKey(topic.topic_id, partition) for partition in range(topic.partitions)]
+
+    def give(self, owner: str, *keys: PartitionKey) -> None:
+        """Everybody hears of it in the same moment."""
+        for node in self.nodes.values():
+            node.view.give(owner, *keys)
+
+    async def write(self, owner: str, key: PartitionKey, data: bytearray, timeout_s: float = 10.0) -> int:
+        """The base offset."""
+        found = await self.nodes[owner].assigned.wait(key, timeout_s)
+        return (await cast(Any, found.append(memoryview(data), acks_all=True))).base_offset  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def cluster(*names: str, **options: Any) -> AsyncIterator[Cluster]:
+    made = Cluster(names or ("a", "b"), **options)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()

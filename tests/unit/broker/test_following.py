@@ -1,0 +1,751 @@
+"""Partitions go where the view says: what is opened, what is waited for, and what a planned move costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bmq.broker.config import BrokerConfig
+from bmq.broker.following import AssignmentFollower
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch, split_batches
+from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.meta import ownership
+from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.one_view import OneView
+from bmq.meta.memory import KvFaults
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import Faults
+from bmq.storage.reader import LogReader
+from bmq.storage.readpool import ReadConfig, ReadPool
+from tests.simulation.loop import run
+from tests.unit.broker.cluster import Cluster, cluster
+from tests.unit.broker.world import batch, idempotent, world
+
+
+def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
+    async def main() -> None:
+        async with cluster(*names, **options) as made:
+            await story(made)
+
+    run(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def record_of(c: Cluster, number: int = 0) -> ownership.PartitionRecord:
+    record, _ = await ownership.read(c["a"].kv, ownership.partition_key("bmq", c.keys()[number]))
+    return record
+
+
+# ------------------------------------------------------------------------------------------------------ following
+
+
+def test_only_what_the_view_assigns_is_opened() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(4)
+        keys = c.keys()
+        c.give("a", *keys[:3])
+        c.give("b", keys[3])
+        await c.write("a", keys[2], batch())
+        await c.write("b", keys[3], batch())
+        assert (len(c["a"].follower), len(c["b"].follower)) == (3, 1)
+        with pytest.raises(RequestError) as refused:
+            await c["b"].assigned.wait(keys[0], 5.0)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(story)
+
+
+def test_assignment_and_topic_may_come_in_any_order() -> None:
+    async def story(c: Cluster) -> None:
+        topic = c.topic(2)
+        keys = c.keys()
+        c.catalog.put("orders", None)
+        c.give("a", *keys)
+        assert len(c["a"].follower) == 0
+        c.catalog.put("orders", replace(topic, partitions=1))
+        assert len(c["a"].follower) == 1
+        c.catalog.put("orders", topic)  # grown by one that was assigned already
+        assert len(c["a"].follower) == 2
+        assert await c.write("a", keys[1], batch()) == 0
+
+    play(story)
+
+
+def test_a_change_costs_what_it_names() -> None:
+    """Of 1,000 partitions one moves: the view is asked for that one."""
+
+    async def story(c: Cluster) -> None:
+        c.topic(1000)
+        keys = c.keys()
+        c.give("a", *keys)
+        asked = c["a"].view.asked
+        c["a"].view.give("b", keys[7])
+        await asyncio.sleep(1)
+        assert c["a"].view.asked - asked <= 2
+        assert len(c["a"].assigned) == len(c["a"].follower) == 999
+
+    play(story)
+
+
+def test_a_topics_configs_reach_what_is_held() -> None:
+    async def story(c: Cluster) -> None:
+        topic = c.topic(2)
+        keys = c.keys()
+        c.give("a", keys[0])
+        owner = await c["a"].assigned.wait(keys[0], 5.0)
+        c.catalog.put("orders", replace(topic, configs={"max.message.bytes": "100"}))
+        assert owner.max_message_bytes == 100
+        assert owner.is_open
+        assert len(c["a"].assigned) == 1
+
+    play(story)
+
+
+def test_a_deleted_topic_leaves_nothing_behind() -> None:
+    """Neither where it was owned at last nor where it was before."""
+
+    async def story(c: Cluster) -> None:
+        c.topic(2)
+        keys = c.keys()
+        c.give("a", *keys)
+        for key in keys:
+            await c.write("a", key, batch())
+        c.give("b", keys[0])
+        await c.write("b", keys[0], batch())
+        assert list(c["a"].broker._departed) == [keys[0]]
+        c.catalog.put("orders", None)
+        await asyncio.sleep(1)
+        for node in c.nodes.values():
+            assert not node.broker._departed
+            assert len(node.broker) == len(node.assigned) == len(node.follower) == 0
+
+    play(story)
+
+
+def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_behind() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(1)
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c.give("b", key)
+        c.catalog.put("orders", None)
+        await asyncio.sleep(5)
+        assert not c["a"].broker._departed
+        assert len(c["a"].broker) == len(c["b"].broker) == 0
+
+    play(story)
+
+
+def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
+    async def main() -> None:
+        async with world() as w:
+            w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
+            configs: list[Callable[[], None]] = []
+            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+            w.topic("before", 2, assign=False)
+            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+            follower.start()
+            topic = w.topic("orders", 3, assign=False)
+            assert (await w.produce_one(batch(), 2)).base_offset == 0
+            assert len(w.assigned) == 5
+            w.catalog.broker_configs = lambda node: {"message.max.bytes": "100"}  # type: ignore[method-assign, assignment]
+            configs[0]()
+            assert (await w.produce_one(batch(b"x" * 200), 2)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+            w.catalog.put("orders", replace(topic, partitions=4))
+            assert (await w.owner("orders", 3)).is_open
+            w.catalog.put("before", None)
+            await asyncio.sleep(1)
+            assert len(w.assigned) == len(follower) == 4
+            assert not w.broker._departed
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------------- planned moves
+
+
+def test_a_planned_move() -> None:
+    """The old owner flushes, closes and says so; the new one opens then, without fencing, and knows every producer."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        for sequence in range(3):
+            assert await c.write("a", key, idempotent(sequence)) == sequence
+        c.give("b", key)
+        began = now()
+        assert await c.write("b", key, idempotent(2)) == 2, "a repeated batch, by another owner's memory"
+        assert await c.write("b", key, idempotent(3)) == 3
+        assert now() - began < 0.1
+        told = [(to, message.partitions) for to, message in c["a"].wire.asked]
+        assert told == [("b", ((key.topic_id, 0),))]
+        assert (await record_of(c)).owner == "b"
+
+    play(story)
+
+
+def test_what_was_accepted_before_the_move_is_acknowledged() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c.storage.faults = Faults(ack_s=(0.05, 0.05))
+        accepted = asyncio.ensure_future(c.write("a", key, batch()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        c.give("b", key)
+        held = asyncio.ensure_future(c.write("b", key, batch()))
+        assert await accepted == 1
+        assert not held.done()
+        assert await held == 2
+
+    play(story)
+
+
+def test_the_new_owner_does_not_wait_for_ever() -> None:
+    """The old one does not hear of the move (its view hangs): after the patience it is fenced."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["b"].view.give("b", key)
+        began = now()
+        assert await c.write("b", key, batch()) == 1
+        assert 3.0 <= now() - began < 3.5
+        zombie = c["a"].assigned.get(key)
+        assert zombie is not None
+        with pytest.raises(RequestError) as refused:
+            await c.write("a", key, batch())
+        assert refused.value.code.is_retriable
+        assert not zombie.is_open
+
+    play(story)
+
+
+def test_a_word_that_is_lost_costs_the_patience() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["a"].wire.is_cut = True
+        c.give("b", key)
+        began = now()
+        assert await c.write("b", key, batch()) == 1
+        assert 3.0 <= now() - began < 3.5
+        assert len(c["a"].wire.asked) == 3, "tried a few times, then dropped"
+        assert not c["a"].handovers._tasks
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_news_early", [False, True])
+def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
+    """Whether its death is heard of before the assignment or after."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["a"].kill()
+        if is_news_early:
+            c["b"].view.lose("a")
+        c["b"].view.give("b", key)
+        began = now()
+        writing = asyncio.ensure_future(c.write("b", key, batch()))
+        await asyncio.sleep(0.2)
+        if not is_news_early:
+            assert not writing.done()
+            assert len(c["b"].assigned._waiting["a"]) == 1
+            c["b"].view.lose("a")
+        assert await writing == 1
+        assert now() - began < 0.5
+        assert not c["b"].assigned._waiting
+        del c.nodes["a"]
+
+    play(story)
+
+
+def test_a_word_that_comes_while_the_record_is_read() -> None:
+    """The record is read before the release, the word arrives before the answer: nobody is waited for."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        read = c["b"].broker.read_record
+
+        async def slow(asked: Any) -> Any:
+            found = await read(asked)
+            await asyncio.sleep(0.5)
+            return found
+
+        c["b"].broker.read_record = slow  # type: ignore[method-assign, assignment]
+        c.give("b", key)
+        began = now()
+        assert await c.write("b", key, batch()) == 1
+        assert now() - began < 1.0
+
+    play(story)
+
+
+def test_a_word_before_the_assignment_is_heard_of() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["a"].view.give("b", key)
+        await asyncio.sleep(1)
+        assert c["a"].wire.asked
+        c["b"].view.give("b", key)
+        began = now()
+        assert await c.write("b", key, batch()) == 1
+        assert now() - began < 0.1
+
+    play(story)
+
+
+def test_withdrawn_while_it_waits() -> None:
+    """a to b to c: b never had it, so it says nothing to c, which waits for a."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["b"].view.give("b", key)
+        await asyncio.sleep(0.1)
+        assert len(c["b"].assigned._waiting["a"]) == 1
+        c["b"].view.give("c", key)
+        c["c"].view.give("c", key)
+        await asyncio.sleep(0.1)
+        assert not c["b"].assigned._waiting
+        assert not c["b"].wire.asked
+        c["a"].view.give("c", key)
+        assert await c.write("c", key, batch()) == 1
+        assert (await record_of(c)).epoch == 2
+        await asyncio.sleep(5)  # the alarm of the wait that is over rings
+        assert len(c["b"].broker) == 0
+
+    play(story, "a", "b", "c")
+
+
+def test_to_and_fro() -> None:
+    """Moved back before it has left: it is opened again, by its own hand."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        for number in range(10):
+            owner = "ab"[number % 2]
+            c.give(owner, key)
+            assert await c.write(owner, key, batch()) == number
+        c.give("b", key)
+        c.give("a", key)
+        assert await c.write("a", key, batch()) == 10
+
+    play(story)
+
+
+def test_many_moves_are_told_together() -> None:
+    """100 partitions: one message at a time, and closed and opened in parallel, bounded."""
+
+    async def story(c: Cluster) -> None:
+        c.topic(100)
+        keys = c.keys()
+        c.give("a", *keys)
+        await asyncio.gather(*(c.write("a", key, batch()) for key in keys))
+        c.storage.faults = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
+        for node in c.nodes.values():
+            node.kv.faults = KvFaults(latency_s=0.002)
+        c.give("b", *keys)
+        most = [0]
+
+        async def watch() -> None:
+            while True:
+                most.append(len(c["b"].assigned._opening))
+                await asyncio.sleep(0.001)
+
+        watching = asyncio.ensure_future(watch())
+        assert await asyncio.gather(*(c.write("b", key, batch()) for key in keys)) == [1] * 100
+        watching.cancel()
+        messages = [message for _, message in c["a"].wire.asked]
+        assert sum(len(message.partitions) for message in messages) == 100
+        assert len(messages) < 100
+        assert 2 < max(most) <= c.broker_config.open_parallel
+
+    play(story)
+
+
+def test_where_the_time_of_a_move_goes() -> None:
+    """With HDFS's usual times (2 ms a call to the NameNode or the store, 0.3 ms a flush) the first acknowledgement by
+    the new owner comes well within 100 ms of the assignment, and what each side takes is told below."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c.storage.faults = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
+        for node in c.nodes.values():
+            node.kv.faults = KvFaults(latency_s=0.002)
+        began = now()
+        c.give("b", key)
+        writing = asyncio.ensure_future(c.write("b", key, batch()))
+        await c["a"].wire.has_asked.wait()
+        released = now()
+        heir = await c["b"].assigned.wait(key, 5.0)
+        opened = now()
+        assert heir.epoch == 2
+        assert await writing == 1
+        spent = {"release": released - began, "open": opened - released, "first segment": now() - opened}
+        assert sum(spent.values()) < 0.06, spent
+
+    play(story)
+
+
+def test_a_settled_log_is_opened_without_reading_journals() -> None:
+    """A live broker's journal is long and grows: reading it for each partition that it hands over would cost most."""
+
+    async def story(c: Cluster) -> None:
+        c.topic(2)
+        keys = c.keys()
+        c.give("a", *keys)
+        for key in keys:
+            await c.write("a", key, idempotent(0))
+            await c.write("a", key, idempotent(1))
+        found: list[Any] = []
+        journals = c["b"].broker.shared.journals
+        find = journals.find
+
+        async def count(incarnation: str, key: Any) -> Any:
+            found.append(key)
+            return await find(incarnation, key)
+
+        journals.find = count  # type: ignore[method-assign]
+        c.give("b", keys[0])
+        assert await c.write("b", keys[0], idempotent(1)) == 1
+        assert not found
+        # A log start that moved after the last segment was closed stands in the journal alone.
+        owner = await c["a"].assigned.wait(keys[1], 5.0)
+        await asyncio.sleep(c.broker_config.idle_close_ms / 1000 + 1)
+        assert owner.live is None
+        assert await owner.delete_before(1) == 1
+        c.give("b", keys[1])
+        heir = await c["b"].assigned.wait(keys[1], 5.0)
+        assert heir.log_start == 1
+        assert found
+        # And what the heir does to it before it has a segment stands in the heir's.
+        moved = await c["b"].assigned.wait(keys[0], 5.0)
+        assert await moved.delete_before(2) == 2
+        c["b"].kill()
+        c["a"].view.lose("b")
+        c["a"].view.give("a", keys[0])
+        back = await c["a"].assigned.wait(keys[0], 5.0)
+        assert (back.log_start, back.high_watermark) == (2, 2)
+        del c.nodes["b"]
+
+    play(story)
+
+
+def test_a_settled_log_whose_index_is_damaged_or_gone() -> None:
+    """The journals are asked after all."""
+
+    async def story(c: Cluster) -> None:
+        c.topic(1)
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, idempotent(0))
+        await c["a"].assigned.withdraw(key)
+        assert (await record_of(c)).is_settled
+        (index,) = [path async for path in indexes(c)]
+        await c["a"].fs.delete(index)
+        c["b"].view.give("b", key)
+        heir = await c["b"].assigned.wait(key, 5.0)
+        assert (heir.high_watermark, heir.epoch) == (1, 2)
+        assert not (await record_of(c)).is_settled
+
+    play(story)
+
+
+async def indexes(c: Cluster) -> Any:
+    path = PartitionPath("orders", str(c.catalog.topics["orders"].topic_id), 0)
+    async for status in c["a"].fs.list(path.folder):
+        if status.path.endswith(".idx"):
+            yield status.path
+
+
+# ------------------------------------------------------------------------------------------- two owners, stale news
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
+    """Two brokers are each told that the partition is theirs, and both write for a minute of contradiction, over a
+    slow store and storage: every acknowledged batch has an offset of its own, and stands there."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        c.storage.faults = Faults(call_s=(0.0, 0.02), ack_s=(0.0, 0.05), early_bytes=0.5)
+        for node in c.nodes.values():
+            node.kv.faults = KvFaults(latency_s=0.05)
+        (key,) = c.keys()
+        c["a"].view.give("a", key)
+        c["b"].view.give("b", key)
+        acked: dict[int, bytes] = {}
+
+        async def produce(name: str) -> None:
+            for number in range(200):
+                value = f"{name}{number}".encode()
+                try:
+                    offset = await c.write(name, key, batch(value), 2.0)
+                except RequestError as error:
+                    if not error.code.is_retriable:
+                        raise
+                else:
+                    assert offset not in acked
+                    acked[offset] = value
+                await asyncio.sleep(0.3)
+
+        await asyncio.gather(produce("a"), produce("b"))
+        writers = {value[:1] for value in acked.values()}
+        assert writers == {b"a", b"b"}, "each was the owner for a while"
+        c.give("a", key)  # the views agree again
+        end = await insist(c, "a", key, batch(b"last"))
+        written = await values(c, key)
+        assert written[end] == b"last"
+        assert {offset: written[offset] for offset in acked} == acked
+
+    play(story, seed=seed, broker=BrokerConfig(handover_wait_ms=500))
+
+
+async def insist(c: Cluster, owner: str, key: Any, data: bytearray) -> int:
+    """As a producer does."""
+    while True:
+        try:
+            return await c.write(owner, key, bytearray(data))
+        except RequestError as error:
+            if not error.code.is_retriable:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def values(c: Cluster, key: Any) -> dict[int, bytes]:
+    """Everything in the log, by offset, as a reader of storage finds it."""
+    owner = await c["a"].assigned.wait(key, 10.0)
+    pool = ReadPool(c["a"].fs, ReadConfig())
+    reader = LogReader(pool, PartitionPath("orders", str(key.topic_id), key.partition))
+    found: dict[int, bytes] = {}
+    at, end = 0, owner.high_watermark
+    while at < end:
+        data = await reader.read(at, 1 << 20, end, live=owner.live)
+        for part in split_batches(memoryview(data)):
+            one = Batch(part)
+            assert one.base_offset == at
+            for record in read_records(one):
+                found[record.offset] = bytes(record.value or b"")
+            at = one.next_offset
+    await pool.close()
+    return found
+
+
+def test_kafscale_162_a_stale_record_is_never_written_over_a_newer_one() -> None:
+    """b has read the record; a registers a segment, c takes the partition over; then b claims with what it has read.
+    The claim compares the revision: nothing that the newer record lists is lost."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c["a"].view.give("a", key)
+        await c["a"].assigned.wait(key, 5.0)
+        stale = await c["b"].broker.read_record(key)
+        assert await c.write("a", key, batch()) == 0
+        c["c"].view.lose("a")
+        c["c"].view.give("c", key)
+        assert await c.write("c", key, batch()) == 1
+        newest = await record_of(c)
+        path = next(iter(c["a"].broker.partitions())).path
+        with pytest.raises(RequestError):
+            await c["b"].broker.open(path, key, None, stale)
+        assert await record_of(c) == newest
+        assert await c.write("c", key, batch()) == 2
+        assert (await c["c"].assigned.wait(key, 1.0)).epoch == newest.epoch
+
+    play(story, "a", "b", "c")
+
+
+# -------------------------------------------------------------------------------------------------- lost membership
+
+
+def test_a_lost_membership_ends_everything_at_once() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(3)
+        keys = c.keys()
+        c.give("a", *keys)
+        for key in keys:
+            await c.write("a", key, batch())
+        c.storage.faults = Faults(ack_s=(0.5, 0.5))
+        waiting = asyncio.ensure_future(c.write("a", keys[0], batch()))
+        await asyncio.sleep(0.01)
+        c["a"].membership.is_member = False
+        c["a"].broker.fence_all()
+        assert all(c["a"].assigned.get(key) is None for key in keys)
+        with pytest.raises(RequestError) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "it may be in the file"
+        assert c["a"].broker.is_lost
+        assert not c["a"].broker.is_serving
+        await asyncio.sleep(30)
+        assert len(c["a"].broker) == 0, "nothing is opened while it is no member"
+        c["a"].membership.is_member = True
+        c.storage.faults = Faults()
+        assert await c.write("a", keys[1], batch()) == 1
+
+    play(story)
+
+
+def test_what_a_returned_member_owned_is_not_waited_for() -> None:
+    """It was declared dead and has joined again: it says that it holds what was given away no more."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["a"].membership.is_member = False
+        c["a"].broker.fence_all()
+        await asyncio.sleep(5)
+        c.give("b", key)
+        began = now()
+        assert await c.write("b", key, batch()) == 1
+        assert now() - began < 0.5
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------- gray brokers
+
+
+def test_a_broker_that_cannot_flush_says_so() -> None:
+    """Storage acknowledges nothing to it for five seconds, and it has something to write."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        await asyncio.sleep(60)
+        assert c["a"].broker.is_serving, "idle is not stalled"
+        c.storage.faults = Faults(hung_ack=1.0, create_fails=1.0)
+        writing = asyncio.ensure_future(c.write("a", key, batch()))
+        await asyncio.sleep(4.5)
+        assert c["a"].broker.is_serving
+        await asyncio.sleep(2.5)
+        assert not c["a"].broker.is_serving
+        assert any("storage has acknowledged nothing" in alarm for alarm in c["a"].broker.alarms_raised)
+        c.storage.faults = Faults()
+        assert await writing == 1
+        await asyncio.sleep(2)
+        assert c["a"].broker.is_serving
+
+    play(story)
+
+
+def test_a_broker_that_cannot_take_over_says_so_too() -> None:
+    """It has nothing to write, since it cannot open anything."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["a"].kill()
+        c.storage.faults = Faults(unavailable=1.0)
+        c["b"].view.lose("a")
+        c["b"].view.give("b", key)
+        await asyncio.sleep(8)
+        assert not c["b"].broker.is_serving
+        c.storage.faults = Faults()
+        assert await c.write("b", key, batch()) == 1
+        await asyncio.sleep(2)
+        assert c["b"].broker.is_serving
+        del c.nodes["a"]
+
+    play(story)
+
+
+def test_a_store_that_is_away_is_no_stall() -> None:
+    """Rule 7: nothing can be opened, and storage is not to blame."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        for node in c.nodes.values():
+            node.kv.faults = KvFaults(unavailable=1.0)
+        c.give("a", key)
+        await asyncio.sleep(60)
+        assert c["a"].broker.is_serving
+        for node in c.nodes.values():
+            node.kv.faults = KvFaults()
+        assert await c.write("a", key, batch()) == 0
+
+    play(story)
+
+
+def test_a_gray_brokers_partitions_are_fenced_away() -> None:
+    """The controller has given them to another; the gray one cannot hand over, so patience ends it."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        assert await c.write("a", key, batch()) == 0
+        c.storage.faults = Faults(hung_ack=1.0)
+        stuck = asyncio.ensure_future(c.write("a", key, batch()))
+        await asyncio.sleep(0.1)
+        c.storage.faults = Faults()
+        c.give("b", key)
+        began = now()
+        offset = await c.write("b", key, batch())
+        assert now() - began < c.broker_config.handover_wait_ms / 1000 + 0.5
+        outcome = (await asyncio.gather(stuck, return_exceptions=True))[0]
+        if isinstance(outcome, RequestError):
+            assert outcome.code.is_retriable
+        else:
+            assert outcome != offset
+
+    play(story, broker=BrokerConfig(handover_wait_ms=1_000))
+
+
+def test_told_of_what_it_does_not_know() -> None:
+    """Partitions that are open already, or are not ours, or do not exist."""
+
+    async def story(c: Cluster) -> None:
+        topic = c.topic(2)
+        keys = c.keys()
+        c.give("a", keys[0])
+        owner = await c["a"].assigned.wait(keys[0], 5.0)
+        told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1), (topic.topic_id, 9)))
+        await c["b"].wire.ask(c["b"].view.members["a"], told, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+        await asyncio.sleep(5)
+        assert owner.is_open
+        assert len(c["a"].assigned) == 1
+
+    play(story)

@@ -1,0 +1,445 @@
+"""What a broker answers to other processes: questions, segments, traffic, and the fence of coordinators' logs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+from bmq.broker.load import CALLERS_MAX, Load
+from bmq.broker.shard_fence import ShardFence
+from bmq.broker.stalls import Stalls
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.records import Record, build_batch
+from bmq.core.wire.internal import (
+    AskRequest,
+    AskResponse,
+    InternalKey,
+    LiveSegmentRequest,
+    LiveSegmentResponse,
+    LoadRequest,
+    LoadResponse,
+    PingRequest,
+    PingResponse,
+    ProducersRequest,
+    ProducersResponse,
+    Question,
+    ShardAppendRequest,
+    ShardAppendResponse,
+    ShardOpenRequest,
+    ShardOpenResponse,
+)
+from bmq.storage.checkpoint import decode_producers, from_big_endian
+from tests.simulation.loop import run
+from tests.unit.broker.cluster import Caller, Cluster, cluster
+from tests.unit.broker.world import batch, idempotent
+
+
+def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
+    async def main() -> None:
+        async with cluster(*names, **options) as made:
+            await story(made)
+
+    run(main())
+
+
+async def owned(c: Cluster, owner: str = "a") -> PartitionKey:
+    c.topic()
+    (key,) = c.keys()
+    c.give(owner, key)
+    await c[owner].assigned.wait(key, 5.0)
+    return key
+
+
+async def ask(caller: Caller, key: PartitionKey, question: Question, argument: int = 0) -> AskResponse:
+    request = AskRequest(key.topic_id, key.partition, question, argument)
+    answer = await caller.ask(InternalKey.ASK, request, AskResponse)
+    assert isinstance(answer, AskResponse)
+    return answer
+
+
+# ----------------------------------------------------------------------------------------------------------- questions
+
+
+def test_every_question_is_answered_as_the_owner_would() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        caller = Caller(c["a"])
+        empty = {question: (await ask(caller, key, question)).values for question in Question}
+        assert empty == {
+            Question.ENDS: (1, 0, 0, 0),
+            Question.END_OF_EPOCH: (0, 0),
+            Question.MAX_TIMESTAMP: (-1, -1),
+            Question.TIMESTAMP: (),
+            Question.DELETE_BEFORE: (0,),
+            Question.LOG_BYTES: (0,),
+        }
+        for number in range(3):
+            await c.write("a", key, batch(count=2, base_timestamp=1000 + number * 10))
+        assert (await ask(caller, key, Question.ENDS)).values == (1, 0, 6, 6)
+        assert (await ask(caller, key, Question.MAX_TIMESTAMP)).values == (5, 1021)
+        assert (await ask(caller, key, Question.TIMESTAMP, 1011)).values == (3, 1011)
+        assert (await ask(caller, key, Question.END_OF_EPOCH, 1)).values == (1, 6)
+        assert (await ask(caller, key, Question.LOG_BYTES)).values[0] > 0
+        assert (await ask(caller, key, Question.DELETE_BEFORE, 4)).values == (4,)
+        beyond = await ask(caller, key, Question.DELETE_BEFORE, 100)
+        assert beyond.error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert "100" in beyond.message
+
+    play(story)
+
+
+def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        caller = Caller(c["b"])
+        began = asyncio.get_running_loop().time()
+        assert (await ask(caller, key, Question.ENDS)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for api_key, request, response in (
+            (InternalKey.PRODUCERS, ProducersRequest(key.topic_id, 0), ProducersResponse),
+            (InternalKey.LIVE_SEGMENT, LiveSegmentRequest(key.topic_id, 0), LiveSegmentResponse),
+            (InternalKey.SHARD_OPEN, ShardOpenRequest(key.topic_id, 0, 1), ShardOpenResponse),
+            (InternalKey.SHARD_APPEND, ShardAppendRequest(key.topic_id, 0, 1, 1, batch()), ShardAppendResponse),
+        ):
+            answer = await caller.ask(api_key, request, response)
+            assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert asyncio.get_running_loop().time() == began
+
+    play(story)
+
+
+def test_a_question_waits_for_a_partition_that_is_being_opened() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        assert (await ask(Caller(c["a"]), key, Question.ENDS)).values == (1, 0, 0, 0)
+
+    play(story)
+
+
+def test_producers() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        for sequence in range(3):
+            await c.write("a", key, idempotent(sequence))
+        request = ProducersRequest(key.topic_id, key.partition)
+        answer = await Caller(c["a"]).ask(InternalKey.PRODUCERS, request, ProducersResponse)
+        owner = await c["a"].assigned.wait(key, 1.0)
+        assert decode_producers(memoryview(answer.states)) == list(await owner.producers())
+
+    play(story)
+
+
+def test_a_live_segments_index_comes_piece_by_piece() -> None:
+    """What the caller has of the same segment is not sent again; of another one it gets everything."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        caller = Caller(c["a"])
+
+        async def live(*known: int) -> LiveSegmentResponse:
+            request = LiveSegmentRequest(key.topic_id, key.partition, *known)
+            answer = await caller.ask(InternalKey.LIVE_SEGMENT, request, LiveSegmentResponse)
+            assert isinstance(answer, LiveSegmentResponse)
+            return answer
+
+        none = await live()
+        assert (none.error, none.base, none.epoch) == (ErrorCode.NONE, -1, 1)
+        for _ in range(10):
+            await c.write("a", key, batch(b"x" * 40_000))
+        first = await live()
+        owner = await c["a"].assigned.wait(key, 1.0)
+        segment = owner.live
+        assert segment is not None
+        entries = from_big_endian(memoryview(first.entries))
+        assert entries == segment.index.entries
+        assert len(entries) > 6
+        assert (first.position, first.end_offset, first.first_entry) == (segment.position, 10, 0)
+        for _ in range(10):
+            await c.write("a", key, batch(b"x" * 40_000))
+        known = len(entries) // 3
+        name = (first.base, first.segment_epoch, first.n)
+        more = await live(*name, known)
+        assert more.first_entry == known
+        assert entries + from_big_endian(memoryview(more.entries)) == segment.index.entries
+        assert (await live(*name, 1_000_000)).entries == b""
+        assert (await live(first.base, first.segment_epoch, first.n + 1, known)).first_entry == 0
+
+    play(story)
+
+
+def test_ping_says_whether_the_broker_serves() -> None:
+    async def story(c: Cluster) -> None:
+        caller = Caller(c["a"])
+        assert (await caller.ask(InternalKey.PING, PingRequest(), PingResponse)).is_serving
+        c["a"].membership.is_member = False
+        assert not (await caller.ask(InternalKey.PING, PingRequest(), PingResponse)).is_serving
+
+    play(story)
+
+
+# ---------------------------------------------------------------------------------------------------------------- load
+
+
+def test_load_since_the_callers_last_question() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(100)
+        keys = c.keys()
+        c.give("a", *keys)
+
+        async def loads(name: str) -> Sequence[Any]:
+            caller = c["a"].caller(name)
+            return (await caller.ask(InternalKey.LOAD, LoadRequest(), LoadResponse)).partitions  # type: ignore[no-any-return]
+
+        await c.write("a", keys[3], batch())
+        assert await loads("first") == (), "nobody knows since when"
+        data = batch(b"x" * 100)
+        for _ in range(2):
+            await c.write("a", keys[3], bytearray(data))
+        c["a"].broker.shared.load.read(keys[5], 1000)
+        assert await loads("second") == ()
+        expected = [(keys[3].topic_id, 3, 2 * len(data), 0, 2), (keys[5].topic_id, 5, 0, 1000, 1)]
+        assert list(await loads("first")) == expected
+        assert await loads("first") == ()
+        await c.write("a", keys[3], bytearray(data))
+        assert list(await loads("second")) == [(keys[3].topic_id, 3, len(data), 0, 1)]
+
+    play(story)
+
+
+def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
+    load = Load()
+    keys = [PartitionKey(_uuid(1), number) for number in range(3)]
+    for number in range(CALLERS_MAX + 3):
+        assert load.take(f"c{number}") == {}
+    load.wrote(keys[0], 10)
+    told = [load.take(f"c{number}") for number in range(3, CALLERS_MAX + 3)]
+    assert [list(each) for each in told] == [[keys[0]]] * CALLERS_MAX
+    assert not load.knows("c0")
+    assert load.take("c0") == {}, "forgotten, so it begins anew"
+    load.read(keys[1], 5)
+    (traffic,) = load.take("c0").values()
+    assert (traffic.bytes_in, traffic.bytes_out, traffic.requests) == (0, 5, 1)
+
+
+def test_stalls() -> None:
+    stalls = Stalls(5_000)
+    seen = []
+    for now_ms, has_work, progress in [
+        (0, False, 0), (60_000, False, 0),  # idle
+        (61_000, True, 0), (65_000, True, 0), (66_000, True, 0),  # stalled
+        (67_000, True, 1),  # one flush
+        (71_000, True, 1), (72_000, True, 1),  # stalled again
+        (73_000, False, 1), (80_000, True, 1), (84_000, True, 1),  # given up, then new work
+    ]:  # fmt: skip
+        stalls.look(now_ms, has_work=has_work, progress=progress)
+        seen.append(stalls.is_stalled)
+    assert seen == [False, False, False, False, True, False, False, True, False, False, False]
+
+
+# --------------------------------------------------------------------------------------------------------------- shards
+
+
+def records(value: bytes = b"v") -> bytearray:
+    return build_batch([Record(value=value)])
+
+
+class Coordinator:
+    """Opens and appends over one connection, as one that believes to have ``ownership``."""
+
+    def __init__(self, c: Cluster, broker: str, key: PartitionKey, ownership: int) -> None:
+        self._caller = Caller(c[broker])
+        self._key = key
+        self._ownership = ownership
+        self.epoch = -1
+
+    async def open(self) -> ErrorCode:
+        request = ShardOpenRequest(self._key.topic_id, self._key.partition, self._ownership)
+        answer = await self._caller.ask(InternalKey.SHARD_OPEN, request, ShardOpenResponse)
+        if answer.error is ErrorCode.NONE:
+            self.epoch = answer.epoch
+        return answer.error  # type: ignore[no-any-return]
+
+    def send(self, value: bytes = b"v") -> asyncio.Future[Any]:
+        """Its place in the log is decided when this returns."""
+        key = self._key
+        request = ShardAppendRequest(key.topic_id, key.partition, self.epoch, self._ownership, records(value))
+        return asyncio.ensure_future(self._caller.ask(InternalKey.SHARD_APPEND, request, ShardAppendResponse))
+
+    async def append(self, value: bytes = b"v") -> ErrorCode | int:
+        answer = await self.send(value)
+        return answer.base_offset if answer.error is ErrorCode.NONE else answer.error  # type: ignore[no-any-return]
+
+
+def test_a_shard_is_opened_and_written() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        coordinator = Coordinator(c, "a", key, 5)
+        assert await coordinator.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is not open yet"
+        assert await coordinator.open() is ErrorCode.NONE
+        assert [await coordinator.append() for _ in range(3)] == [0, 1, 2]
+        answers = await asyncio.gather(*(coordinator.send() for _ in range(10)))
+        assert [answer.base_offset for answer in answers] == list(range(3, 13))
+        assert answers[-1].high_watermark == 13
+
+    play(story)
+
+
+def test_kafscale_121_two_coordinators_for_one_group() -> None:
+    """The stale one is refused once the newer one has opened the log, and cannot open it again."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
+        await stale.open()
+        assert await stale.append() == 0
+        assert await newer.open() is ErrorCode.NONE
+        assert await stale.append() is ErrorCode.NOT_COORDINATOR
+        assert await newer.append() == 1
+        assert await stale.open() is ErrorCode.NOT_COORDINATOR
+        assert await stale.append() is ErrorCode.NOT_COORDINATOR
+        assert await newer.append() == 2
+
+    play(story)
+
+
+def test_what_a_stale_coordinator_got_in_lies_before_the_barrier() -> None:
+    """Sent before the newer one opened: flushed and answered late, and in the log before what comes after."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
+        await stale.open()
+        late = stale.send()
+        await asyncio.sleep(0)
+        await newer.open()
+        assert await newer.append() == 1
+        assert (await late).base_offset == 0
+
+    play(story)
+
+
+def test_fencing_holds_across_a_change_of_the_partitions_owner() -> None:
+    """The new owner knows no number.  The stale coordinator's appends name the old epoch, so they are refused; if it
+    opens the log there first, the newer one opens it later and sees all that it has written."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
+        await stale.open()
+        await newer.open()
+        assert await newer.append() == 0
+        c.give("b", key)
+        await c["b"].assigned.wait(key, 5.0)
+        assert await newer.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await stale.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        stale_again, newer_again = Coordinator(c, "b", key, 5), Coordinator(c, "b", key, 6)
+        stale_again.epoch = stale.epoch
+        assert await stale_again.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await stale_again.open() is ErrorCode.NONE
+        assert stale_again.epoch == 2
+        assert await stale_again.append() == 1
+        assert await newer_again.open() is ErrorCode.NONE
+        assert await stale_again.append() is ErrorCode.NOT_COORDINATOR
+        assert await newer_again.append() == 2
+
+    play(story)
+
+
+def test_a_broken_connections_bytes_do_not_follow_the_next_barrier() -> None:
+    """One coordinator lost its connection and opened the log again: what still comes over the old one is refused."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        before, after = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 5)
+        await before.open()
+        await before.append()
+        await after.open()
+        assert await after.append() == 1
+        assert await before.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await after.append() == 2
+
+    play(story)
+
+
+def test_none_may_follow_an_append_that_failed() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        coordinator = Coordinator(c, "a", key, 5)
+        await coordinator.open()
+        owner = await c["a"].assigned.wait(key, 1.0)
+        append = type(owner).append_internal
+        calls: list[int] = []
+
+        def refuse_the_second(self: Any, data: memoryview) -> asyncio.Future[int]:
+            calls.append(len(data))
+            if len(calls) == 2:
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "no")
+            return append(self, data)
+
+        patch = pytest.MonkeyPatch()
+        patch.setattr(type(owner), "append_internal", refuse_the_second)
+        try:
+            answers = await asyncio.gather(*(coordinator.send() for _ in range(4)))
+        finally:
+            patch.undo()
+        assert [answer.error for answer in answers] == [
+            ErrorCode.NONE,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ]
+        assert await coordinator.open() is ErrorCode.NONE
+        assert await coordinator.append() == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "ownership", "is_same", "has_failed"), list(product((1, 2, 3), (4, 5, 6), (True, False), (True, False)))
+)
+def test_the_fence_by_every_case(epoch: int, ownership: int, is_same: bool, has_failed: bool) -> None:
+    """Opened under epoch 2 with ownership 5: who may append, and who may open."""
+    fence, key, holder, ended = ShardFence(), PartitionKey(_uuid(1), 0), object(), []
+    fence.open(key, 2, 5, holder, lambda: ended.append(1))
+    if has_failed:
+        fence.failed(key, holder)
+    outcome = _outcome(lambda: fence.check(key, epoch, ownership, holder if is_same else object()))
+    if epoch != 2:
+        assert outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif ownership < 5:
+        assert outcome is ErrorCode.NOT_COORDINATOR
+    elif ownership == 5 and is_same and not has_failed:
+        assert outcome is ErrorCode.NONE
+    else:
+        assert outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    opened = _outcome(lambda: fence.open(key, epoch, ownership, object()))
+    is_stale = epoch == 2 and ownership < 5
+    assert opened is (ErrorCode.NOT_COORDINATOR if is_stale else ErrorCode.NONE)
+    assert ended == ([] if is_stale else [1])
+
+
+def test_the_fence_keeps_nothing_of_closed_partitions() -> None:
+    fence, key, ended = ShardFence(), PartitionKey(_uuid(1), 0), []
+    fence.open(key, 2, 5, object(), lambda: ended.append(1))
+    fence.closed(key)
+    fence.closed(key)
+    assert (len(fence), ended) == (0, [1])
+
+
+def _outcome(act: Callable[[], None]) -> ErrorCode:
+    try:
+        act()
+    except RequestError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def _uuid(number: int) -> uuid.UUID:
+    return uuid.UUID(int=number)
