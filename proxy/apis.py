@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bmq.proxy.handlers import (
     alter_configs,
+    alter_partition_reassignments,
     api_versions,
     create_partitions,
     create_topics,
@@ -16,6 +17,7 @@ from bmq.proxy.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -24,6 +26,7 @@ from bmq.proxy.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -65,6 +68,9 @@ ALL_APIS: tuple[Api, ...] = tuple(
         describe_cluster,
         describe_producers,
         describe_topic_partitions,
+        elect_leaders,
+        alter_partition_reassignments,
+        list_partition_reassignments,
     )
     for api in module.APIS
 )

@@ -30,12 +30,12 @@ async def owner_of(services: Services, topic_name: str, partition: int, timeout_
     return owner
 
 
-def check_epoch(owner: Owner, epoch: int) -> None:
-    """The client's view of the leader against the owner's (KIP-320); -1 is none.  RequestError."""
-    if 0 <= epoch < owner.epoch:
-        raise RequestError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is before the leader's {owner.epoch}")
-    if epoch > owner.epoch:
-        raise RequestError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is past the leader's {owner.epoch}")
+def check_epoch(current: int, epoch: int) -> None:
+    """The client's view of the leader's epoch against the owner's (KIP-320); -1 is none.  RequestError."""
+    if 0 <= epoch < current:
+        raise RequestError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is before the leader's {current}")
+    if epoch > current:
+        raise RequestError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is past the leader's {current}")
 
 
 async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel: int = PARALLEL) -> list[R]:

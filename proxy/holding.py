@@ -20,8 +20,8 @@ from bmq.core.model import PartitionKey
 from bmq.proxy.deadlines import Deadlines
 from bmq.proxy.owners import Owner, Owners
 
-STUMBLES_MAX = 1_000
-"""Of one connection; a producer has one a partition."""
+STUMBLES_MAX = 10_000
+"""Of one connection; a producer has one a partition, a proxy's connection those of its clients."""
 
 
 class Waiting(Protocol):
@@ -51,6 +51,33 @@ class _Line:
         self.task: asyncio.Task[None] | None = None
 
 
+class _Refused:
+    """One connection's: the sequence by partition and producer, oldest first, and the producers of each partition."""
+
+    __slots__ = ("_producers", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences: dict[tuple[PartitionKey, int], int] = {}
+        self._producers: dict[PartitionKey, set[int]] = {}
+
+    def put(self, key: PartitionKey, producer_id: int, sequence: int) -> None:
+        self.sequences[key, producer_id] = sequence
+        self._producers.setdefault(key, set()).add(producer_id)
+        if len(self.sequences) > STUMBLES_MAX:
+            self.remove(*next(iter(self.sequences)))
+
+    def remove(self, key: PartitionKey, producer_id: int) -> None:
+        del self.sequences[key, producer_id]
+        producers = self._producers[key]
+        producers.remove(producer_id)
+        if not producers:
+            del self._producers[key]
+
+    def forget(self, key: PartitionKey) -> None:
+        for producer_id in self._producers.pop(key, ()):
+            del self.sequences[key, producer_id]
+
+
 class Stumbles:
     """Idempotent batches that were refused with a retriable error, by connection, partition and producer.
 
@@ -60,10 +87,12 @@ class Stumbles:
     a new leader on a new connection; ours stay on theirs while a partition moves, so the order is kept here.
 
     An entry goes when its batch comes again, or one before it, or the sequence begins anew; all go with the connection.
+    A proxy's connection carries many clients' batches, to a partition that may have been elsewhere meanwhile: it tells
+    when it has heard all answers (``begin_anew``), and keeps the order itself from there.
     """
 
     def __init__(self) -> None:
-        self._refused: dict[Client, dict[tuple[PartitionKey, int], int]] = {}
+        self._refused: dict[Client, _Refused] = {}
 
     def __len__(self) -> int:
         return len(self._refused)
@@ -73,29 +102,33 @@ class Stumbles:
             return
         refused = self._refused.get(client)
         if refused is None:
-            refused = self._refused[client] = {}
+            refused = self._refused[client] = _Refused()
             client.on_close(lambda: self._forget(client))
-        earlier = refused.get((key, producer_id))
+        earlier = refused.sequences.get((key, producer_id))
         if earlier is None or not _follows(sequence, earlier):
-            refused[key, producer_id] = sequence
-            if len(refused) > STUMBLES_MAX:
-                del refused[next(iter(refused))]
+            refused.put(key, producer_id, sequence)
 
     def _forget(self, client: Client) -> None:
         self._refused.pop(client, None)
+
+    def begin_anew(self, client: Client, key: PartitionKey) -> None:
+        """Nothing that the client sends for this partition from here on was sent before it heard of the refusals."""
+        refused = self._refused.get(client)
+        if refused is not None:
+            refused.forget(key)
 
     def may_pass(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> bool:
         """Whether no batch before this one was refused and is still to come again."""
         if not self._refused:
             return True
         refused = self._refused.get(client)
-        earlier = refused.get((key, producer_id)) if refused is not None else None
+        earlier = refused.sequences.get((key, producer_id)) if refused is not None else None
         if earlier is None:
             return True
         if sequence != 0 and _follows(sequence, earlier):
             return False
         assert refused is not None
-        del refused[key, producer_id]
+        refused.remove(key, producer_id)
         return True
 
 

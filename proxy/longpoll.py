@@ -156,6 +156,9 @@ class LongPoll:
         """Partitions that are followed."""
         return len(self._followers)
 
+    def is_followed(self, key: PartitionKey) -> bool:
+        return key in self._followers
+
     def follow(self, wanted: Wanted, key: PartitionKey) -> None:
         """Events of ``key`` are for ``wanted`` from now on."""
         if wanted.key != key:

@@ -15,7 +15,7 @@ from bmq.core.records import HEADER_BYTES
 from bmq.meta.catalog import Topic
 from bmq.proxy.cache import TailCache
 from bmq.proxy.longpoll import UNTOLD, Marks, Wanted
-from bmq.proxy.owners import Owner
+from bmq.proxy.owners import Followed
 from bmq.storage.reader import LiveSegment
 
 
@@ -26,11 +26,13 @@ class Look:
     ``buffers``  whole batches of ``size`` bytes, from memory
     ``reads``    records are there, below ``end``, but on storage: at most ``limit`` bytes are wanted
     ``has_more`` records are there, but none was taken: they did not fit
+    ``asks``     who is to be asked for the open segment before it is read, instead of ``live``
     ``is_stored`` the buffers came from storage
     ``is_gone``  the catalog had this partition when it was looked at last, and has it no more
     """
 
     __slots__ = (
+        "asks",
         "buffers",
         "end",
         "error",
@@ -61,6 +63,7 @@ class Look:
         self.size = 0
         self.end = 0
         self.live: LiveSegment | None = None
+        self.asks: Followed | None = None
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
 
     def __repr__(self) -> str:
@@ -87,7 +90,7 @@ class Look:
 def look_at(
     wanted: Wanted,
     topic: Topic,
-    owner: Owner | None,
+    followed: Followed | None,
     tails: TailCache,
     limit: int,
     *,
@@ -97,15 +100,18 @@ def look_at(
     """``wanted.key`` is known.  At most ``limit`` bytes, or one batch if ``at_least_one``; ``committed``: only what is
     below the last stable offset."""
     look = Look(wanted, topic, limit)
-    if owner is None or not owner.is_open:
+    if followed is None or not followed.is_open:
         return look.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)
-    if wanted.leader_epoch >= 0 and wanted.leader_epoch != owner.epoch:  # KIP-320
-        is_older = wanted.leader_epoch < owner.epoch
+    if wanted.leader_epoch >= 0 and wanted.leader_epoch != followed.epoch:  # KIP-320
+        is_older = wanted.leader_epoch < followed.epoch
         return look.fails(ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH)
-    watermark, stable, log_start = owner.high_watermark, owner.last_stable_offset, owner.log_start
+    watermark, stable, log_start = followed.high_watermark, followed.last_stable_offset, followed.log_start
     offset = wanted.offset
-    if not log_start <= offset <= watermark:
-        return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE, waits=offset > watermark)
+    if offset < log_start:
+        return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if offset > watermark:
+        is_sure = followed.has_seen_end
+        return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE if is_sure else ErrorCode.OFFSET_NOT_AVAILABLE, waits=True)
     look.marks = (watermark, stable, log_start)
     look.end = stable if committed else watermark
     if offset >= look.end:
@@ -117,7 +123,9 @@ def look_at(
     found = tails.read(look.key, offset, limit, look.end, at_least_one=at_least_one)
     if found is None:
         look.reads = True
-        look.live = owner.live
+        look.live = followed.live
+        if not followed.knows_live:
+            look.asks = followed
     else:
         look.buffers, look.size = found
         look.has_more = not look.size

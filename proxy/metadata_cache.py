@@ -95,9 +95,9 @@ class _TopicEntry:
         if now >= self._due:
             self._due = now + max(LOOK_MIN_S, LOOK_S * len(self._keys))
             for index, key in enumerate(self._keys):
-                owner = owners.get(key)
-                if owner is not None and owner.epoch > self._epochs[index]:
-                    self._epochs[index] = owner.epoch
+                epoch = owners.epoch_of(key)
+                if epoch > self._epochs[index]:
+                    self._epochs[index] = epoch
                     self.encoded.clear()
 
     def places(self, start: int, stop: int) -> list[PartitionPlace]:

@@ -11,23 +11,25 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bmq.core.model import PartitionKey
-from bmq.core.records import Appended, Batch
+from bmq.core.records import Appended, Batch, Ends
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.reader import LiveSegment
 
-__all__ = ["Appended", "Owner", "Owners", "Tails"]
+__all__ = ["Appended", "Ends", "Followed", "Owner", "Owners", "Tails"]
 
 
-class Owner(Protocol):
-    """One partition in WRITE, as its owner answers for it.  Its properties are true when read, without a call."""
+class Followed(Protocol):
+    """One partition as this process reads it: properties cost no call.
 
-    @property
-    def key(self) -> PartitionKey: ...
+    They are the owner's own when it is in this process.  Of an owner elsewhere they are what it told last, so they may
+    be a moment behind: everything below an older watermark is flushed too, and a log start only moves forward.
+    """
+
     @property
     def epoch(self) -> int: ...
     @property
     def is_open(self) -> bool:
-        """Still the owner, in WRITE: what the other properties say may be told to a client."""
+        """It has an owner in WRITE, and we hear from it: what the other properties say may be told to a client."""
 
     @property
     def log_start(self) -> int: ...
@@ -36,21 +38,46 @@ class Owner(Protocol):
     @property
     def last_stable_offset(self) -> int: ...
     @property
+    def has_seen_end(self) -> bool:
+        """The watermark is the owner's word of now: only then may an offset past it be called out of range (rule 2).
+        When it is False, asking has the owner asked."""
+
+    @property
     def live(self) -> LiveSegment | None:
-        """The open segment, for ``LogReader``; None when there is none."""
+        """The open segment, for ``LogReader``, flushed as far as ``high_watermark`` at least; None without one."""
+
+    @property
+    def knows_live(self) -> bool:
+        """``live`` may be believed; else ``ask_live``."""
+
+    async def ask_live(self) -> LiveSegment | None:
+        """``live``, from the owner.  RequestError when it does not answer."""
+
+
+class Owner(Protocol):
+    """One partition's owner, to write to and to ask.  Questions are RequestError when it does not answer in time."""
+
+    @property
+    def key(self) -> PartitionKey: ...
+    @property
+    def is_open(self) -> bool:
+        """Appends may be handed to it now."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the buffers take another batch now; else wait for ``room``."""
+        """Whether it takes another batch now; else wait for ``room``."""
 
     async def room(self) -> None: ...
 
     def append(self, data: memoryview, *, acks_all: bool) -> Appended | asyncio.Future[Appended]:
         """Accept the batches in ``data`` (one, in Kafka's present versions).
 
-        The future is done once they are flushed; with ``acks_all`` False the answer is known at once.  RequestError
+        The future is done once they are flushed; with ``acks_all`` False the answer may be known at once.  RequestError
         with Kafka's code when they are refused, now or in the future.  The bytes are the owner's from here on.
         """
+
+    async def ends(self) -> Ends:
+        """Its epoch and offsets now."""
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Kafka's OffsetForLeaderEpoch: (largest epoch at or below, where the next one begins); (-1, -1) unknown."""
@@ -61,7 +88,7 @@ class Owner(Protocol):
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after ``timestamp``; None when there is none."""
 
-    def producers(self) -> Sequence[ProducerState]: ...
+    async def producers(self) -> Sequence[ProducerState]: ...
 
     async def delete_before(self, offset: int) -> int:
         """Kafka's DeleteRecords: the new log start.  RequestError OFFSET_OUT_OF_RANGE past the watermark."""
@@ -74,11 +101,18 @@ class Owners(Protocol):
     """All partitions' owners, wherever they run."""
 
     def get(self, key: PartitionKey) -> Owner | None:
-        """The owner when it is in WRITE now."""
+        """The owner when it can be handed appends now."""
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
-        """The owner once it is in WRITE.  RequestError, always retriable unless the partition is OFFLINE, when
-        that takes longer or cannot come: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
+        """The owner once it can be.  RequestError, always retriable unless the partition is OFFLINE, when that takes
+        longer or cannot come: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
+
+    def follow(self, key: PartitionKey) -> Followed | None:
+        """The partition, for reading.  None when nobody tells of it yet: the ``Tails`` hear ``opened`` when that has
+        changed.  One that nobody has asked for in a while is followed no longer."""
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        """The owner's epoch as far as it is known here, without asking anybody; -1 when it is not."""
 
 
 class Tails(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.errors import ErrorCode
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -36,7 +36,14 @@ READERS_MAX = 1_000
 
 
 class Reading:
-    """One process's.  It is a ``proxy.owners.Tails``: owners call it, synchronously, in each partition's order."""
+    """One process's.  It is a ``proxy.owners.Tails``: owners call it, synchronously, in each partition's order.
+
+    A process that is proxy and broker has two: one for clients, and one for the proxies that follow what it owns, which
+    stands ``beside`` the first.  They have the tails, the bytes, the readers and the register of who follows what in
+    common, so there is one copy of a tail, and owners tell the first one alone: whoever waits for a partition wakes,
+    whichever of the two he asked.  Sessions, parked fetches and counters are each one's own.  ``served`` is told of the
+    bytes of each partition that is answered for.
+    """
 
     def __init__(
         self,
@@ -46,22 +53,39 @@ class Reading:
         pool: ReadPool,
         clock: Clock,
         metrics: Metrics,
+        *,
+        beside: Reading | None = None,
+        served: Callable[[PartitionKey, int], None] | None = None,
     ) -> None:
         self.metrics = metrics
-        self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool.limit_cache)
-        self.tails = TailCache(self.budget.tail_limit)
-        self.poll = LongPoll()
+        self.budget: FetchBudget
+        self.tails: TailCache
+        self.poll: LongPoll
+        self._readers: OrderedDict[PartitionKey, LogReader]
+        if beside is None:
+            self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool.limit_cache)
+            self.tails = TailCache(self.budget.tail_limit)
+            self.poll = LongPoll()
+            self._readers = OrderedDict()
+            catalog.subscribe(self._topic_changed)
+        else:
+            self.budget, self.tails, self.poll, self._readers = (
+                beside.budget,
+                beside.tails,
+                beside.poll,
+                beside._readers,
+            )
+            catalog.subscribe(self._forget_counters)
+        self._served = served
         self.sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, _random_id)
         self._catalog = catalog
         self._owners = owners
         self._pool = pool
         self._clock = clock
-        self._readers: OrderedDict[PartitionKey, LogReader] = OrderedDict()
         self.parked: set[asyncio.Future[None]] = set()
         self.is_draining = False
         self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
-        catalog.subscribe(self._topic_changed)
 
     def __repr__(self) -> str:
         return f"<Reading {self.tails!r} {self.budget!r} {self.sessions!r} followed={len(self.poll)}>"
@@ -141,8 +165,8 @@ class Reading:
         if follows:
             self.poll.follow(wanted, key)
         wanted.key = key
-        owner = self._owners.get(key)
-        return look_at(wanted, topic, owner, self.tails, limit, at_least_one=at_least_one, committed=committed)
+        followed = self._owners.follow(key)
+        return look_at(wanted, topic, followed, self.tails, limit, at_least_one=at_least_one, committed=committed)
 
     def _topic_of(self, wanted: Wanted) -> Topic | None:
         if isinstance(wanted.topic, str):
@@ -164,6 +188,8 @@ class Reading:
         counters = self.metrics.topic(look.topic.name)
         counters.fetches += 1
         counters.bytes_out += look.size
+        if self._served is not None and look.size and look.key is not None:
+            self._served(look.key, look.size)
         if look.error:
             counters.failed_fetches += 1
         elif look.is_stored:
@@ -192,7 +218,10 @@ class Reading:
         reader = self.reader(key, PartitionPath(topic.name, str(topic.topic_id), key.partition))
         try:
             async with gate:
-                return await reader.read(look.offset, look.limit, look.end, live=look.live)
+                live = look.live if look.asks is None else await look.asks.ask_live()
+                return await reader.read(look.offset, look.limit, look.end, live=live)
+        except RequestError as error:
+            return error.code
         except OffsetNotFound:
             return self._missing(key, look.offset)
         except StorageError:
@@ -200,10 +229,10 @@ class Reading:
 
     def _missing(self, key: PartitionKey, offset: int) -> ErrorCode:
         """Storage has no such offset: only the owner may say that it is out of range (rule 2)."""
-        owner = self._owners.get(key)
-        if owner is None or not owner.is_open:
+        followed = self._owners.follow(key)
+        if followed is None or not followed.is_open:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if offset < owner.log_start:
+        if offset < followed.log_start:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return ErrorCode.OFFSET_NOT_AVAILABLE
 
@@ -243,15 +272,24 @@ class Reading:
 
     def _topic_changed(self, change: TopicChange) -> None:
         """Whoever reads a topic that is gone must hear of it; its counters go with it."""
-        before, after = change.before, change.after
-        if before is None or (after is not None and after.topic_id == before.topic_id):
+        before = change.before
+        if before is None or not _is_gone(change):
             return
-        self.metrics.topics.pop(before.name, None)
+        self._forget_counters(change)
         for partition in range(before.partitions):
             key = PartitionKey(before.topic_id, partition)
             self._readers.pop(key, None)
             self._forget_tail(key)
             _wake(self.poll.changed(key))
+
+    def _forget_counters(self, change: TopicChange) -> None:
+        if change.before is not None and _is_gone(change):
+            self.metrics.topics.pop(change.before.name, None)
+
+
+def _is_gone(change: TopicChange) -> bool:
+    before, after = change.before, change.after
+    return before is not None and (after is None or after.topic_id != before.topic_id)
 
 
 def _wake(watches: Iterable[Watch]) -> None:

@@ -18,8 +18,8 @@ from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.owners import Owners
 
 if TYPE_CHECKING:
-    from bmq.meta.controller.topics import TopicAdmin
-    from bmq.meta.coordinator.service import Coordinator
+    from bmq.meta.controller.admin import Admin
+    from bmq.meta.coordinator.api import GroupCoordinator
     from bmq.meta.producer_ids import ProducerIds
     from bmq.proxy.reading import Reading
 
@@ -34,9 +34,9 @@ class Services:
     catalog: Catalog
     members: Members
     owners: Owners
-    admin: TopicAdmin
+    admin: Admin
     """Changes topics and configs (the controller's work)."""
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
     producer_ids: ProducerIds
     reading: Reading
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""

@@ -52,7 +52,10 @@ def _open_here(services: Services, asked: Any) -> list[tuple[str, int, Owner]]:
     found = []
     for topic, indexes in wanted:
         for index in indexes:
-            owner = services.owners.get(PartitionKey(topic.topic_id, index))
+            key = PartitionKey(topic.topic_id, index)
+            if services.members.leader_of(key) != services.members.own.node_id:
+                continue  # another proxy answers for it: tools ask them all, and add up
+            owner = services.owners.get(key)
             if owner is not None:
                 found.append((topic.name, index, owner))
     return found

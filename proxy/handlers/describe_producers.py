@@ -31,12 +31,12 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     async def ask(one: tuple[str, int]) -> Any:
         name, index = one
         try:
-            owner = await owner_of(services, name, index)
+            states = await (await owner_of(services, name, index)).producers()
         except RequestError as error:
             return Partition(
                 partition_index=index, error_code=error.code, error_message=error.message, active_producers=[]
             )
-        producers = [_producer(state) for state in owner.producers() if state.producer_id >= 0]
+        producers = [_producer(state) for state in states if state.producer_id >= 0]
         return Partition(
             partition_index=index, error_code=ErrorCode.NONE, error_message=None, active_producers=producers
         )

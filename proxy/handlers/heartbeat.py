@@ -7,14 +7,18 @@ While its shard loads a heartbeat is answered with no error, as in Kafka: sessio
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from bmq.core.call import Request
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import HeartbeatRequest, HeartbeatResponse
-from bmq.meta.coordinator.service import ClientInfo
+from bmq.meta.coordinator.api import ClientInfo
 from bmq.proxy.services import Api, Services
 
 
-def handle(services: Services, request: Request, message: HeartbeatRequest) -> HeartbeatResponse:
+def handle(
+    services: Services, request: Request, message: HeartbeatRequest
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     return services.coordinator.heartbeat(message, ClientInfo.of(request))
 
 

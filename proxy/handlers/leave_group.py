@@ -9,7 +9,7 @@ from __future__ import annotations
 from bmq.core.call import Request
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import LeaveGroupRequest, LeaveGroupResponse
-from bmq.meta.coordinator.service import ClientInfo
+from bmq.meta.coordinator.api import ClientInfo
 from bmq.proxy.services import Api, Services
 
 

@@ -104,18 +104,19 @@ async def _find(services: Services, wanted: Wanted, version: int, *, committed: 
     if timestamp < 0 and version < KNOWN_SINCE.get(timestamp, version + 1):
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
     owner = await owner_of(services, wanted.topic, wanted.partition)
-    check_epoch(owner, wanted.epoch)
+    ends = await owner.ends()
+    check_epoch(ends.epoch, wanted.epoch)
     match timestamp:
         case -1:
-            return Found(owner.last_stable_offset if committed else owner.high_watermark, -1, owner.epoch)
+            return Found(ends.last_stable_offset if committed else ends.high_watermark, -1, ends.epoch)
         case -2 | -4:
-            return Found(owner.log_start, -1, owner.epoch if owner.log_start == owner.high_watermark else -1)
+            return Found(ends.log_start, -1, ends.epoch if ends.log_start == ends.high_watermark else -1)
         case -3:
             return Found(*await owner.offset_of_max_timestamp())
         case -5 | -6:
             return Found()
     found = await owner.offset_for_timestamp(timestamp)
-    if found is None or (committed and found[0] >= owner.last_stable_offset):
+    if found is None or (committed and found[0] >= ends.last_stable_offset):
         return Found()
     return Found(*found)
 

@@ -41,7 +41,8 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     async def ask(one: Wanted) -> Any:
         try:
             owner = await owner_of(services, one.topic, one.partition)
-            check_epoch(owner, one.current_epoch)
+            if one.current_epoch >= 0:
+                check_epoch((await owner.ends()).epoch, one.current_epoch)
             epoch, end = await owner.end_of_epoch(one.epoch)
         except RequestError as error:
             return Partition(error_code=error.code, partition=one.partition, leader_epoch=-1, end_offset=-1)

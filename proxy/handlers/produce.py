@@ -85,6 +85,7 @@ class Produce:
             return self._answer()
         self._future = asyncio.get_running_loop().create_future()
         self._bucket = self.services.holding.deadlines.add(self, self._asked.timeout_ms / 1000)
+        self._forget = self._request.client.on_close(self._drop)
         return self._future
 
     def _refusal(self) -> RequestError | None:
@@ -108,6 +109,8 @@ class Produce:
             else:
                 assert topic is not None
                 part.key = PartitionKey(topic.topic_id, index)
+                if asked.anew and index in asked.anew:
+                    self.services.holding.stumbles.begin_anew(self._request.client, part.key)
                 self._place(topic, part)
         return TopicAnswer(asked.name, asked.topic_id, parts)
 
@@ -145,8 +148,6 @@ class Produce:
             if owner is not None and owner.has_room:
                 part.append(owner)
                 return
-        if self._forget is _nothing:
-            self._forget = self._request.client.on_close(self._drop)
         services.holding.hold(key, part, services.owners, services.config)
 
     def stumbled(self, part: Part, producer_id: int, sequence: int) -> None:
@@ -173,7 +174,7 @@ class Produce:
             part.fail(late)
 
     def _drop(self) -> None:
-        """The client has gone: what is held is dropped, what was accepted goes on (rule 9)."""
+        """The client has gone: what is held, here or on its way, is dropped, what was accepted goes on (rule 9)."""
         for part in self._open_parts():
             part.drop()
 
@@ -204,7 +205,7 @@ class Produce:
 class Part(PartitionAnswer):
     """One partition's records, and what is answered for them: a ``proxy.holding.Waiting``."""
 
-    __slots__ = ("_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "records")
+    __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "records")
     key: PartitionKey
 
     def __init__(
@@ -213,6 +214,7 @@ class Part(PartitionAnswer):
         super().__init__(index, ErrorCode.NONE)
         self._produce = produce
         self._counters = counters
+        self._accepted: asyncio.Future[Appended] | None = None  # in the owner's hands, not answered
         self.records = records
         self.is_over = False
         self._producer_id, self._sequence = NO_PRODUCER_ID, -1
@@ -245,9 +247,13 @@ class Part(PartitionAnswer):
         if isinstance(accepted, Appended):
             self._stands(accepted)
         else:
+            self._accepted = accepted
             accepted.add_done_callback(self._landed)
 
     def _landed(self, future: asyncio.Future[Appended]) -> None:
+        self._accepted = None
+        if future.cancelled():
+            return
         error = future.exception()  # also when nobody waits any more: it is taken notice of
         if self.is_over:
             return
@@ -266,7 +272,7 @@ class Part(PartitionAnswer):
     def fail(self, error: RequestError) -> None:
         """Once, and not after an answer."""
         self.error_code, self.error_message = error.code, error.message
-        self.records, self.is_over = None, True
+        self._let_go()
         if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable and hasattr(self, "key"):
             self._produce.stumbled(self, self._producer_id, self._sequence)
         if self._counters is not None:
@@ -276,8 +282,14 @@ class Part(PartitionAnswer):
 
     def drop(self) -> None:
         """Nobody is to be answered."""
-        self.records, self.is_over = None, True
+        self._let_go()
         self._produce.part_over(None)
+
+    def _let_go(self) -> None:
+        """It is over: an owner elsewhere that has not sent it yet need not."""
+        self.records, self.is_over = None, True
+        if self._accepted is not None:
+            self._accepted.cancel()
 
 
 def _fault(records: memoryview | None, version: int) -> RequestError | None:

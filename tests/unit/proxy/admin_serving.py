@@ -16,7 +16,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.wire.codec import encode_response
 from bmq.meta.members import Members, OneNode, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
-from bmq.proxy.owners import Owner
+from bmq.proxy.owners import Followed, Owner
 from bmq.proxy.services import Services
 from tests.unit.meta.admin_world import AdminWorld
 
@@ -49,9 +49,15 @@ class FakeOwners:
         self.waited: list[PartitionKey] = []
 
     def get(self, key: PartitionKey) -> Owner | None:
-        self.looks += 1
         epoch = self.epochs.get(key)
         return None if epoch is None else cast(Owner, FakeOwner(epoch))
+
+    def follow(self, key: PartitionKey) -> Followed | None:
+        raise NotImplementedError
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        self.looks += 1
+        return self.epochs.get(key, -1)
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         self.waited.append(key)

@@ -12,11 +12,11 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.core.records import Batch, Ends, Record, build_batch, split_batches
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.proxy.fetching import Fetched, FetchParams
 from bmq.proxy.longpoll import Identity, Wanted
-from bmq.proxy.owners import Appended, Owner
+from bmq.proxy.owners import Appended, Followed, Owner
 from bmq.proxy.reading import Reading
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import write_once
@@ -72,6 +72,7 @@ class FakeOwner:
         self.log_start = self.high_watermark = 0
         self.stable: int | None = None
         self.live: LiveSegment | None = None
+        self.has_seen_end = self.knows_live = True
         self.has_room = True
         self.segments = 0
 
@@ -94,7 +95,13 @@ class FakeOwner:
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         raise NotImplementedError
 
-    def producers(self) -> Sequence[ProducerState]:
+    async def ends(self) -> Ends:
+        return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
+
+    async def ask_live(self) -> LiveSegment | None:
+        return self.live
+
+    async def producers(self) -> Sequence[ProducerState]:
         raise NotImplementedError
 
     async def delete_before(self, offset: int) -> int:
@@ -114,6 +121,14 @@ class FakeOwners:
     def get(self, key: PartitionKey) -> Owner | None:
         self.asked.append(key)
         return self.by_key.get(key)
+
+    def follow(self, key: PartitionKey) -> Followed | None:
+        self.asked.append(key)
+        return self.by_key.get(key)
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        owner = self.by_key.get(key)
+        return owner.epoch if owner is not None else -1
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here")

@@ -14,25 +14,31 @@ from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.wire.messages import (
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
+    ListPartitionReassignmentsRequest,
 )
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.handlers import (
     alter_configs,
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
     describe_cluster,
     describe_configs,
     describe_topic_partitions,
+    elect_leaders,
     init_producer_id,
+    list_partition_reassignments,
 )
 from bmq.proxy.operations import CLUSTER_OPERATIONS
 from bmq.proxy.services import Api
@@ -42,6 +48,8 @@ from tests.unit.proxy.admin_serving import AdminServing, Spread, serving
 CREATE, DELETE, GROW = create_topics.APIS[0], delete_topics.APIS[0], create_partitions.APIS[0]
 DESCRIBE, (ALTER, INCREMENT) = describe_configs.APIS[0], alter_configs.APIS
 CLUSTER, PARTITIONS, PRODUCER = describe_cluster.APIS[0], describe_topic_partitions.APIS[0], init_producer_id.APIS[0]
+ELECT, REASSIGN = elect_leaders.APIS[0], alter_partition_reassignments.APIS[0]
+REASSIGNMENTS = list_partition_reassignments.APIS[0]
 TOPIC, BROKER = 2, 4
 
 
@@ -418,6 +426,58 @@ def test_describe_cluster(version: int) -> None:
                 for kind, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
                     asked = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=kind)
                     assert (await w.ask(CLUSTER, version, asked)).error_code == code
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", versions(ELECT))
+def test_elect_leaders_finds_nothing_to_elect(version: int) -> None:
+    async def main() -> None:
+        async with serving() as w:
+            await w.ask(CREATE, 7, create(new("t", 2)))
+            Asked = ElectLeadersRequest.TopicPartitions
+            asked = [Asked(topic="t", partitions=[0, 2]), Asked(topic="gone", partitions=[0])]
+            found = await w.ask(ELECT, version, ElectLeadersRequest(election_type=0, topic_partitions=asked))
+            assert [
+                (each.topic, [(one.partition_id, one.error_code) for one in each.partition_result])
+                for each in found.replica_election_results
+            ] == [
+                ("t", [(0, ErrorCode.ELECTION_NOT_NEEDED), (2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]),
+                ("gone", [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]),
+            ]
+            found = await w.ask(ELECT, version, ElectLeadersRequest(election_type=0, topic_partitions=None))
+            assert [len(each.partition_result) for each in found.replica_election_results] == [2]
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", versions(REASSIGN))
+@pytest.mark.parametrize(
+    ("partition", "replicas", "code"),
+    [
+        (0, [4], ErrorCode.NONE),
+        (0, [5], ErrorCode.POLICY_VIOLATION),
+        (0, [4, 4], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (0, [9], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        (1, [4], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_there_is_nothing_to_reassign(
+    version: int, partition: int, replicas: list[int] | None, code: ErrorCode
+) -> None:
+    async def main() -> None:
+        members = Spread([ProxyAddress(4, "a", 1), ProxyAddress(5, "b", 2)])
+        async with serving(members=members) as w:
+            await w.ask(CREATE, 7, create(new("t", 1)))
+            Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
+            one = Asked.ReassignablePartition(partition_index=partition, replicas=replicas)
+            asked = AlterPartitionReassignmentsRequest(topics=[Asked(name="t", partitions=[one])])
+            found = await w.ask(REASSIGN, version, asked)
+            assert [each.error_code for each in found.responses[0].partitions] == [code]
+            found = await w.ask(REASSIGNMENTS, 0, ListPartitionReassignmentsRequest(topics=None))
+            assert (found.error_code, found.topics) == (0, [])
 
     run(main())
 

@@ -10,7 +10,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.proxy.holding import Holding
-from bmq.proxy.owners import Owner
+from bmq.proxy.owners import Followed, Owner
 from tests.simulation.loop import run
 
 KEY = PartitionKey(uuid.UUID(int=1), 0)
@@ -47,6 +47,12 @@ class FakeOwners:
 
     def get(self, key: PartitionKey) -> Owner | None:
         return cast(Owner, self.owner) if self.owner else None
+
+    def follow(self, key: PartitionKey) -> Followed | None:
+        raise NotImplementedError
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        raise NotImplementedError
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         if self.error is not None:

@@ -92,3 +92,16 @@ def test_a_connection_keeps_a_bounded_number(client: FakeClient) -> None:
         stumbles.note(client, KEY, producer_id, 10)
     assert stumbles.may_pass(client, KEY, 0, 11), "the oldest went"
     assert not stumbles.may_pass(client, KEY, STUMBLES_MAX, 11)
+
+
+def test_who_has_heard_all_answers_begins_anew_in_that_partition(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    for key in (KEY, OTHER):
+        for producer_id in (7, 8):
+            stumbles.note(client, key, producer_id, 10)
+    stumbles.begin_anew(client, KEY)
+    assert stumbles.may_pass(client, KEY, 7, 40)
+    assert stumbles.may_pass(client, KEY, 8, 40)
+    assert not stumbles.may_pass(client, OTHER, 7, 40)
+    stumbles.note(client, KEY, 7, 50)
+    assert not stumbles.may_pass(client, KEY, 7, 51)

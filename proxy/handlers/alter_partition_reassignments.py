@@ -1,0 +1,63 @@
+"""AlterPartitionReassignments, versions 0 to 1.
+
+What Kafka calls replicas are proxies here, which keep nothing: they follow from who is there.  The copies of a segment
+are its datanodes', and the broker that owns a partition is the controller's choice.  So there is nothing to reassign
+this way: replicas as they are answer without error, others POLICY_VIOLATION with the command that does what is meant,
+and there is never a reassignment to cancel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import AlterPartitionReassignmentsResponse
+from bmq.meta.catalog import Topic
+from bmq.proxy.services import Api, Services
+
+TopicResult = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+PartitionResult = TopicResult.ReassignablePartitionResponse
+
+
+def handle(services: Services, request: Request, message: Any) -> Any:
+    responses = []
+    for asked in message.topics:
+        topic = services.catalog.topics.get(asked.name)
+        results = [_result(services, topic, each.partition_index, each.replicas) for each in asked.partitions]
+        responses.append(TopicResult(name=asked.name, partitions=results))
+    return AlterPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        allow_replication_factor_change=getattr(message, "allow_replication_factor_change", True),
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        responses=responses,
+    )
+
+
+def _result(services: Services, topic: Topic | None, index: int, replicas: list[int] | None) -> Any:
+    code, text = _judge(services, topic, index, replicas)
+    return PartitionResult(partition_index=index, error_code=code, error_message=text)
+
+
+def _judge(
+    services: Services, topic: Topic | None, index: int, replicas: list[int] | None
+) -> tuple[ErrorCode, str | None]:
+    if topic is None or not 0 <= index < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+    if replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
+    nodes = {proxy.node_id for proxy in services.members.proxies}
+    if not replicas or len(set(replicas)) != len(replicas) or not nodes.issuperset(replicas):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(replicas)} are not nodes of this cluster, each once"
+    place = services.metadata.places(topic, index, index + 1, services.owners, services.members, services.clock)[0]
+    if set(replicas) == set(place.replicas):
+        return ErrorCode.NONE, None
+    return (
+        ErrorCode.POLICY_VIOLATION,
+        "Copies are kept by storage and owners are chosen by the controller: use `bmq cluster move`",
+    )
+
+
+APIS = (Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, handle),)

@@ -1,0 +1,46 @@
+"""ElectLeaders, versions 0 to 2.
+
+A partition has one owner at a time, which the controller chooses, and every proxy serves it: there is no preferred
+replica to go back to, and no unclean one to fall back on.  So every partition that exists answers ELECTION_NOT_NEEDED,
+as Kafka's do when their preferred leader leads.
+
+Version notes: from 1 on the kind of election is named, and there is an error code at the top.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import ElectLeadersResponse
+from bmq.proxy.services import Api, Services
+
+Topic = ElectLeadersResponse.ReplicaElectionResult
+Partition = Topic.PartitionResult
+
+
+def handle(services: Services, request: Request, message: Any) -> Any:
+    topics = services.catalog.topics
+    if message.topic_partitions is None:
+        wanted = [(name, range(topic.partitions)) for name, topic in sorted(topics.items())]
+    else:
+        wanted = [(each.topic, each.partitions) for each in message.topic_partitions]
+    results = []
+    for name, indexes in wanted:
+        topic = topics.get(name)
+        count = topic.partitions if topic is not None else 0
+        results.append(Topic(topic=name, partition_result=[_result(index, count) for index in indexes]))
+    return ElectLeadersResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, replica_election_results=results)
+
+
+def _result(index: int, count: int) -> Any:
+    if not 0 <= index < count:
+        code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+    else:
+        code, text = ErrorCode.ELECTION_NOT_NEEDED, "The controller chooses the owner, and every node serves it."
+    return Partition(partition_id=index, error_code=code, error_message=text)
+
+
+APIS = (Api(ApiKey.ELECT_LEADERS, 0, 2, handle),)

@@ -1,0 +1,20 @@
+"""ListPartitionReassignments, version 0: there are none, since no data moves with an owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import ListPartitionReassignmentsResponse
+from bmq.proxy.services import Api, Services
+
+
+def handle(services: Services, request: Request, message: Any) -> Any:
+    return ListPartitionReassignmentsResponse(
+        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=[]
+    )
+
+
+APIS = (Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, handle),)

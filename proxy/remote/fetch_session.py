@@ -1,0 +1,104 @@
+"""The asking side of an incremental fetch session (KIP-227): what the next request carries.  Pure.
+
+``proxy.sessions`` is the other side.  A request lists what has changed since the last one: partitions that joined,
+those of which something was read, those that left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+from uuid import UUID
+
+from bmq.core.call import Buffer
+from bmq.core.model import PartitionKey
+from bmq.core.wire.fetch import FetchPartition
+from bmq.core.wire.fetch_client import encode_fetch_request
+from bmq.proxy.remote.tail import Tail
+
+MAX_WAIT_MS = 500
+ANSWER_BYTES = 8 << 20
+PARTITION_BYTES = 1 << 20
+"""Of one answer, and of one partition in it: what a broker sends while we are slow."""
+REQUESTS_MAX = 2
+"""Under way at once: one parked, and one that overtakes it."""
+NO_SESSION, FIRST_EPOCH, FINAL_EPOCH, EPOCH_MAX = 0, 0, -1, 0x7FFFFFFF
+
+T = TypeVar("T")
+
+
+class Session:
+    """One session's side that asks.  ``news`` are to be listed by the next request, ``left`` to be forgotten."""
+
+    __slots__ = ("epoch", "id", "left", "members", "news", "under_way")
+
+    def __init__(self) -> None:
+        self.id = NO_SESSION
+        self.epoch = FIRST_EPOCH
+        self.members: dict[PartitionKey, Tail] = {}
+        self.news: dict[PartitionKey, Tail] = {}
+        self.left: dict[PartitionKey, None] = {}
+        self.under_way = 0
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} epoch={self.epoch} {len(self.members)} partitions, {self.under_way} under way>"
+
+    def add(self, tail: Tail) -> None:
+        self.members[tail.key] = self.news[tail.key] = tail
+        self.left.pop(tail.key, None)
+
+    def remove(self, key: PartitionKey) -> None:
+        if self.members.pop(key, None) is not None:
+            self.news.pop(key, None)
+            self.left[key] = None
+
+    @property
+    def may_overtake(self) -> bool:
+        """Its number must be known before a second request names it."""
+        return self.id != NO_SESSION and self.under_way < REQUESTS_MAX
+
+    def anew(self) -> Session:
+        """Of the same partitions: the broker does not know this one any more."""
+        session = Session()
+        session.members = self.members
+        return session
+
+    def next_request(self) -> list[Buffer]:
+        """The first one lists all.  Without partitions it is the last one."""
+        if not self.members:
+            self.epoch = FINAL_EPOCH
+        is_change = self.epoch > FIRST_EPOCH
+        body = encode_fetch_request(
+            session_id=self.id,
+            session_epoch=self.epoch,
+            topics=_by_topic((key, _wanted(tail)) for key, tail in (self.news if is_change else self.members).items()),
+            forgotten=_by_topic((key, key.partition) for key in self.left) if is_change else [],
+            max_wait_ms=MAX_WAIT_MS if self.members else 0,
+            min_bytes=1,
+            max_bytes=ANSWER_BYTES,
+        )
+        self.news, self.left = {}, {}
+        self.under_way += 1
+        if is_change:
+            self._advance()
+        return list(body)
+
+    def begun(self, session_id: int) -> None:
+        """The answer to the first request: 0 when the broker has no room for a session; then each request is full."""
+        if self.id == NO_SESSION and session_id != NO_SESSION:
+            self.id = session_id
+            self._advance()
+
+    def _advance(self) -> None:
+        self.epoch = self.epoch + 1 if self.epoch < EPOCH_MAX else 1
+
+
+def _wanted(tail: Tail) -> FetchPartition:
+    return FetchPartition(tail.key.partition, tail.epoch, tail.high_watermark, -1, PARTITION_BYTES)
+
+
+def _by_topic(items: Iterable[tuple[PartitionKey, T]]) -> list[tuple[UUID, list[T]]]:
+    topics: dict[UUID, list[T]] = {}
+    for key, item in items:
+        topics.setdefault(key.topic_id, []).append(item)
+    return list(topics.items())

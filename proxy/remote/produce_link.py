@@ -1,0 +1,189 @@
+"""The produce connection to one broker: what is handed over in one turn of the loop goes out as one request.
+
+Any number of requests are under way; what bounds them is each partition's credit.  Kafka's acks is a request's, so one
+turn gives two requests at most, unless a partition has parts for both: these go in the order in which they came.
+acks=0 and 1 are alike here, since the broker has to be heard either way.
+
+Records are neither copied nor looked at.  A part keeps the frame that it came in until it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.model import PartitionKey
+from bmq.core.records import Appended
+from bmq.core.rpc import Kind, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.produce import PartitionAnswer
+from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.meta.cluster.member import Member
+from bmq.proxy.remote.link import Link
+from bmq.proxy.remote.route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, Part
+
+ACKS_ALL, ACKS_BUFFERED = -1, 1
+TIMEOUT_MS = 60_000
+"""The broker's own patience.  What a client waits for is bounded here; this one frees the credit of what hangs."""
+REQUEST_BYTES = 8 << 20
+"""A request is sent before its turn ends once it has so many bytes."""
+_CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
+
+
+class Sender(Protocol):
+    """One partition, as far as its link knows it."""
+
+    key: PartitionKey
+
+    def hear(self, event: Event) -> None: ...
+
+
+class _Request:
+    """What goes out together, in the order of the answer: by topic."""
+
+    __slots__ = ("anew", "parts", "senders", "size", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[UUID, list[tuple[int, memoryview]]] = {}
+        self.parts: dict[UUID, list[tuple[Sender, Part]]] = {}
+        self.senders: set[Sender] = set()
+        self.anew: list[tuple[UUID, int]] = []
+        self.size = 0
+
+    def add(self, sender: Sender, part: Part) -> None:
+        topic_id, partition = sender.key.topic_id, sender.key.partition
+        records = self.topics.get(topic_id)
+        if records is None:
+            records = self.topics[topic_id] = []
+            self.parts[topic_id] = []
+        records.append((partition, part.records))
+        if part.is_anew:
+            self.anew.append((topic_id, partition))
+        self.parts[topic_id].append((sender, part))
+        self.senders.add(sender)
+        self.size += part.size
+
+    def in_order(self) -> list[tuple[Sender, Part]]:
+        return [each for parts in self.parts.values() for each in parts]
+
+
+class ProduceLink:
+    """One broker's.  It is connected as long as a partition has ``join``ed."""
+
+    def __init__(self, peers: Peers, member: Member) -> None:
+        self.incarnation = member.incarnation
+        self.senders: dict[Sender, None] = {}
+        self._waiting: dict[bool, _Request] = {}  # by acks_all
+        self.link = Link(
+            peers, member, Kind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up, on_down=self._down
+        )
+
+    def __repr__(self) -> str:
+        return f"<ProduceLink {self.link!r} {len(self.senders)} partitions>"
+
+    @property
+    def is_up(self) -> bool:
+        return self.link.peer is not None
+
+    def join(self, sender: Sender) -> None:
+        """``sender`` is told of the connection from here on."""
+        self.senders[sender] = None
+        self.link.want()
+
+    def leave(self, sender: Sender) -> None:
+        self.senders.pop(sender, None)
+
+    def shut(self) -> None:
+        """The broker is no member any more: nothing more is sent."""
+        self.link.shut()
+        self._flush()
+
+    async def close(self) -> None:
+        self.shut()
+        await self.link.close()
+
+    def _up(self) -> None:
+        self._tell(ConnectionUp(self.incarnation))
+
+    def _down(self) -> None:
+        self._tell(ConnectionLost(self.incarnation))
+
+    def _tell(self, event: Event) -> None:
+        for sender in tuple(self.senders):
+            sender.hear(event)
+
+    # ----------------------------------------------------------------------------------------------------- requests
+
+    def send(self, sender: Sender, parts: Sequence[Part]) -> None:
+        """At the end of this turn, in the order of the calls."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        for part in parts:
+            other = self._waiting.get(not part.acks_all)
+            if other is not None and sender in other.senders:
+                self._flush()
+            request = self._waiting.get(part.acks_all)
+            if request is None:
+                request = self._waiting[part.acks_all] = _Request()
+            request.add(sender, part)
+            if request.size >= REQUEST_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for acks_all, request in waiting.items():
+            peer = self.link.peer
+            if peer is None:
+                _lose(request.in_order(), was_sent=False)
+                continue
+            acks = ACKS_ALL if acks_all else ACKS_BUFFERED
+            body = encode_produce_request(acks, TIMEOUT_MS, list(request.topics.items()), request.anew)
+            future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+            future.add_done_callback(partial(self._answered, peer, request.in_order()))
+
+    def _answered(self, peer: Peer, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]) -> None:
+        if future.cancelled():
+            _lose(sent, was_sent=True)
+            return
+        error = future.exception()
+        if isinstance(error, PeerBusy):  # the connection goes on
+            for sender, part in sent:
+                sender.hear(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+            return
+        if isinstance(error, PeerLost):
+            _lose(sent, was_sent=error.was_sent)
+            return
+        if error is not None:
+            raise error
+        try:
+            answers = _answers_of(future.result(), sent)
+        except FormatError:
+            peer.close()  # whatever it is, it does not speak our protocol
+            _lose(sent, was_sent=True)
+            return
+        for (sender, part), answer in zip(sent, answers, strict=True):
+            sender.hear(_event_of(part, answer))
+
+
+def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, Part]]) -> Sequence[PartitionAnswer]:
+    """One for each part, in their order.  FormatError."""
+    answers = [each for topic in decode_produce_response(body) for each in topic.partitions]
+    if [each.partition for each in answers] != [sender.key.partition for sender, _ in sent]:
+        raise FormatError(f"{len(answers)} answers to {len(sent)} parts, or not to these")
+    return answers
+
+
+def _event_of(part: Part, answer: PartitionAnswer) -> Answered:
+    if not answer.error_code:
+        return Answered(part, appended=Appended(answer.base_offset, answer.append_time, answer.log_start))
+    code = _CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return Answered(part, code, answer.error_message or "")
+
+
+def _lose(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> None:
+    for sender, part in sent:
+        sender.hear(Lost(part, was_sent=was_sent))

@@ -1,0 +1,224 @@
+"""One partition's owner in another process: a route to write by, and questions over the control connection."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.records import HEADER_BYTES, NO_PRODUCER_ID, Appended, Ends
+from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, ProducersRequest, ProducersResponse, Question
+from bmq.proxy.remote.asking import Asking
+from bmq.proxy.remote.produce_link import ProduceLink
+from bmq.proxy.remote.route_events import (
+    Assigned,
+    Done,
+    Event,
+    Expired,
+    Fail,
+    Handed,
+    Part,
+    Send,
+    Tick,
+)
+from bmq.proxy.remote.routes import Route, State
+from bmq.storage.checkpoint import ProducerState, decode_producers
+
+TO_WATERMARK = -1
+"""Kafka's DeleteRecords: everything that is there."""
+_PRODUCER_ID = struct.Struct(">q")
+_PRODUCER_ID_AT = 43
+
+
+class Handing(asyncio.Future[Appended]):
+    """The answer to one part.  Cancelled: nobody waits, and what is not sent yet is not sent any more."""
+
+    __slots__ = ("_owner", "_part")
+
+    def __init__(self, owner: RemoteOwner, part: Part) -> None:
+        super().__init__()
+        self._owner = owner
+        self._part = part
+
+    def cancel(self, msg: object = None) -> bool:
+        is_cancelled = super().cancel(msg)
+        if is_cancelled:
+            self._owner.hear(Expired(self._part))
+        return is_cancelled
+
+
+class RemoteOwner:
+    """An ``Owner``, for as long as the partition is somebody else's: the route goes from one broker to the next."""
+
+    __slots__ = ("_asking", "_is_armed_for", "_link", "_timer", "_waiters", "key", "route", "used_at")
+
+    def __init__(self, key: PartitionKey, route: Route, asking: Asking) -> None:
+        self.key = key
+        self.route = route
+        self.used_at = 0.0
+        self._asking = asking
+        self._link: ProduceLink | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_armed_for: State | None = None
+        self._waiters: list[asyncio.Future[None]] = []  # as many as lines and requests wait
+
+    def __repr__(self) -> str:
+        return f"<RemoteOwner {self.key} {self.route!r}>"
+
+    # -------------------------------------------------------------------------------------------------------- route
+
+    @property
+    def is_open(self) -> bool:
+        return self.route.is_open
+
+    @property
+    def is_idle(self) -> bool:
+        return self.route.is_idle and not self._waiters
+
+    def assign(self, link: ProduceLink | None, *, is_ours: bool = False) -> None:
+        """The partition is to be owned by whom ``link`` reaches; None: by nobody, or (``is_ours``) by this process."""
+        if self._link is not None and link is not self._link:
+            self._link.leave(self)
+        self._link = link
+        if link is None:
+            self.hear(Assigned("", is_up=False, is_ours=is_ours))
+            return
+        self.hear(Assigned(link.incarnation, is_up=link.is_up))
+        link.join(self)
+
+    def hear(self, event: Event) -> None:
+        """Something has happened: the route decides, and what it decides is done."""
+        route = self.route
+        for effect in route.handle(event, asyncio.get_running_loop().time()):
+            if isinstance(effect, Send):
+                assert self._link is not None
+                self._link.send(self, effect.parts)
+            else:
+                _answer(effect)
+        if not route.is_open or self._timer is not None:
+            self._arm()
+        if self._waiters and (not route.is_open or route.has_room):
+            self._wake()
+
+    def _arm(self) -> None:
+        """See that ``Tick`` comes.  In a state it is set once, since asking when costs what is kept."""
+        if self.route.state is self._is_armed_for and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_armed_for = self.route.state
+        wake_at = self.route.wake_at
+        if wake_at is not None:
+            self._timer = asyncio.get_running_loop().call_at(wake_at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.hear(Tick())
+
+    def close(self) -> None:
+        """We end, or nobody uses it any more: what is kept is given up."""
+        self.assign(None, is_ours=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------------------ waiting
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changed(self) -> None:
+        """Until it may have opened, closed or got room."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    @property
+    def has_room(self) -> bool:
+        return self.route.has_room
+
+    async def room(self) -> None:
+        """Until there is room, or another owner has to be looked for."""
+        while self.is_open and not self.has_room:
+            await self.changed()
+
+    def append(self, data: memoryview, *, acks_all: bool) -> Handing:
+        """On its way now, or behind what is kept.  RequestError in the future."""
+        producer_id = NO_PRODUCER_ID
+        if len(data) >= HEADER_BYTES:
+            (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
+        part = Part(data, producer_id, acks_all=acks_all)
+        handing = part.token = Handing(self, part)
+        self.hear(Handed(part))
+        return handing
+
+    # ---------------------------------------------------------------------------------------------------- questions
+
+    async def ends(self) -> Ends:
+        epoch, log_start, stable, watermark = await self._ask(Question.ENDS, 4)
+        return Ends(epoch, log_start, stable, watermark)
+
+    async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        found, end = await self._ask(Question.END_OF_EPOCH, 2, epoch)
+        return found, end
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int]:
+        offset, timestamp = await self._ask(Question.MAX_TIMESTAMP, 2)
+        return offset, timestamp
+
+    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        found = await self._answer_to(Question.TIMESTAMP, timestamp)
+        if not found.values:
+            return None
+        offset, found_timestamp = _expect(found, 2)
+        return offset, found_timestamp
+
+    async def producers(self) -> Sequence[ProducerState]:
+        request = ProducersRequest(self.key.topic_id, self.key.partition)
+        found = await self._asking.ask(self.key, request, InternalKey.PRODUCERS, ProducersResponse)
+        return decode_producers(memoryview(found.states))
+
+    async def delete_before(self, offset: int) -> int:
+        """Asked again when no answer came; so "everything" is what is there when it was asked first."""
+        if offset == TO_WATERMARK:
+            offset = (await self.ends()).high_watermark
+        (log_start,) = await self._ask(Question.DELETE_BEFORE, 1, offset)
+        return log_start
+
+    async def log_bytes(self) -> int:
+        (size,) = await self._ask(Question.LOG_BYTES, 1)
+        return size
+
+    async def _ask(self, question: Question, count: int, argument: int = 0) -> tuple[int, ...]:
+        return _expect(await self._answer_to(question, argument), count)
+
+    async def _answer_to(self, question: Question, argument: int) -> AskResponse:
+        message = AskRequest(self.key.topic_id, self.key.partition, question, argument)
+        return await self._asking.ask(self.key, message, InternalKey.ASK, AskResponse)
+
+
+def _answer(effect: Done | Fail) -> None:
+    handing = effect.part.token
+    assert isinstance(handing, Handing)
+    if isinstance(effect, Done):
+        handing.set_result(effect.appended)
+    else:
+        handing.set_exception(RequestError(effect.code, effect.message))
+
+
+def _expect(answer: AskResponse, count: int) -> tuple[int, ...]:
+    if len(answer.values) != count:
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the owner answered {answer.values}: {count} were expected")
+    return answer.values

@@ -1,0 +1,242 @@
+"""All partitions' owners in a cluster: ``Owners`` by the watched assignment.
+
+A partition's route and its tail follow the assignment; each broker has one produce link and one tail link, made when
+the first partition needs it and given up when the broker is no member any more.  What this process owns itself it
+takes the short way (``RoutedOwners``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import Peers
+from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.proxy.owners import Followed, Owner, Owners, Tails
+from bmq.proxy.remote.asking import Asking
+from bmq.proxy.remote.produce_link import ProduceLink
+from bmq.proxy.remote.remote_owner import RemoteOwner
+from bmq.proxy.remote.remote_tails import RemoteTails
+from bmq.proxy.remote.routes import Route
+from bmq.proxy.remote.tail_link import TailLink
+
+UNUSED_S = 30.0
+"""A partition that nothing was written to for so long has no route any more."""
+SWEEP_S = 10.0
+
+
+class RemoteOwners:
+    """``Owners`` of what other processes own.  ``told`` hears of what is followed; ``is_read`` says who waits there."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        peers: Peers,
+        told: Tails,
+        is_read: Callable[[PartitionKey], bool],
+        *,
+        credit_bytes: int,
+        held_s: float,
+    ) -> None:
+        self._view = view
+        self._peers = peers
+        self._told = told
+        self._credit_bytes = credit_bytes
+        self._held_s = held_s
+        self._asking = Asking(peers, self._member_of, held_s)
+        self._owners: dict[PartitionKey, RemoteOwner] = {}
+        self._produce_links: dict[str, ProduceLink] = {}
+        self._tail_links: dict[str, TailLink] = {}
+        self._tails = RemoteTails(self._tail_link, is_read)
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<RemoteOwners {len(self._owners)} routes, {self._tails!r}, {len(self._produce_links)} brokers>"
+
+    def start(self) -> None:
+        self._unsubscribe = self._view.subscribe(self._changed)
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def close(self) -> None:
+        """Idempotent.  What is kept is answered with a retriable error, what is under way when its connection ends."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        tasks = list(self._closing)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            tasks.append(self._sweeping)
+        links: list[ProduceLink | TailLink] = [*self._produce_links.values(), *self._tail_links.values()]
+        for link in links:
+            await link.close()
+        owners, self._owners = self._owners, {}
+        for owner in owners.values():
+            owner.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------------- owners
+
+    def get(self, key: PartitionKey) -> Owner | None:
+        owner = self._owner(key)
+        return owner if owner.is_open else None
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
+        owner = self._owner(key)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not owner.is_open:
+            if self._owners.get(key) is not owner or self._is_ours(key):
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not looked for here any more")
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await owner.changed()
+            except TimeoutError:
+                message = f"{key} has had no open owner for {timeout_s:g} s"
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
+        return owner
+
+    def follow(self, key: PartitionKey) -> Followed | None:
+        return self._tails.follow(key)
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        return self._tails.epoch_of(key)
+
+    @property
+    def followed(self) -> int:
+        """Partitions that are followed here."""
+        return len(self._tails)
+
+    @property
+    def kept(self) -> int:
+        """Parts of produces that wait for their partition to have an owner.  Costs a look at every route."""
+        return sum(len(owner.route.kept) for owner in self._owners.values())
+
+    def is_up(self, incarnation: str) -> bool:
+        """Whether a connection to the broker stands."""
+        produce, tail = self._produce_links.get(incarnation), self._tail_links.get(incarnation)
+        return (produce is not None and produce.is_up) or (tail is not None and tail.is_up)
+
+    def _owner(self, key: PartitionKey) -> RemoteOwner:
+        owner = self._owners.get(key)
+        if owner is None:
+            owner = self._owners[key] = RemoteOwner(key, Route(self._credit_bytes, self._held_s), self._asking)
+            owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
+        owner.used_at = asyncio.get_running_loop().time()
+        return owner
+
+    # -------------------------------------------------------------------------------------------------- whom to reach
+
+    def _is_ours(self, key: PartitionKey) -> bool:
+        return self._view.owner_of(key) == self._view.own
+
+    def _member_of(self, key: PartitionKey) -> Member | None:
+        """Whom to reach for the partition.  One of our own is nobody's here."""
+        return self._view.members.get(self._view.owner_of(key)) if not self._is_ours(key) else None
+
+    def _produce_link(self, key: PartitionKey) -> ProduceLink | None:
+        member = self._member_of(key)
+        if member is None:
+            return None
+        link = self._produce_links.get(member.incarnation)
+        if link is None:
+            link = self._produce_links[member.incarnation] = ProduceLink(self._peers, member)
+        return link
+
+    def _tail_link(self, key: PartitionKey) -> TailLink | None:
+        member = self._member_of(key)
+        if member is None:
+            return None
+        link = self._tail_links.get(member.incarnation)
+        if link is None:
+            link = self._tail_links[member.incarnation] = TailLink(self._peers, member, self._told)
+        return link
+
+    # ------------------------------------------------------------------------------------------------ what has changed
+
+    def _changed(self, change: ViewChange) -> None:
+        for incarnation in change.members:
+            if incarnation in self._view.members:
+                self._came(incarnation)
+            else:
+                self._went(incarnation)
+        for key in change.partitions:
+            self._place(key)
+
+    def _place(self, key: PartitionKey) -> None:
+        owner = self._owners.get(key)
+        if owner is not None:
+            owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
+        self._tails.place(key)
+
+    def _came(self, incarnation: str) -> None:
+        """It may have been assigned before it was heard of."""
+        if incarnation not in self._produce_links and incarnation not in self._tail_links:
+            for key in self._view.owned_by(incarnation):
+                self._place(key)
+
+    def _went(self, incarnation: str) -> None:
+        """It is no member any more, whatever is assigned to it yet."""
+        produce, tail = self._produce_links.pop(incarnation, None), self._tail_links.pop(incarnation, None)
+        self._peers.forget(incarnation)
+        if produce is not None:
+            for sender in tuple(produce.senders):
+                self._place(sender.key)
+            self._end(produce)
+        if tail is not None:
+            for key in tuple(tail.tails):
+                self._tails.place(key)
+            self._end(tail)
+
+    def _end(self, link: ProduceLink | TailLink) -> None:
+        task = asyncio.get_running_loop().create_task(link.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._tails.sweep()
+            now = asyncio.get_running_loop().time()
+            for key, owner in tuple(self._owners.items()):
+                if owner.is_idle and now - owner.used_at > UNUSED_S:
+                    del self._owners[key]
+                    owner.close()
+
+
+class RoutedOwners:
+    """``Owners`` of everything: what this process is to own from ``local``, what others are from ``remote``."""
+
+    def __init__(self, view: ClusterView, local: Owners | None, remote: Owners) -> None:
+        self._view = view
+        self._local = local
+        self._remote = remote
+
+    def get(self, key: PartitionKey) -> Owner | None:
+        return self._of(key).get(key)
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
+        """A partition that moves between us and others while it is waited for is waited for anew."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            owners = self._of(key)
+            try:
+                return await owners.wait(key, max(0.0, deadline - loop.time()))
+            except RequestError:
+                if self._of(key) is owners or loop.time() >= deadline:
+                    raise
+
+    def follow(self, key: PartitionKey) -> Followed | None:
+        return self._of(key).follow(key)
+
+    def epoch_of(self, key: PartitionKey) -> int:
+        return self._of(key).epoch_of(key)
+
+    def _of(self, key: PartitionKey) -> Owners:
+        if self._local is not None and self._view.owner_of(key) == self._view.own:
+            return self._local
+        return self._remote

@@ -1,0 +1,66 @@
+"""Broken connections to members, told to the controller at once: it verifies, and judges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bmq.core.errors import RequestError
+from bmq.core.rpc import Peers
+from bmq.core.wire.internal import InternalKey, ReportRequest, ReportResponse
+from bmq.meta.cluster.view import ClusterView
+from bmq.proxy.remote.asking import ask_member
+
+REPORT_S = 1.0
+"""Of one member at most one report in this time; while it cannot be reached, each try gives the occasion for one."""
+ASK_S = 2.0
+
+
+class Reports:
+    """``here`` takes the report when this process leads."""
+
+    def __init__(self, view: ClusterView, peers: Peers, here: Callable[[str, str], None] | None = None) -> None:
+        self._view = view
+        self._peers = peers
+        self._here = here
+        self._told: dict[str, float] = {}  # by incarnation: when
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        self._unsubscribe = self._peers.subscribe_broken(self.broken)
+
+    async def close(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def broken(self, incarnation: str, why: str) -> None:
+        """A connection broke, or could not be made."""
+        now = asyncio.get_running_loop().time()
+        if incarnation not in self._view.members or now - self._told.get(incarnation, -REPORT_S) < REPORT_S:
+            return
+        self._told = {each: when for each, when in self._told.items() if now - when < REPORT_S}
+        controller = self._view.controller
+        if controller is None or controller.incarnation == incarnation:
+            return  # its successor looks for itself
+        self._told[incarnation] = now
+        if controller.incarnation == self._view.own:
+            if self._here is not None:
+                self._here(incarnation, why)
+            return
+        task = asyncio.get_running_loop().create_task(self._report(incarnation, why))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _report(self, incarnation: str, why: str) -> None:
+        controller = self._view.controller
+        if controller is None:
+            return
+        request = ReportRequest(incarnation, why)
+        try:
+            await ask_member(self._peers, controller, request, InternalKey.REPORT, ReportResponse, ASK_S)
+        except RequestError:
+            self._told.pop(incarnation, None)  # the next occasion is taken

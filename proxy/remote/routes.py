@@ -1,0 +1,322 @@
+"""One partition's way to its owner: what is under way, what is kept, and what may be sent when.  Pure.
+
+Events go into ``Route.handle``, effects come out; time is an argument.  What holds, whatever the order of events:
+
+* Parts are sent in the order of their numbers, and those that are kept go before anything newer.
+* Nothing is sent while anything is under way elsewhere, or refused there: first all answers, or losses, are in.
+* A part is sent again only if it was certainly not accepted, or if it carries a producer id, by which its owner
+  recognises a repetition (rule 9).
+* A refused part behind which a newer one was accepted is not sent again: it would come after what followed it.
+* When an idempotent producer's batch is given up, so are its later ones that would be sent again: an owner that does
+  not know the producer would take the first that it sees for the beginning.
+
+``under_way`` is what the owner has and has not answered, ``kept`` what is to be sent (again), ordered once nothing is
+under way any more.  What a state means is said at ``State``; each (state, event) has its row in ``TABLE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from bmq.core.errors import ErrorCode
+from bmq.proxy.remote.route_events import (
+    Answered,
+    Assigned,
+    ConnectionLost,
+    ConnectionUp,
+    Done,
+    Effect,
+    Event,
+    Expired,
+    Fail,
+    Handed,
+    Lost,
+    Part,
+    Send,
+    Tick,
+)
+
+RETRY_S = 0.02
+RETRY_MAX_S = 0.5
+"""After a refusal the same owner is asked again after this, doubled each time up to the second: a partition that moves
+takes tens of milliseconds to open."""
+REFUSALS = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Answers of a broker that certainly did not accept the part.  It may know of a new topic later than we do."""
+UNDECIDED = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+"""Answers of a broker that has accepted the part and lost the partition before it was flushed."""
+
+
+class State(Enum):
+    """What the route waits for."""
+
+    UNASSIGNED = "for somebody to be assigned; nothing is under way"
+    UNREACHED = "for the connection to whoever is assigned; nothing is under way"
+    REFUSED = "to ask again, or for another assignment: the owner is not open; nothing is under way"
+    SETTLING = "for the answers to what is under way, before anything more is sent"
+    OPEN = "for nothing: parts are sent as they come, and nothing is kept"
+
+
+class Route:
+    """``held_s`` bounds how long a part is kept; there is room until ``credit_bytes`` are under way or kept."""
+
+    __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_is_ours", "_next", "_refusals", "_retry_at",
+                 "bytes", "credit_bytes", "held_s", "is_up", "kept", "owner", "state", "under_way")  # fmt: skip
+
+    def __init__(self, credit_bytes: int, held_s: float) -> None:
+        self.credit_bytes = credit_bytes
+        self.held_s = held_s
+        self.state = State.UNASSIGNED
+        self.owner = ""
+        self.is_up = False
+        self.under_way: dict[Part, None] = {}  # in the order of sending
+        self.kept: list[Part] = []
+        self.bytes = 0
+        self._is_anew = True
+        self._is_ours = False
+        self._next = 0
+        self._accepted = -1  # the largest number that was
+        self._connection = 0  # counts those to the owner, so that a late loss is not taken for one of the present one
+        self._refusals = 0
+        self._retry_at = 0.0
+        self._broken: dict[int, tuple[int, int]] = {}  # producer: what it gave up, and its last number then
+
+    def __repr__(self) -> str:
+        return (
+            f"<Route to {self.owner or 'nobody'} {self.state.name} under way={len(self.under_way)}"
+            f" kept={len(self.kept)} {self.bytes}/{self.credit_bytes}>"
+        )
+
+    @property
+    def has_room(self) -> bool:
+        return self.bytes < self.credit_bytes
+
+    @property
+    def is_open(self) -> bool:
+        """What is handed over now is sent now."""
+        return self.state is State.OPEN
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing depends on it."""
+        return not self.under_way and not self.kept
+
+    @property
+    def wake_at(self) -> float | None:
+        """When ``Tick`` is due, as long as nothing else happens."""
+        times = [part.deadline for part in self.kept if part.deadline is not None]
+        if self.state is State.REFUSED:
+            times.append(self._retry_at)
+        return min(times, default=None)
+
+    def handle(self, event: Event, now: float) -> Sequence[Effect]:
+        """``now`` in seconds, never going back."""
+        return TABLE[self.state, type(event)](self, event, now)
+
+    # ---------------------------------------------------------------------------------------------- whom to send to
+
+    def _on_assigned(self, event: Assigned, now: float) -> Sequence[Effect]:
+        if event.incarnation == self.owner and event.is_ours == self._is_ours:
+            return ()
+        self._is_ours = event.is_ours
+        self.owner, self.is_up = event.incarnation, event.is_up
+        self._connection += 1
+        self._refusals, self._retry_at = 0, now
+        return self._settle(now)
+
+    def _on_up(self, event: ConnectionUp, now: float) -> Sequence[Effect]:
+        if event.incarnation != self.owner or self.is_up:
+            return ()
+        self.is_up = True
+        self._connection += 1
+        return self._settle(now)
+
+    def _on_down(self, event: ConnectionLost, now: float) -> Sequence[Effect]:
+        if event.incarnation != self.owner or not self.is_up:
+            return ()
+        self.is_up = False
+        return self._settle(now)
+
+    # --------------------------------------------------------------------------------------------------- what comes
+
+    def _on_handed_open(self, event: Handed, now: float) -> Sequence[Effect]:
+        self._enter(event.part)
+        return (self._send((event.part,)),)
+
+    def _on_handed(self, event: Handed, now: float) -> Sequence[Effect]:
+        self._enter(event.part)
+        self._keep(event.part, now)
+        return self._sift(now) if self._is_ours else ()
+
+    def _enter(self, part: Part) -> None:
+        part.number = self._next
+        self._next += 1
+        self.bytes += part.size
+
+    def _send(self, parts: Sequence[Part]) -> Send:
+        for part in parts:
+            self.under_way[part] = None
+            part.connection = self._connection
+            part.is_anew = self._is_anew
+            self._is_anew = False
+        return Send(self.owner, parts)
+
+    # ------------------------------------------------------------------------------------------- what comes of it
+
+    def _on_answered(self, event: Answered, now: float) -> Sequence[Effect]:
+        part, code = event.part, event.code
+        del self.under_way[part]
+        if code is ErrorCode.NONE:
+            assert event.appended is not None
+            self.bytes -= part.size
+            self._accepted = max(self._accepted, part.number)
+            self._refusals = 0
+            done = (Done(part, event.appended),) if part.is_wanted else ()
+            return done if self.state is State.OPEN else (*done, *self._settle(now))
+        if code in REFUSALS or (code in UNDECIDED and part.is_idempotent):
+            part.is_unsure |= code in UNDECIDED
+            if part.connection == self._connection and self._retry_at <= now:  # once for all that were under way
+                self._retry_at = now + min(RETRY_S * 2**self._refusals, RETRY_MAX_S)
+                self._refusals = min(self._refusals + 1, 16)
+            self._keep(part, now)
+            return self._settle(now)
+        failed = self._give_up(part, code, event.message)
+        return failed if self.state is State.OPEN else (*failed, *self._settle(now))
+
+    def _on_lost(self, event: Lost, now: float) -> Sequence[Effect]:
+        part = event.part
+        del self.under_way[part]
+        if part.connection == self._connection:
+            self.is_up = False
+        failed: Sequence[Effect] = ()
+        if not event.was_sent or part.is_idempotent:
+            part.is_unsure |= event.was_sent
+            self._keep(part, now)
+        else:
+            message = "the connection to the broker broke: it may be in the log"
+            failed = self._give_up(part, ErrorCode.REQUEST_TIMED_OUT, message)
+        return (*failed, *self._settle(now))
+
+    def _keep(self, part: Part, now: float) -> None:
+        if part.deadline is None:
+            part.deadline = now + self.held_s
+        self.kept.append(part)
+
+    def _on_expired(self, event: Expired, now: float) -> Sequence[Effect]:
+        part = event.part
+        part.is_wanted = False
+        if part not in self.kept:
+            return ()  # under way: what becomes of it is heard later
+        self.kept.remove(part)
+        self._give_up(part, ErrorCode.NONE, "")
+        return self._sift(now)
+
+    def _on_tick(self, event: Tick, now: float) -> Sequence[Effect]:
+        if self.state is State.REFUSED:
+            return self._settle(now)
+        return self._sift(now)
+
+    # ---------------------------------------------------------------------------------------------------- decisions
+
+    def _settle(self, now: float) -> Sequence[Effect]:
+        """Whether anything may be sent; if so, what was kept."""
+        if self.under_way:
+            self.state = State.SETTLING
+            return ()
+        failed = self._sift(now)
+        self._broken.clear()
+        if not self.owner:
+            self.state = State.UNASSIGNED
+        elif not self.is_up:
+            self.state = State.UNREACHED
+        elif now < self._retry_at:
+            self.state = State.REFUSED
+        else:
+            self.state = State.OPEN
+            self._is_anew = True
+            if self.kept:
+                parts, self.kept = self.kept, []
+                return (*failed, self._send(parts))
+        return failed
+
+    def _sift(self, now: float) -> Sequence[Effect]:
+        """Give up what may not be sent any more."""
+        if not self.kept:
+            return ()
+        self.kept.sort(key=lambda part: part.number)
+        kept, self.kept = self.kept, []
+        failed: list[Effect] = []
+        for part in kept:  # in order: what is given up takes those behind it along
+            reason = self._reason_against(part, now)
+            if reason is None:
+                self.kept.append(part)
+            else:
+                code = ErrorCode.REQUEST_TIMED_OUT if part.is_unsure else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                failed += self._give_up(part, code, reason)
+        return failed
+
+    def _reason_against(self, part: Part, now: float) -> str | None:
+        assert part.deadline is not None
+        if not part.is_wanted:
+            return "nobody waits for it"
+        if self._is_ours:
+            return "the partition has come to this process"
+        if part.deadline <= now:
+            return f"the partition had no open owner for {self.held_s:g} s"
+        if part.number < self._accepted and not part.is_unsure:
+            return "refused, while a later batch was accepted"
+        first, last = self._broken.get(part.producer_id, (0, -1))
+        if first < part.number <= last:
+            return "an earlier batch of this producer was refused"
+        return None
+
+    def _give_up(self, part: Part, code: ErrorCode, message: str) -> Sequence[Effect]:
+        self.bytes -= part.size
+        if part.is_idempotent:
+            first, last = self._broken.get(part.producer_id, (part.number, -1))
+            if last < 0 and len(self._broken) >= _BROKEN_MAX:
+                self._prune_broken()
+            self._broken[part.producer_id] = (min(first, part.number), self._next - 1)
+        return (Fail(part, code, message),) if part.is_wanted else ()
+
+    def _prune_broken(self) -> None:
+        """Forget those of which nothing is under way any more."""
+        oldest = min((part.number for part in self.under_way), default=self._next)
+        self._broken = {producer: span for producer, span in self._broken.items() if span[1] >= oldest}
+
+
+_BROKEN_MAX = 64
+"""Producers remembered before those that no longer matter are looked for; more than are under way never matter."""
+
+
+Row = Callable[[Route, Any, float], Sequence[Effect]]
+
+
+def _rows() -> dict[tuple[State, type], Row]:
+    """With something under way there may be answers; without, they would be of nothing that was sent."""
+    everywhere: dict[type, Row] = {
+        Assigned: Route._on_assigned,
+        ConnectionUp: Route._on_up,
+        ConnectionLost: Route._on_down,
+        Handed: Route._on_handed,
+        Expired: Route._on_expired,
+        Tick: Route._on_tick,
+    }
+    answers: dict[type, Row] = {Answered: Route._on_answered, Lost: Route._on_lost}
+    rows = {(state, event): row for state in State for event, row in everywhere.items()}
+    rows.update({(state, event): row for state in (State.OPEN, State.SETTLING) for event, row in answers.items()})
+    rows[State.OPEN, Handed] = Route._on_handed_open
+    return rows
+
+
+TABLE = _rows()

@@ -1,0 +1,267 @@
+"""The tail connection to one broker: one incremental fetch session over the partitions that are read here.
+
+A partition joins with a question for the owner's epoch and ends, and is fetched from the watermark on; an answer's
+batches go to the tail cache as they came.  A request lists only what has changed since the last one.  It is parked at
+the broker until there is something to tell; a partition that joins meanwhile does not wait for that: one more request
+overtakes the parked one, which is then answered at once, with what it has or with INVALID_FETCH_SESSION_EPOCH.  What
+comes twice in that case is passed over.
+
+An error for one partition closes it here; it joins again after a while, as does every partition after the connection
+was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.records import Batch, split_batches
+from bmq.core.rpc import Kind, Peer, PeerLost, Peers, Response
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.fetch import FetchedPartition
+from bmq.core.wire.fetch_client import (
+    FETCH_VERSION,
+    FetchResponse,
+    decode_fetch_response,
+)
+from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, Question
+from bmq.core.wire.internal_fields import Message
+from bmq.meta.cluster.member import Member
+from bmq.proxy.owners import Tails
+from bmq.proxy.remote.asking import ask_member
+from bmq.proxy.remote.fetch_session import NO_SESSION, Session
+from bmq.proxy.remote.link import Link
+from bmq.proxy.remote.tail import Tail, ends_of
+
+ASKING_MAX = 64
+"""Partitions asked for their ends at once."""
+ASK_S = 2.0
+RETRY_S = 0.05
+RETRY_MAX_S = 1.0
+"""A partition that cannot be followed is tried again after the first, doubled up to the second."""
+_SESSION_LOST = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+R = TypeVar("R", bound=Response)
+
+
+class TailLink:
+    """One broker's.  It is a ``Teller`` for the tails that have ``join``ed."""
+
+    def __init__(self, peers: Peers, member: Member, told: Tails) -> None:
+        self.incarnation = member.incarnation
+        self.tails: dict[PartitionKey, Tail] = {}
+        self._peers = peers
+        self._told = told
+        self._session = Session()
+        self._joining: dict[PartitionKey, Tail] = {}
+        self._asking = 0
+        self._is_due = False
+        self._works: set[asyncio.Task[None]] = set()
+        self._timers: dict[PartitionKey, asyncio.TimerHandle] = {}
+        self.link = Link(
+            peers, member, Kind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down
+        )
+
+    def __repr__(self) -> str:
+        return f"<TailLink {self.link!r} {len(self.tails)} partitions {self._session!r}>"
+
+    @property
+    def is_up(self) -> bool:
+        return self.link.peer is not None
+
+    # ---------------------------------------------------------------------------------------------------- partitions
+
+    def join(self, tail: Tail) -> None:
+        """Follow it, from its watermark on."""
+        self.tails[tail.key] = tail
+        self.link.want()
+        if self.link.peer is not None:
+            self._line_up(tail)
+
+    def leave(self, tail: Tail) -> None:
+        """It is somebody else's, or nobody reads it."""
+        if self.tails.pop(tail.key, None) is None:
+            return
+        self._joining.pop(tail.key, None)
+        timer = self._timers.pop(tail.key, None)
+        if timer is not None:
+            timer.cancel()
+        self._close(tail)
+        self._due()
+
+    def shut(self) -> None:
+        """The broker is no member any more."""
+        self.link.shut()
+        for work in self._works:
+            work.cancel()
+
+    async def close(self) -> None:
+        self.shut()
+        await self.link.close()
+        await asyncio.gather(*self._works, return_exceptions=True)
+
+    def _close(self, tail: Tail) -> None:
+        self._session.remove(tail.key)
+        if tail.is_open:
+            tail.close()
+            self._told.closed(tail.key)
+
+    def _up(self) -> None:
+        self._session = Session()
+        for tail in self.tails.values():
+            self._line_up(tail)
+
+    def _down(self) -> None:
+        self._joining.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for tail in tuple(self.tails.values()):
+            self._close(tail)
+
+    # ------------------------------------------------------------------------------------------------------ joining
+
+    def _line_up(self, tail: Tail) -> None:
+        timer = self._timers.pop(tail.key, None)
+        if timer is not None:
+            timer.cancel()
+        if not tail.is_open:
+            self._joining[tail.key] = tail
+            self._ask_next()
+
+    def _ask_next(self) -> None:
+        while self._joining and self._asking < ASKING_MAX:
+            key = next(iter(self._joining))
+            self._asking += 1
+            self.spawn(self._begin(self._joining.pop(key), self.link.peer))
+
+    async def _begin(self, tail: Tail, peer: Peer | None) -> None:
+        key = tail.key
+        ends = None
+        try:
+            question = AskRequest(key.topic_id, key.partition, Question.ENDS)
+            ends = ends_of(await self.ask(question, InternalKey.ASK, AskResponse))
+        except RequestError:
+            tail.failures += 1
+        finally:
+            self._asking -= 1
+        if self.tails.get(key) is tail and peer is not None and self.link.peer is peer:
+            if ends is None:
+                self._later(tail)
+            elif not tail.is_open:
+                tail.open(ends, self)
+                self._session.add(tail)
+                self._told.opened(key, ends.epoch, ends.log_start, ends.high_watermark)
+                self._due()
+        self._ask_next()
+
+    def _later(self, tail: Tail) -> None:
+        delay_s = min(RETRY_S * 2 ** min(tail.failures, 16), RETRY_MAX_S)
+        self._timers[tail.key] = asyncio.get_running_loop().call_later(delay_s, self._line_up, tail)
+
+    def _refused(self, tail: Tail) -> None:
+        """The broker answered an error for it: its ends are asked for anew."""
+        self._close(tail)
+        tail.failures += 1
+        self._later(tail)
+
+    # --------------------------------------------------------------------------------------------- as a tail's teller
+
+    async def ask(self, message: Message, api_key: InternalKey, response: type[R]) -> R:
+        return await ask_member(self._peers, self.link.member, message, api_key, response, ASK_S)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._works.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"following {self.incarnation} failed", "exception": task.exception(), "task": task}
+            )
+
+    def told_end(self, tail: Tail) -> None:
+        """There is no word of its own for this: as if the log start had moved, to where it is."""
+        self._told.log_start_moved(tail.key, tail.log_start)
+
+    # ------------------------------------------------------------------------------------------------------- fetches
+
+    def _due(self) -> None:
+        """Have a request sent at the end of this turn."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_due = False
+        session, peer = self._session, self.link.peer
+        if peer is None:
+            return
+        if not session.members:
+            self._session = Session()
+            if session.id == NO_SESSION:
+                return
+        elif session.under_way and not (session.may_overtake and (session.news or session.left)):
+            return
+        future = peer.call(ApiKey.FETCH, FETCH_VERSION, session.next_request())
+        future.add_done_callback(partial(self._answered, peer, session))
+
+    def _answered(self, peer: Peer, session: Session, future: asyncio.Future[memoryview]) -> None:
+        if future.cancelled() or isinstance(future.exception(), PeerLost):
+            return  # the link hears of it too, and begins anew
+        body = future.result()
+        session.under_way -= 1
+        if session is not self._session:
+            return
+        try:
+            self._take(session, decode_fetch_response(body))
+        except (FormatError, RequestError):
+            peer.close()  # whatever it is, it does not speak our protocol
+            return
+        self._due()
+
+    def _take(self, session: Session, response: FetchResponse) -> None:
+        if response.error_code:
+            if response.error_code not in _SESSION_LOST:
+                raise FormatError(f"a fetch was answered with error {response.error_code}")
+            if not (response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH and session.under_way):
+                self._session = session.anew()
+            return  # else it was overtaken
+        session.begun(response.session_id)
+        for topic in response.topics:
+            assert topic.topic_id is not None
+            for each in topic.partitions:
+                tail = session.members.get(PartitionKey(topic.topic_id, each.partition))
+                if tail is not None:
+                    self._feed(session, tail, each)
+
+    def _feed(self, session: Session, tail: Tail, told: FetchedPartition) -> None:
+        """One partition's part of an answer.  RequestError when it is not whole batches."""
+        if told.error_code:
+            self._refused(tail)
+            return
+        batches = []
+        for records in told.records:
+            for data in split_batches(memoryview(records)):
+                batch = Batch(data)
+                if tail.high_watermark <= batch.base_offset and batch.next_offset <= told.high_watermark:
+                    batches.append(batch)
+        if told.log_start > tail.log_start:
+            tail.log_start = told.log_start
+            self._told.log_start_moved(tail.key, told.log_start)
+        if batches:
+            tail.hear(batches[-1].next_offset, told.last_stable_offset)
+            session.news[tail.key] = tail
+            self._told.flushed(tail.key, batches, tail.high_watermark)
+        else:
+            tail.hear(tail.high_watermark, max(told.last_stable_offset, tail.last_stable_offset))

@@ -1,0 +1,428 @@
+"""Real brokers on memory, a proxy without one, and connections between them that a test can cut: on virtual time.
+
+Bytes go over the connections as over sockets; the brokers' side is what ``bmq serve`` puts on its internal port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence, Set
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, TypeVar, cast
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.config import BrokerConfig
+from bmq.broker.load import Load
+from bmq.broker.log_config import log_config
+from bmq.broker.manager import Broker
+from bmq.broker.shard_fence import ShardFence
+from bmq.cli.internal import internal_dispatch, internal_services, register_broker
+from bmq.core.call import Answer, Buffer, Client, Request
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalEndpoint
+from bmq.core.metrics import Metrics
+from bmq.core.model import PartitionKey
+from bmq.core.records import Record, build_batch
+from bmq.core.rpc import PROTOCOL, Kind, PeerLost, Peers
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.internal import HelloRequest, InternalKey
+from bmq.core.wire.produce import PartitionAnswer
+from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.member import Address, Member
+from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.proxy.fetching import Fetched, FetchParams
+from bmq.proxy.handlers import produce
+from bmq.proxy.longpoll import Wanted
+from bmq.proxy.reading import Reading
+from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
+from bmq.proxy.services import Services
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from bmq.storage.readpool import ReadConfig, ReadPool
+from tests.unit.broker.world import FakeClient
+from tests.unit.proxy.serving import FakeCatalog
+
+LATENCY_S = 0.0005
+PING_S = 2.0
+"""So long a stopped process's connections stand."""
+CLUSTER = "c"
+_HEAD = struct.Struct(">hhi")
+_ANSWER_HEAD = 5
+PROXY_APIS = (ApiKey.PRODUCE, ApiKey.FETCH)
+R = TypeVar("R")
+
+
+class View:
+    """A ``ClusterView`` that shows what a test has put there."""
+
+    revision = 0
+    controller: Member | None = None
+    shards: dict[int, ShardOwner] = {}  # noqa: RUF012  (nobody looks at them here)
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.members: dict[str, Member] = {}
+        self.owners: dict[PartitionKey, str] = {}
+        self._calls: list[Callable[[ViewChange], None]] = []
+
+    def owner_of(self, key: PartitionKey) -> str:
+        return self.owners.get(key, "")
+
+    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
+        return {key for key, owner in self.owners.items() if owner == incarnation}
+
+    def shard(self, shard: int) -> ShardOwner | None:
+        return None
+
+    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
+        self._calls.append(call)
+        return lambda: self._calls.remove(call)
+
+    def tell(self, change: ViewChange) -> None:
+        for call in list(self._calls):
+            call(change)
+
+    def assign(self, key: PartitionKey, incarnation: str) -> None:
+        self.owners[key] = incarnation
+        self.tell(ViewChange(partitions={key}))
+
+    def join(self, incarnation: str) -> None:
+        self.members[incarnation] = member(incarnation)
+        self.tell(ViewChange(members={incarnation}))
+
+    def leave(self, incarnation: str) -> None:
+        del self.members[incarnation]
+        self.tell(ViewChange(members={incarnation}))
+
+
+def member(incarnation: str) -> Member:
+    return Member(incarnation=incarnation, roles=frozenset({"broker"}), internal=Address(host=incarnation, port=1))
+
+
+class Connection:
+    """A ``Peer``: what is called arrives in order, what is answered comes when it is ready."""
+
+    bytes_under_way = 0
+
+    def __init__(self, broker: BrokerProcess, kind: Kind) -> None:
+        self.broker = broker
+        self.incarnation = broker.name
+        self.kind = kind
+        self.is_up = True
+        self.requests: Counter[int] = Counter()
+        self._client = FakeClient()
+        self._number = 0
+        self._unsent: dict[asyncio.Future[memoryview], None] = {}
+        self._sent: dict[asyncio.Future[memoryview], None] = {}
+        self._lost: dict[object, Callable[[], None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        hello = HelloRequest(PROTOCOL, CLUSTER, "proxy", broker.name)
+        broker.endpoint(self._frame(InternalKey.HELLO, 0, hello.encode()), cast(Client, self._client))
+
+    def _frame(self, api_key: int, version: int, body: Sequence[Buffer]) -> memoryview:
+        self._number += 1
+        head = _HEAD.pack(api_key, version, self._number) + b"\0\5proxy\0"
+        return memoryview(bytearray(b"".join([head, *body])))
+
+    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[memoryview] = loop.create_future()
+        if not self.is_up:
+            future.set_exception(PeerLost("it is gone", was_sent=False))
+            return future
+        self.requests[api_key] += 1
+        self._unsent[future] = None
+        loop.call_later(LATENCY_S, self._arrive, self._frame(api_key, api_version, body), future)
+        return future
+
+    def _arrive(self, frame: memoryview, future: asyncio.Future[memoryview]) -> None:
+        if not self.is_up:
+            return
+        self._unsent.pop(future, None)
+        self._sent[future] = None
+        if self.broker.stopped is not None:  # its kernel takes it all the same
+            self.broker.stopped.append(lambda: self._arrive(frame, future))
+            return
+        answer = self.broker.endpoint(frame, cast(Client, self._client))
+        task = asyncio.get_running_loop().create_task(self._answer(answer, future))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, answer: Any, future: asyncio.Future[memoryview]) -> None:
+        if not isinstance(answer, Answer):
+            answer = await answer
+        data = b"".join(answer.buffers)
+        if answer.release is not None:
+            answer.release()
+        await asyncio.sleep(LATENCY_S)
+        if self.is_up and self.broker.stopped is None:
+            self._sent.pop(future, None)
+            if not future.done():
+                future.set_result(memoryview(data)[_ANSWER_HEAD:])
+
+    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
+        token = object()
+        self._lost[token] = call
+        return lambda: self._lost.pop(token, None) and None
+
+    def close(self) -> None:
+        self.cut("closed")
+
+    def cut(self, why: str = "cut") -> None:
+        """What has not arrived is known not to be sent."""
+        if not self.is_up:
+            return
+        self.is_up = False
+        for future in (*self._sent, *self._unsent):
+            if not future.done():
+                future.set_exception(PeerLost(why, was_sent=future in self._sent))
+        for call in list(self._lost.values()):
+            call()
+        self._client.close()
+
+
+class Network:
+    """Who is there, and what connects them; a ``Peers`` of the one proxy."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, BrokerProcess] = {}
+        self.unreachable: set[str] = set()
+        self.links: dict[tuple[str, Kind], Connection] = {}
+        self.asked: Counter[int] = Counter()
+        self._broken: list[Callable[[str, str], None]] = []
+
+    def get(self, member: Member, kind: Kind) -> Connection | None:
+        link = self.links.get((member.incarnation, kind))
+        return link if link is not None and link.is_up else None
+
+    async def reach(self, member: Member, kind: Kind, timeout_s: float) -> Connection:
+        await asyncio.sleep(LATENCY_S)
+        link = self.get(member, kind)
+        if link is not None:
+            return link
+        broker = self.brokers.get(member.incarnation)
+        if broker is None or broker.stopped is not None or member.incarnation in self.unreachable:
+            self.tell_broken(member.incarnation, "connection refused")
+            raise PeerLost("connection refused", was_sent=False)
+        link = self.links[member.incarnation, kind] = Connection(broker, kind)
+        return link
+
+    async def ask(self, member: Member, message: Any, api_key: int, response_type: type[Any], timeout_s: float) -> Any:
+        self.asked[api_key] += 1
+        async with asyncio.timeout(timeout_s):
+            link = await self.reach(member, Kind.CONTROL, timeout_s)
+            response = response_type.decode(await link.call(api_key, 0, message.encode()))
+        if response.error is not ErrorCode.NONE:
+            raise RequestError(response.error, response.message)
+        return response
+
+    def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        self._broken.append(call)
+        return lambda: self._broken.remove(call)
+
+    def tell_broken(self, incarnation: str, why: str) -> None:
+        for call in list(self._broken):
+            call(incarnation, why)
+
+    def forget(self, incarnation: str) -> None:
+        self.cut(incarnation)
+
+    def cut(self, incarnation: str) -> None:
+        for (name, _), link in list(self.links.items()):
+            if name == incarnation and link.is_up:
+                link.cut()
+                self.tell_broken(name, "cut")
+
+
+class BrokerProcess:
+    def __init__(self, world: Cluster, name: str) -> None:
+        self.name = name
+        self.stopped: list[Callable[[], None]] | None = None  # what arrived since it stopped
+        self.kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
+        fs = MemoryFileSystem(world.storage, name)
+        self.broker = Broker(fs, self.kv, incarnation=name, clock=LoopClock(), config=BrokerConfig())
+        self.pool = ReadPool(fs, ReadConfig(cache_bytes=16 << 20))
+        self.assigned = Assigned(self.broker, self.pool)
+        load = Load()
+        self.services = internal_services(
+            world.config, LoopClock(), world.catalog, self.assigned, load, pool=self.pool, beside=None
+        )
+        self.broker.shared.tails = self.services.reading
+        self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
+        register_broker(self.endpoint, self.assigned, load, ShardFence())
+        self.endpoint.register_kafka(internal_dispatch(self.services))
+
+    def resume(self) -> None:
+        waiting, self.stopped = self.stopped or [], None
+        for each in waiting:
+            each()
+
+    async def close(self) -> None:
+        self.stopped = None
+        self.services.reading.drain()
+        await self.assigned.close()
+        await self.broker.close()
+        await self.services.reading.close()
+        await self.pool.close()
+
+
+class Cluster:
+    """Brokers b1 and b2, which own the partitions of ``orders``, and the proxy."""
+
+    def __init__(self, *, partitions: int = 2, seed: int = 0, credit_bytes: int = 4 << 20, **options: Any) -> None:
+        self.rng = Random(seed)
+        self.storage = MemoryStorage(self.rng, Faults(), datanodes=4)
+        self.store = MemoryStore()
+        self.config = NodeConfig(root="file:///data", cache_bytes=64 << 20, **options)
+        self.catalog = FakeCatalog()
+        self.topic = Topic(name="orders", topic_id=uuid.UUID(int=1), partitions=partitions)
+        self.catalog.put("orders", self.topic)
+        self.network = Network()
+        self.view = View("proxy")
+        self.pool = ReadPool(MemoryFileSystem(self.storage, "proxy"), ReadConfig(cache_bytes=16 << 20))
+        self.metrics = Metrics()
+        self.remote = RemoteOwners(
+            self.view,
+            cast(Peers, self.network),
+            cast(Any, _Told(self)),
+            lambda key: self.reading.poll.is_followed(key),
+            credit_bytes=credit_bytes,
+            held_s=self.config.held_produce_ms / 1000,
+        )
+        self.owners = RoutedOwners(self.view, None, self.remote)
+        self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        nobody = cast(Any, None)
+        self.services = Services(
+            config=self.config,
+            clock=LoopClock(),
+            metrics=self.metrics,
+            catalog=self.catalog,
+            members=nobody,
+            owners=self.owners,
+            admin=nobody,
+            coordinator=nobody,
+            producer_ids=nobody,
+            reading=self.reading,
+        )
+        self.client = FakeClient()
+        self._brokers: list[BrokerProcess] = []
+
+    # Processes
+
+    async def start(self) -> None:
+        for name in ("b1", "b2"):
+            await self.add(name)
+        for partition in range(self.topic.partitions):
+            self.open(partition, "b1")
+            self.view.assign(self.key(partition), "b1")
+        self.remote.start()
+
+    async def add(self, name: str) -> BrokerProcess:
+        broker = BrokerProcess(self, name)
+        self._brokers.append(broker)
+        await broker.broker.start()
+        self.network.brokers[name] = broker
+        self.view.join(name)
+        return broker
+
+    async def close(self) -> None:
+        await self.remote.close()
+        await self.reading.close()
+        for name in self.network.brokers:
+            self.network.cut(name)
+        for broker in self._brokers:
+            await broker.close()
+        await self.pool.close()
+
+    def key(self, partition: int = 0) -> PartitionKey:
+        return PartitionKey(self.topic.topic_id, partition)
+
+    def open(self, partition: int, name: str) -> None:
+        path = PartitionPath("orders", str(self.topic.topic_id), partition)
+        self.network.brokers[name].assigned.assign(path, self.key(partition), log_config({}, 1))
+
+    def move(self, partition: int, name: str) -> None:
+        """Planned: the old owner lets go, the new one opens, the view says so."""
+        before = self.network.brokers.get(self.view.owner_of(self.key(partition)))
+        if before is not None:
+            before.assigned.withdraw(self.key(partition))
+        self.open(partition, name)
+        self.view.assign(self.key(partition), name)
+
+    def kill(self, name: str) -> None:
+        """It stops in mid-air, and its connections break; what it had accepted may be in its files."""
+        self.network.brokers[name].stopped = []
+        self.network.cut(name)
+        del self.network.brokers[name]
+
+    def bury(self, name: str, successor: str) -> None:
+        """The controller has seen that it is dead."""
+        self.view.leave(name)
+        for key in sorted(self.view.owned_by(name), key=lambda key: key.partition):
+            self.open(key.partition, successor)
+            self.view.assign(key, successor)
+
+    # Clients
+
+    def send(
+        self, records: bytes | bytearray, partition: int = 0, *, acks: int = -1, timeout_ms: int = 30_000,
+        client: FakeClient | None = None,
+    ) -> asyncio.Future[PartitionAnswer]:  # fmt: skip
+        """A client's produce: it is with the proxy on return."""
+        topics = [(self.topic.topic_id, [(partition, memoryview(records))])]
+        body = memoryview(bytearray(b"".join(encode_produce_request(acks, timeout_ms, topics))))
+        asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
+        return asyncio.ensure_future(_produced(produce.handle(self.services, asked)))
+
+    async def fetch(self, *listed: Wanted, max_wait_s: float = 0.5, min_bytes: int = 1) -> Fetched:
+        params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False)
+        fetched = self.reading.fetch(0, -1, list(listed), (), params, by_id=True)
+        return fetched if isinstance(fetched, Fetched) else await fetched
+
+    def want(self, offset: int, partition: int = 0) -> Wanted:
+        return Wanted(self.topic.topic_id, partition, offset, 1 << 20, -1)
+
+
+class _Told:
+    """The reading, which is made after whoever tells it."""
+
+    def __init__(self, world: Cluster) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.reading, name)
+
+
+async def _produced(answer: Any) -> PartitionAnswer:
+    if not isinstance(answer, Answer):
+        answer = await answer
+    body = memoryview(b"".join(answer.buffers))[_ANSWER_HEAD:]
+    ((each,),) = [topic.partitions for topic in decode_produce_response(body)]
+    return each
+
+
+@asynccontextmanager
+async def cluster(**options: Any) -> AsyncIterator[Cluster]:
+    world = Cluster(**options)
+    await world.start()
+    try:
+        yield world
+    finally:
+        await world.close()
+
+
+def plain(value: bytes = b"x", size: int = 100) -> bytearray:
+    return build_batch([Record(value=value.ljust(size, b"."))])
+
+
+def idempotent(sequence: int, producer_id: int = 7, size: int = 100) -> bytearray:
+    value = f"{producer_id}/{sequence}".encode().ljust(size, b".")
+    return build_batch([Record(value=value)], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)

@@ -1,0 +1,685 @@
+"""A proxy over brokers elsewhere: produces, reads and questions, while partitions move and connections break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bmq.broker.owner import PartitionOwner
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch, split_batches
+from bmq.core.rpc import Kind
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.internal import InternalKey
+from bmq.proxy.fetching import Fetched
+from bmq.proxy.remote.remote_owner import RemoteOwner
+from bmq.proxy.remote.remote_owners import RoutedOwners
+from bmq.proxy.remote.routes import State
+from tests.simulation.loop import run
+from tests.unit.broker.world import FakeClient
+from tests.unit.proxy.remote.cluster import PING_S, Cluster, cluster, idempotent, plain
+
+
+def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with cluster(**options) as world:
+            await story(world)
+
+    run(main())
+
+
+async def answers(sent: list[Any]) -> list[tuple[str, int]]:
+    return [(ErrorCode(each.error_code).name, each.base_offset) for each in await asyncio.gather(*sent)]
+
+
+async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[str]:
+    """Of the log from ``offset`` on, as the proxy reads it."""
+    out: list[str] = []
+    end = (await (await world.owners.wait(world.key(partition), 10)).ends()).high_watermark
+    while offset < end:
+        fetched = await world.fetch(world.want(offset, partition), max_wait_s=5)
+        batches = batches_of(fetched)
+        assert all(not look.error for look in fetched.looks), fetched.looks
+        for batch in batches:
+            out.append(value_of(batch))
+            offset = batch.next_offset
+        if fetched.release is not None:
+            fetched.release()
+    return out
+
+
+def batches_of(fetched: Fetched) -> list[Batch]:
+    data = memoryview(b"".join([bytes(each) for look in fetched.looks for each in look.buffers]))
+    return [Batch(each) for each in split_batches(data)]
+
+
+def value_of(batch: Batch) -> str:
+    (record,) = read_records(batch)
+    assert record.value is not None
+    return bytes(record.value).rstrip(b".").decode()
+
+
+def errors_of(fetched: Fetched) -> list[str]:
+    return [look.error.name for look in fetched.looks if look.error]
+
+
+# --------------------------------------------------------------------------------------------------------- produces
+
+
+def test_produces_stand_in_the_order_of_their_requests() -> None:
+    async def story(world: Cluster) -> None:
+        sent = [world.send(idempotent(number)) for number in range(20)]
+        assert await answers(sent) == [("NONE", number) for number in range(20)]
+        assert await values(world) == [f"7/{number}" for number in range(20)]
+
+    play(story)
+
+
+def test_one_turns_parts_are_one_request() -> None:
+    """Two, when acks differ."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain(), partition) for partition in range(8)])
+        link = world.network.links["b1", Kind.PRODUCE]
+        before = link.requests[ApiKey.PRODUCE]
+        sent = [world.send(plain(), partition, acks=acks) for partition in range(4) for acks in (-1, -1)]
+        sent += [world.send(plain(), partition, acks=1) for partition in range(4, 8)]
+        assert {code for code, _ in await answers(sent)} == {"NONE"}
+        assert link.requests[ApiKey.PRODUCE] - before == 2
+
+    play(story, partitions=8)
+
+
+def test_mixed_acks_of_one_partition_keep_their_order() -> None:
+    async def story(world: Cluster) -> None:
+        sent = [world.send(idempotent(number), acks=(-1, 1, 1, -1)[number % 4]) for number in range(12)]
+        assert await answers(sent) == [("NONE", number) for number in range(12)]
+
+    play(story)
+
+
+def test_a_planned_move_is_no_error() -> None:
+    async def story(world: Cluster) -> None:
+        sent = []
+        for number in range(60):
+            sent.append(world.send(idempotent(number)))
+            if number in (20, 40):
+                world.move(0, "b2" if number == 20 else "b1")
+            await asyncio.sleep(0.001)
+        assert await answers(sent) == [("NONE", number) for number in range(60)]
+
+    play(story)
+
+
+def test_a_partition_that_comes_back_is_not_refused_for_what_was_refused_before() -> None:
+    """The broker remembers, for the proxy's one connection, what it refused when the partition left it."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(idempotent(0))])
+        sent = world.send(idempotent(1))
+        world.move(0, "b2")
+        assert (await sent).error_code == ErrorCode.NONE
+        assert len(world.network.brokers["b1"].services.holding.stumbles) == 1
+        await answers([world.send(idempotent(number)) for number in range(2, 5)])
+        world.move(0, "b1")
+        began = asyncio.get_running_loop().time()
+        assert (await world.send(idempotent(5))).error_code == ErrorCode.NONE
+        assert asyncio.get_running_loop().time() - began < 1
+
+    play(story)
+
+
+def test_what_a_killed_broker_may_have_accepted_stands_once() -> None:
+    async def story(world: Cluster) -> None:
+        sent = []
+        for number in range(60):
+            sent.append(world.send(idempotent(number)))
+            if number == 30:
+                world.kill("b1")
+            if number == 40:
+                world.bury("b1", "b2")
+            await asyncio.sleep(0.001)
+        assert await answers(sent) == [("NONE", number) for number in range(60)]
+        assert await values(world) == [f"7/{number}" for number in range(60)]
+
+    play(story)
+
+
+def test_rule_9_without_a_producer_id_the_client_decides() -> None:
+    """Refused before it was sent is another matter: that is kept."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        lost = world.send(plain())
+        await asyncio.sleep(0.0008)
+        world.kill("b1")
+        assert (await lost).error_code == ErrorCode.REQUEST_TIMED_OUT
+        kept = world.send(plain())
+        await asyncio.sleep(0.01)
+        assert not kept.done()
+        world.bury("b1", "b2")
+        assert (await kept).error_code == ErrorCode.NONE
+
+    play(story)
+
+
+def test_a_broken_connection_alone_is_no_error() -> None:
+    async def story(world: Cluster) -> None:
+        sent = []
+        for number in range(40):
+            sent.append(world.send(idempotent(number)))
+            if number % 10 == 5:
+                world.network.cut("b1")
+            await asyncio.sleep(0.001)
+        assert await answers(sent) == [("NONE", number) for number in range(40)]
+
+    play(story)
+
+
+def test_rule_9_what_is_kept_for_a_client_that_has_gone_is_dropped() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        client = FakeClient()
+        world.send(idempotent(0), client=client)
+        await asyncio.sleep(0.0001)  # with the broker link, not with the broker
+        world.kill("b1")
+        await asyncio.sleep(0.01)
+        owner = world.remote._owner(world.key())
+        assert len(owner.route.kept) == world.remote.kept == 1
+        client.close()
+        assert owner.route.is_idle
+        assert world.remote.kept == 0
+        world.bury("b1", "b2")
+        await answers([world.send(plain(b"later"))])
+        assert await values(world) == ["x", "later"]
+
+    play(story)
+
+
+def test_rule_9_nothing_is_kept_past_its_requests_time_out() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        late = world.send(idempotent(0), timeout_ms=300)
+        await asyncio.sleep(0.0001)
+        world.kill("b1")
+        assert (await late).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert world.remote._owner(world.key()).route.is_idle
+        assert 0.3 <= asyncio.get_running_loop().time() < 1.0
+
+    play(story)
+
+
+def test_rule_9_nothing_is_kept_longer_than_held_produce_ms() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        late = [world.send(idempotent(number)) for number in range(3)]
+        await asyncio.sleep(0.0001)
+        world.kill("b1")
+        began = asyncio.get_running_loop().time()
+        assert {code for code, _ in await answers(late)} == {"NOT_LEADER_OR_FOLLOWER"}
+        assert 1.9 <= asyncio.get_running_loop().time() - began <= 2.2
+
+    play(story, held_produce_ms=2000)
+
+
+def test_a_stopped_broker_that_comes_back_was_fenced() -> None:
+    """What it had taken and not flushed is told apart from what it refused."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(idempotent(0))])
+        zombie = world.network.brokers["b1"]
+        zombie.stopped = []
+        sent = [world.send(idempotent(number)) for number in range(1, 5)]
+        await asyncio.sleep(PING_S)
+        world.network.cut("b1")
+        world.bury("b1", "b2")
+        assert await answers(sent) == [("NONE", number) for number in range(1, 5)]
+        zombie.resume()
+        await asyncio.sleep(1)
+        assert await values(world) == [f"7/{number}" for number in range(5)]
+
+    play(story)
+
+
+def test_credit_bounds_what_is_under_way() -> None:
+    """What comes past it waits in the partition's line, in order; other partitions go on."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain(), partition) for partition in range(2)])
+        world.network.brokers["b1"].stopped = []
+        sent = [world.send(idempotent(number, size=1000)) for number in range(30)]
+        await asyncio.sleep(0.01)
+        owner = world.remote._owner(world.key())
+        assert owner.route.bytes < 12_000
+        assert not owner.has_room
+        assert world.remote._owner(world.key(1)).has_room
+        assert len(world.services.holding) == 1
+        world.network.brokers["b1"].resume()
+        assert [code for code, _ in await answers(sent)] == ["NONE"] * 30
+        assert [each for each in await values(world) if "/" in each] == [f"7/{number}" for number in range(30)]
+
+    play(story, credit_bytes=10_000)
+
+
+def test_an_assignment_before_its_member_is_heard_of() -> None:
+    async def story(world: Cluster) -> None:
+        sent = world.send(plain())
+        await sent
+        late = world.send(plain(), 1)
+        world.view.assign(world.key(), "b3")
+        await asyncio.sleep(0.1)
+        waits = world.send(plain())
+        await asyncio.sleep(0.1)
+        assert not waits.done()
+        await world.add("b3")
+        world.network.brokers["b1"].assigned.withdraw(world.key())
+        world.open(0, "b3")
+        assert (await waits).error_code == ErrorCode.NONE
+        assert (await late).error_code == ErrorCode.NONE
+
+    play(story)
+
+
+def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
+    async def story(world: Cluster) -> None:
+        world.view.assign(world.key(), "")
+        with pytest.raises(RequestError) as caught:
+            await world.owners.wait(world.key(), 0.5)
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert world.owners.get(world.key()) is None
+        waiting = asyncio.ensure_future(world.owners.wait(world.key(), 5))
+        await asyncio.sleep(0.1)
+        world.view.assign(world.key(), "b1")
+        owner = await waiting
+        assert owner.is_open
+        assert world.owners.get(world.key()) is owner
+
+    play(story)
+
+
+def test_partitions_that_nobody_writes_to_have_no_route() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain(), partition) for partition in range(4)])
+        assert len(world.remote._owners) == 4
+        for _ in range(5):
+            await asyncio.sleep(10)
+            await world.send(plain(), 2)
+        assert list(world.remote._owners) == [world.key(2)]
+        assert list(world.network.links["b1", Kind.PRODUCE].requests.values()) == [1 + 5]
+        await answers([world.send(plain(), 0)])
+
+    play(story, partitions=4)
+
+
+# -------------------------------------------------------------------------------------------------------- questions
+
+
+def test_questions_are_answered_as_the_owner_would() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(idempotent(number)) for number in range(5)])
+        remote = await world.owners.wait(world.key(), 5)
+        local = world.network.brokers["b1"].assigned.get(world.key())
+        assert local is not None
+        assert await remote.ends() == await local.ends()
+        assert await remote.end_of_epoch(local.epoch) == await local.end_of_epoch(local.epoch)
+        assert await remote.end_of_epoch(99) == (-1, -1)
+        assert await remote.offset_of_max_timestamp() == await local.offset_of_max_timestamp()
+        assert await remote.offset_for_timestamp(0) == (0, 0)
+        assert await remote.offset_for_timestamp(1 << 40) is None
+        assert await remote.log_bytes() == await local.log_bytes()
+        assert list(await remote.producers()) == list(await local.producers())
+        assert await remote.delete_before(2) == 2
+        assert await remote.delete_before(-1) == 5
+        with pytest.raises(RequestError) as caught:
+            await remote.delete_before(6)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    play(story)
+
+
+def test_a_question_waits_through_a_move() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        remote = await world.owners.wait(world.key(), 5)
+        world.kill("b1")
+        asked = asyncio.ensure_future(remote.ends())
+        await asyncio.sleep(0.3)
+        world.bury("b1", "b2")
+        assert (await asked).high_watermark == 1
+
+    play(story)
+
+
+def test_a_question_without_an_owner_is_a_retriable_error() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        remote = await world.owners.wait(world.key(), 5)
+        world.kill("b1")
+        with pytest.raises(RequestError) as caught:
+            await remote.ends()
+        assert caught.value.code.is_retriable
+        assert asyncio.get_running_loop().time() < 6
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------------ reads
+
+
+def test_a_parked_fetch_wakes_with_the_flush_and_reads_no_storage() -> None:
+    async def story(world: Cluster) -> None:
+        await world.fetch(world.want(0))
+        loop = asyncio.get_running_loop()
+        for number in range(5):
+            parked = asyncio.ensure_future(world.fetch(world.want(number), max_wait_s=30))
+            await asyncio.sleep(1)
+            sent, began = world.send(plain()), loop.time()
+            fetched = await parked
+            assert loop.time() - began < 0.02
+            assert [batch.base_offset for batch in batches_of(fetched)] == [number]
+            await sent
+        assert world.metrics.storage_read_bytes == 0
+        assert world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH] < 40
+
+    play(story)
+
+
+def test_a_partition_that_joins_does_not_wait_for_a_parked_request() -> None:
+    async def story(world: Cluster) -> None:
+        await world.fetch(world.want(0))
+        await asyncio.sleep(0.1)  # the session's request is parked at the broker
+        loop = asyncio.get_running_loop()
+        parked = asyncio.ensure_future(world.fetch(world.want(0, 1), max_wait_s=30))
+        await asyncio.sleep(0.01)
+        began = loop.time()
+        await world.send(plain(), 1)
+        assert [batch.base_offset for batch in batches_of(await parked)] == [0]
+        assert loop.time() - began < 0.05
+
+    play(story)
+
+
+def test_old_records_are_read_from_storage_with_one_question_for_all() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain(b"%d" % number, 3000)) for number in range(50)])
+        await world.fetch(world.want(50))
+        asked = world.network.asked[InternalKey.LIVE_SEGMENT]
+        found = await asyncio.gather(*[world.fetch(world.want(0), max_wait_s=5) for _ in range(8)])
+        assert {len(batches_of(each)) for each in found} == {50}
+        assert world.network.asked[InternalKey.LIVE_SEGMENT] - asked == 1
+        for each in found:
+            assert each.release is not None
+            each.release()
+        again = await world.fetch(world.want(7))
+        assert world.network.asked[InternalKey.LIVE_SEGMENT] - asked == 1
+        assert len(batches_of(again)) == 43
+
+    play(story)
+
+
+def test_the_open_segments_index_is_told_piece_by_piece() -> None:
+    async def story(world: Cluster) -> None:
+        await world.fetch(world.want(0))
+        known = []
+        for _ in range(4):
+            await answers([world.send(plain(b"x", 50_000)) for _ in range(8)])
+            followed = world.owners.follow(world.key())
+            assert followed is not None
+            live = await followed.ask_live()
+            own = world.network.brokers["b1"].assigned.get(world.key())
+            assert live is not None
+            assert own is not None
+            assert own.live is not None
+            assert live.index.entries == own.live.index.entries
+            assert live.end_offset >= followed.high_watermark
+            known.append(live.index)
+        assert len(known[-1]) > 8
+        assert all(each is known[0] for each in known)
+
+    play(story)
+
+
+def test_rule_2_out_of_range_only_after_the_owner_was_asked() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        await world.fetch(world.want(1))
+        asked = world.network.asked[InternalKey.ASK]
+        assert errors_of(await world.fetch(world.want(5), max_wait_s=0)) == ["OFFSET_NOT_AVAILABLE"]
+        await asyncio.sleep(0.1)
+        assert world.network.asked[InternalKey.ASK] == asked + 1
+        assert errors_of(await world.fetch(world.want(5), max_wait_s=0)) == ["OFFSET_OUT_OF_RANGE"]
+        assert errors_of(await world.fetch(world.want(5), max_wait_s=0)) == ["OFFSET_NOT_AVAILABLE"]
+        await asyncio.sleep(5)  # that word is old by now
+        assert errors_of(await world.fetch(world.want(5), max_wait_s=0)) == ["OFFSET_NOT_AVAILABLE"]
+
+    play(story)
+
+
+def test_rule_2_a_parked_fetch_hears_in_time_that_it_is_out_of_range() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        await world.fetch(world.want(1))
+        assert errors_of(await world.fetch(world.want(5), max_wait_s=0.5)) == ["OFFSET_OUT_OF_RANGE"]
+
+    play(story)
+
+
+def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        await world.fetch(world.want(1))
+        world.network.links["b1", Kind.CONTROL].cut()
+        world.network.unreachable.add("b1")
+        for _ in range(5):
+            assert errors_of(await world.fetch(world.want(5), max_wait_s=0.3)) == ["OFFSET_NOT_AVAILABLE"]
+
+    play(story)
+
+
+def test_a_reader_goes_on_with_the_next_owner() -> None:
+    """Also one that was behind the tail; and nothing comes twice or out of order."""
+
+    async def story(world: Cluster) -> None:
+        offset = 0
+        seen: list[str] = []
+
+        async def read() -> None:
+            nonlocal offset
+            while len(seen) < 90:
+                fetched = await world.fetch(world.want(offset), max_wait_s=1)
+                assert set(errors_of(fetched)) <= {"NOT_LEADER_OR_FOLLOWER", "OFFSET_NOT_AVAILABLE"}
+                for batch in batches_of(fetched):
+                    assert batch.base_offset == offset
+                    offset = batch.next_offset
+                    seen.append(value_of(batch))
+                if fetched.release is not None:
+                    fetched.release()
+
+        reader = asyncio.ensure_future(read())
+        for number in range(90):
+            await world.send(idempotent(number))
+            if number == 30:
+                world.move(0, "b2")
+            if number == 60:
+                world.kill("b2")
+                world.bury("b2", "b1")
+        await reader
+        assert seen == [f"7/{number}" for number in range(90)]
+
+    play(story)
+
+
+def test_a_deleted_beginning_is_heard_of() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain()) for _ in range(5)])
+        await world.fetch(world.want(5))
+        owner = await world.owners.wait(world.key(), 5)
+        await owner.delete_before(3)
+        await asyncio.sleep(0.6)
+        followed = world.owners.follow(world.key())
+        assert followed is not None
+        assert followed.log_start == 3
+        assert errors_of(await world.fetch(world.want(1))) == ["OFFSET_OUT_OF_RANGE"]
+
+    play(story)
+
+
+def test_what_nobody_reads_leaves_the_session() -> None:
+    """A parked fetch keeps its partition; when there is none left, nothing more is asked."""
+
+    async def story(world: Cluster) -> None:
+        await world.fetch(world.want(0), world.want(0, 1))
+        parked = asyncio.ensure_future(world.fetch(world.want(0, 1), max_wait_s=100))
+        assert world.remote.followed == 2
+        await asyncio.sleep(60)
+        assert world.key(0) not in world.remote._tails
+        assert world.key(1) in world.remote._tails
+        await world.send(plain(), 1)
+        assert len(batches_of(await parked)) == 1
+        await asyncio.sleep(60)
+        assert world.remote.followed == 0
+        before = world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH]
+        await asyncio.sleep(60)
+        assert world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH] == before
+        await world.send(plain(b"y"), 0)
+        assert await values(world) == ["y"]
+
+    play(story)
+
+
+def test_an_idle_session_asks_twice_a_second() -> None:
+    async def story(world: Cluster) -> None:
+        await world.fetch(world.want(0), world.want(0, 1))
+        link = world.network.links["b1", Kind.TAIL]
+        parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=100))
+        before = link.requests[ApiKey.FETCH]
+        await asyncio.sleep(20)
+        assert 30 <= link.requests[ApiKey.FETCH] - before <= 42
+        parked.cancel()
+
+    play(story)
+
+
+def test_a_session_that_the_broker_has_forgotten_is_begun_anew() -> None:
+    async def story(world: Cluster) -> None:
+        await world.fetch(world.want(0))
+        sessions = world.network.brokers["b1"].services.reading.sessions
+        link = world.remote._tail_links["b1"]
+        await asyncio.sleep(0.1)
+        session = sessions.get(link._session.id)
+        assert session is not None
+        world.network.brokers["b1"].services.reading.end_session(session)
+        await asyncio.sleep(1)
+        parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=30))
+        await world.send(plain())
+        assert len(batches_of(await parked)) == 1
+        assert world.owners.follow(world.key()) is not None
+
+    play(story)
+
+
+def test_many_partitions_follow_at_once() -> None:
+    async def story(world: Cluster) -> None:
+        await world.fetch(*[world.want(0, partition) for partition in range(300)])
+        assert all(world.owners.follow(world.key(partition)) is not None for partition in range(300))
+        assert world.network.asked[InternalKey.ASK] == 300
+        await answers([world.send(plain(), partition) for partition in range(300)])
+        await asyncio.sleep(0.1)
+        marks = {world.owners.follow(world.key(number)).high_watermark for number in range(300)}  # type: ignore[union-attr]
+        assert marks == {1}
+
+    play(story, partitions=300)
+
+
+# ---------------------------------------------------------------------------------------------------------- histories
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
+    """Producers that send again what was not acked, while partitions move, connections break and a broker dies."""
+
+    async def story(world: Cluster) -> None:
+        rng, acked = world.rng, {7: 0, 8: 0, 9: 0}
+        until = asyncio.get_running_loop().time() + 10
+
+        async def write(producer: int) -> None:
+            sequence = 0
+            while asyncio.get_running_loop().time() < until or sequence < 20:
+                answer = await world.send(idempotent(sequence, producer), timeout_ms=rng.choice([300, 5000]))
+                code = ErrorCode(answer.error_code)
+                assert code is ErrorCode.NONE or code.is_retriable, code
+                sequence += code is ErrorCode.NONE
+                acked[producer] = sequence
+                await asyncio.sleep(rng.uniform(0, 0.1))
+
+        async def trouble() -> None:
+            alive = ["b1", "b2"]
+            while asyncio.get_running_loop().time() < until - 2:
+                await asyncio.sleep(rng.uniform(0.05, 1))
+                owner = world.view.owner_of(world.key())
+                match rng.randrange(4):
+                    case 0:
+                        world.move(0, rng.choice(alive))
+                    case 1:
+                        world.network.cut(owner)
+                    case 2:
+                        world.view.assign(world.key(), rng.choice([*alive, ""]))
+                        await asyncio.sleep(rng.uniform(0, 0.3))
+                        world.view.assign(world.key(), owner)
+                    case _ if len(alive) == 2:
+                        alive.append(f"b{rng.randrange(1 << 30)}")
+                        await world.add(alive[-1])
+                        alive.remove(owner)
+                        world.kill(owner)
+                        await asyncio.sleep(rng.uniform(0, 1))
+                        world.bury(owner, alive[0])
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(trouble())
+            for producer in acked:
+                group.create_task(write(producer))
+        found = await values(world)
+        for producer, count in acked.items():
+            own = [each for each in found if each.startswith(f"{producer}/")]
+            assert own == [f"{producer}/{number}" for number in range(len(own))]
+            assert len(own) >= count
+        assert world.remote._owner(world.key()).route.state is State.OPEN
+
+    play(story, seed=seed)
+
+
+# -------------------------------------------------------------------------------------------- a process that owns some
+
+
+def test_what_this_process_owns_it_takes_the_short_way() -> None:
+    """While a partition comes to it and goes again: nothing is refused, doubled or lost."""
+
+    async def story(world: Cluster) -> None:
+        own = world.network.brokers["b2"]
+        routed = RoutedOwners(world.view, own.assigned, world.remote)
+        world.view.own = "b2"
+        world.services.owners = routed
+        world.reading._owners = routed
+        own.broker.shared.tails = world.reading
+        sent = []
+        for number in range(60):
+            sent.append(world.send(idempotent(number)))
+            if number in (20, 40):
+                world.move(0, "b2" if number == 20 else "b1")
+            await asyncio.sleep(0.005)
+        found = await answers(sent)
+        refused = [number for number, (code, _) in enumerate(found) if code != "NONE"]
+        assert refused == list(range(20, 20 + len(refused))), "only those on their way when it came here"
+        assert {found[number][0] for number in refused} <= {"NOT_LEADER_OR_FOLLOWER"}
+        local = own.assigned.get(world.key())
+        assert local is None
+        assert isinstance(await routed.wait(world.key(), 5), RemoteOwner)
+        world.move(0, "b2")
+        assert isinstance(await routed.wait(world.key(), 5), PartitionOwner)
+        assert routed.epoch_of(world.key()) == (await (await routed.wait(world.key(), 5)).ends()).epoch
+
+    play(story)

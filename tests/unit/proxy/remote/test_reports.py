@@ -1,0 +1,206 @@
+"""What a proxy tells others of brokers that it cannot reach."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, cast
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.rpc import Peers
+from bmq.core.wire.internal import InternalKey, ReportRequest, ReportResponse
+from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
+from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.proxy.remote.reports import REPORT_S, Reports
+from bmq.proxy.remote.unreachable import DOWN_S, UP_S, Reachability, Unreachable
+from tests.simulation.loop import run
+from tests.unit.proxy.remote.cluster import CLUSTER, View, member
+
+
+class FakePeers:
+    """Answers reports, or does not."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, str, str, str]] = []
+        self.is_answering = True
+        self.calls: list[Any] = []
+
+    async def ask(self, member: Any, message: Any, api_key: int, response: Any, timeout_s: float) -> Any:
+        assert api_key == InternalKey.REPORT
+        assert isinstance(message, ReportRequest)
+        now = asyncio.get_running_loop().time()
+        self.reports.append((now, member.incarnation, message.incarnation, message.why))
+        if not self.is_answering:
+            raise RequestError(ErrorCode.NOT_CONTROLLER, "not any more")
+        return ReportResponse()
+
+    def subscribe_broken(self, call: Any) -> Any:
+        self.calls.append(call)
+        return lambda: self.calls.remove(call)
+
+    def broken(self, incarnation: str) -> None:
+        for call in self.calls:
+            call(incarnation, "cut")
+
+
+def view_of(*incarnations: str, controller: str = "c1") -> View:
+    view = View("proxy")
+    view.members = {each: member(each) for each in (*incarnations, controller)}
+    view.controller = view.members[controller]
+    return view
+
+
+def test_a_broken_connection_is_reported_at_once_and_not_too_often() -> None:
+    async def main() -> None:
+        peers, view = FakePeers(), view_of("b1", "b2")
+        reports = Reports(view, cast(Peers, peers))
+        reports.start()
+        for _ in range(5):
+            peers.broken("b1")
+            peers.broken("b2")
+            peers.broken("stranger")
+            await asyncio.sleep(REPORT_S / 5)
+        assert [(when, to, whom) for when, to, whom, _ in peers.reports] == [(0.0, "c1", "b1"), (0.0, "c1", "b2")]
+        await asyncio.sleep(REPORT_S)
+        peers.broken("b1")
+        await asyncio.sleep(0.01)
+        assert len(peers.reports) == 3
+        await reports.close()
+        peers.broken("b1")
+        assert len(peers.reports) == 3
+
+    run(main())
+
+
+def test_a_report_that_nobody_took_is_made_at_the_next_occasion() -> None:
+    async def main() -> None:
+        peers, view = FakePeers(), view_of("b1")
+        reports = Reports(view, cast(Peers, peers))
+        reports.start()
+        peers.is_answering = False
+        peers.broken("b1")
+        await asyncio.sleep(0.01)
+        peers.is_answering = True
+        peers.broken("b1")
+        await asyncio.sleep(0.01)
+        assert len(peers.reports) == 2
+        await reports.close()
+
+    run(main())
+
+
+def test_who_leads_hears_itself_and_is_not_reported_to_itself() -> None:
+    async def main() -> None:
+        peers, view = FakePeers(), view_of("b1", controller="proxy")
+        heard: list[str] = []
+        reports = Reports(view, cast(Peers, peers), lambda incarnation, why: heard.append(incarnation))
+        reports.start()
+        peers.broken("b1")
+        assert heard == ["b1"]
+        view.controller = member("b1")
+        await asyncio.sleep(REPORT_S)
+        peers.broken("b1")
+        view.controller = None
+        peers.broken("b1")
+        await asyncio.sleep(0.01)
+        assert (heard, peers.reports) == (["b1"], [])
+        await reports.close()
+
+    run(main())
+
+
+def test_hysteresis() -> None:
+    """A short break is not listed, and neither is a short recovery taken for one."""
+    reach = Reachability()
+    reach.broken("b", 0.0)
+    reach.look("b", is_up=False, now=DOWN_S - 0.1)
+    assert not reach.listed
+    reach.look("b", is_up=True, now=DOWN_S)
+    reach.look("b", is_up=False, now=DOWN_S + 0.1)
+    reach.look("b", is_up=False, now=2 * DOWN_S)
+    assert not reach.listed
+    reach.look("b", is_up=False, now=2 * DOWN_S + 0.2)
+    assert reach.listed == {"b"}
+    reach.look("b", is_up=True, now=10)
+    reach.look("b", is_up=True, now=10 + UP_S - 0.1)
+    assert reach.listed == {"b"}
+    reach.look("b", is_up=True, now=10 + UP_S)
+    assert not reach.listed
+    assert len(reach) == 0
+
+
+class Told:
+    """A process that publishes what it cannot reach."""
+
+    def __init__(self) -> None:
+        self.peers, self.view = FakePeers(), view_of("b1", "b2")
+        self.kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
+        self.up: set[str] = set()
+        self.lease = 0
+        self.unreachable = Unreachable(
+            self.kv,
+            CLUSTER,
+            self.view,
+            cast(Peers, self.peers),
+            is_up=lambda incarnation: incarnation in self.up,
+            lease=lambda: self.lease,
+        )
+
+    async def published(self) -> set[str] | None:
+        entry = await self.kv.get(unreachable_key(CLUSTER, "proxy"))
+        assert entry is None or entry.lease == self.lease
+        return set(decode_unreachable(entry.value)) if entry is not None else None
+
+
+def test_what_lasts_is_published_and_taken_back() -> None:
+    async def main() -> None:
+        told = Told()
+        told.lease = await told.kv.grant(1000)
+        told.unreachable.start()
+        told.peers.broken("b1")
+        told.peers.broken("stranger")
+        await asyncio.sleep(DOWN_S / 2)
+        assert await told.published() is None
+        await asyncio.sleep(DOWN_S)
+        assert await told.published() == {"b1"}
+        told.peers.broken("b2")
+        await asyncio.sleep(DOWN_S + 1)
+        assert await told.published() == {"b1", "b2"}
+        told.up |= {"b1"}
+        await asyncio.sleep(UP_S + 2)
+        assert await told.published() == {"b2"}
+        told.view.leave("b2")
+        await asyncio.sleep(2)
+        assert await told.published() is None
+        revision = await told.kv.revision()
+        await asyncio.sleep(100)
+        assert await told.kv.revision() == revision
+        assert told.unreachable._task is None
+        await told.unreachable.close()
+
+    run(main())
+
+
+def test_it_is_published_again_under_a_new_lease_and_while_the_store_is_away() -> None:
+    async def main() -> None:
+        told = Told()
+        told.unreachable.start()
+        told.peers.broken("b1")
+        await asyncio.sleep(DOWN_S + 1)
+        assert await told.published() is None, "there is no lease yet"
+        told.lease = await told.kv.grant(1000)
+        await asyncio.sleep(1)
+        assert await told.published() == {"b1"}
+        await told.kv.revoke(told.lease)
+        told.lease = await told.kv.grant(1000)
+        await asyncio.sleep(2)
+        assert await told.published() == {"b1"}
+        told.kv.faults = KvFaults(unavailable=1.0)
+        told.up |= {"b1"}
+        await asyncio.sleep(UP_S + 2)
+        told.kv.faults = KvFaults()
+        await asyncio.sleep(2)
+        assert await told.published() is None
+        await told.unreachable.close()
+
+    run(main())
