@@ -7,13 +7,13 @@ from argparse import Namespace
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bmq.cli.blocks import Damage, walk_batches
+from bmq.cli.batch_records import BatchReader, batch_reader
+from bmq.cli.blocks import Damage, FoundBatch, walk_batches
 from bmq.cli.output import format_time, json_bytes, print_json, text_bytes
 from bmq.cli.targets import PartitionFiles, Segment, Targets
 from bmq.cli.verify import read_index_file
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import StoredRecord, read_records
-from bmq.core.records import Batch
+from bmq.core.record_reader import StoredRecord
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import SegmentIndex
 from bmq.storage.segment import decode_idx
@@ -65,6 +65,7 @@ def _misses(segment: Segment, wanted: _Wanted) -> bool:
 async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, wanted: _Wanted) -> None:
     length = await fs.visible_length(segment.log)
     start = await _start(fs, segment, wanted.offset)
+    read = batch_reader(length - start, wanted.bytes_max)
     due = segment.name.base
     async with aclosing(walk_batches(fs, segment.log, start, length, due)) as items:
         async for item in items:
@@ -77,7 +78,7 @@ async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, 
             if wanted.is_past(item.batch.base_offset):
                 return
             if due > wanted.offset:
-                _print_batch(files, segment, item.position, item.batch, wanted)
+                _print_batch(files, segment, item, read, wanted)
 
 
 async def _start(fs: FileSystem, segment: Segment, offset: int) -> int:
@@ -101,9 +102,12 @@ def _complain(segment: Segment, damage: Damage, wanted: _Wanted) -> None:
     print(f"bmq: {segment.log}: {text}", file=sys.stderr)
 
 
-def _print_batch(files: PartitionFiles, segment: Segment, position: int, batch: Batch, wanted: _Wanted) -> None:
+def _print_batch(
+    files: PartitionFiles, segment: Segment, found: FoundBatch, read: BatchReader, wanted: _Wanted
+) -> None:
+    batch = found.batch
     try:
-        for record in read_records(batch, bytes_max=wanted.bytes_max):
+        for record in read(batch):
             if wanted.is_done or wanted.is_past(record.offset):
                 return
             if record.offset < wanted.offset:
@@ -113,7 +117,7 @@ def _print_batch(files: PartitionFiles, segment: Segment, position: int, batch: 
                 wanted.left -= 1
     except FormatError as error:
         wanted.is_damaged = True
-        print(f"bmq: {segment.log}: batch at {position}, offset {batch.base_offset}: {error}", file=sys.stderr)
+        print(f"bmq: {segment.log}: batch at {found.position}, offset {batch.base_offset}: {error}", file=sys.stderr)
 
 
 def _print_record(files: PartitionFiles, record: StoredRecord, wanted: _Wanted, *, is_control: bool) -> None:

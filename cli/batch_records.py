@@ -1,0 +1,72 @@
+"""A batch's records for ``bmq segment cat``: from the vectorised decoder where it pays, else one by one.
+
+The decoder takes half a second to load and is an extra of the package, so it is for large segments, where it is
+installed.  It gives Arrow's types: what those cannot tell (a name that is no UTF-8, a time out of range), what it
+leaves out (control batches), and what is wrong with a batch is the record reader's to say: nobody sees a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from bmq.core.record_reader import StoredRecord, read_records
+from bmq.core.records import Batch
+
+DECODER_BYTES_MIN = 4 << 20
+"""Bytes to be read from which on the decoder is worth loading: the record reader takes half a second for them."""
+
+_MICROS = 1000  # in a millisecond
+BatchReader = Callable[[Batch], Iterable[StoredRecord]]
+
+
+def batch_reader(size: int, bytes_max: int) -> BatchReader:
+    """Reads the batches of one segment, of which ``size`` bytes are to come; ``bytes_max`` bounds each, decompressed.
+
+    What it gives raises FormatError where the record reader does.
+    """
+
+    def one_by_one(batch: Batch) -> Iterator[StoredRecord]:
+        return read_records(batch, bytes_max=bytes_max)
+
+    if size < DECODER_BYTES_MIN:
+        return one_by_one
+    try:
+        return _vectorised(bytes_max, one_by_one)
+    except ImportError:  # the extra is not installed
+        return one_by_one
+
+
+def _vectorised(bytes_max: int, otherwise: BatchReader) -> BatchReader:
+    from bmq.spark.decode import BatchDecoder, CorruptSegment, DecodeOptions
+
+    columns = ("offset", "timestamp", "key", "value", "headers")
+    options = DecodeOptions(columns=columns, committed=False, batch_bytes_max=bytes_max)
+    decoder = BatchDecoder("", 0, options, where="")
+
+    def read(batch: Batch) -> Iterable[StoredRecord]:
+        if batch.is_control:
+            return otherwise(batch)
+        replaced = decoder.replaced
+        try:
+            parts = [_in_numbers(part) for part in decoder.decode(batch.data[: batch.size], 0)]
+        except CorruptSegment:
+            return otherwise(batch)
+        if decoder.replaced != replaced:
+            return otherwise(batch)
+        return (record for part in parts for record in _stored(part))
+
+    return read
+
+
+def _in_numbers(part: Any) -> dict[str, list[Any]]:
+    """A record batch's columns as lists, the time as Arrow keeps it: Python's own ends with the year 9999."""
+    columns = {name: part.column(name) for name in part.schema.names}
+    columns["timestamp"] = columns["timestamp"].view("int64")
+    return {name: column.to_pylist() for name, column in columns.items()}
+
+
+def _stored(columns: dict[str, list[Any]]) -> Iterator[StoredRecord]:
+    for offset, time, key, value, headers in zip(*columns.values(), strict=True):
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        yield StoredRecord(offset, time // _MICROS, key, value, pairs)

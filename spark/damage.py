@@ -1,0 +1,107 @@
+"""What is wrong with a segment's bytes, and where right ones go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from bmq.core.records import HEADER_BYTES, Batch, peek_batch
+from bmq.spark import compiled
+from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
+
+if TYPE_CHECKING:
+    from bmq.spark import kernels
+else:
+    kernels = compiled.load()
+
+_SEARCH_BYTES = 4 << 20  # looked through at first for the next right batch
+FAULTS = {
+    kernels.TORN: "the bytes end in a batch",
+    kernels.BATCH_LENGTH: "no batch begins here: its length field is too small",
+    kernels.NO_MAGIC: "no batch begins here: the magic is not 2",
+    kernels.DISORDER: "the batch's base offset is out of order",
+    kernels.RECORD_LENGTH: "its length does not fit the batch",
+    kernels.NUMBER: "a number does not end",
+    kernels.OFFSET_DELTA: "its offset delta is out of order",
+    kernels.BYTES_LENGTH: "the length of a field does not fit the record",
+    kernels.HEADER_COUNT: "its count of headers does not fit the record",
+    kernels.HEADER_NAME: "a header has no right name",
+    kernels.RECORD_END: "its fields end before it does",
+    kernels.BATCH_END: "bytes follow the last record",
+}
+
+
+class CorruptSegment(Exception):
+    """Bytes in a segment are not what they should be.
+
+    ``where`` is the file; ``position`` the batch's first byte in it; ``offset`` the batch's base offset, or the one due
+    there when no header can be believed, -1 when unknown.
+    """
+
+    def __init__(self, where: str, position: int, offset: int, fault: str) -> None:
+        super().__init__(where, position, offset, fault)
+        self.where = where
+        self.position = position
+        self.offset = offset
+        self.fault = fault
+
+    def __str__(self) -> str:
+        return f"{self.where}: at {self.position}, offset {self.offset}: {self.fault}"
+
+
+@dataclass(slots=True)
+class Corrupt:
+    """What was skipped."""
+
+    batches: int = 0
+    bytes: int = 0
+
+
+class Damage(NamedTuple):
+    """[at, stop) of a chunk is to be left out; behind it, offset ``due`` is the least that may follow."""
+
+    at: int
+    stop: int
+    offset: int
+    due: int
+    fault: str
+
+    @classmethod
+    def of(cls, header: list[int], fault: str) -> Damage:
+        """One batch, whose frame is right."""
+        at, offset = header[kernels.POSITION], header[kernels.BASE_OFFSET]
+        return cls(at, at + header[kernels.SIZE], offset, offset + header[kernels.LAST_DELTA] + 1, fault)
+
+
+def misplaced(view: memoryview, at: int, fault: int, due: int) -> Damage:
+    """What stands at ``at`` is no batch, or not one that belongs there."""
+    if fault != kernels.DISORDER:
+        return Damage(at, next_batch(view, at, due), due, due, FAULTS[fault])
+    batch = Batch(view[at : at + HEADER_BYTES])
+    if batch.base_offset < due:  # perhaps the one before was the wrong one: go on from here
+        due = max(batch.next_offset, 0)
+    return Damage(at, at + batch.size, batch.base_offset, due, FAULTS[fault])
+
+
+def next_batch(view: memoryview, at: int, due: int) -> int:
+    """Where the next right batch begins behind the bad one at ``at``, or the end.
+
+    What lies inside the bad batch does not count, if its length leads to a right one: a record's value may well be
+    a whole batch.
+    """
+    if len(view) - at >= HEADER_BYTES:
+        follower = at + int(Batch(view[at : at + HEADER_BYTES]).size)
+        if at + HEADER_BYTES <= follower == len(view):
+            return follower
+        if at + HEADER_BYTES <= follower <= len(view) - HEADER_BYTES:
+            base_offset = Batch(view[follower : follower + HEADER_BYTES]).base_offset
+            if peek_batch(view, follower, base_offset, BATCH_BYTES_MAX).size:
+                return follower
+    room = _SEARCH_BYTES
+    while True:  # in ever larger windows, since each is copied
+        found = find_batch(view[at + 1 : at + 1 + room], max(due, 0))
+        if found is not None:
+            return at + 1 + found
+        if at + 1 + room >= len(view):
+            return len(view)
+        room *= 4

@@ -1,0 +1,58 @@
+"""Which batches a reader of committed data sees, by the rules of Kafka's consumer.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from bmq.core.errors import FormatError
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch
+
+_KEY_BYTES = 4  # version i16, type i16
+
+
+class Marker(Enum):
+    """What a control batch says; others than the end of a transaction are of no interest here."""
+
+    ABORT = "abort"
+    COMMIT = "commit"
+    OTHER = "other"
+
+
+def marker_of(batch: Batch) -> Marker:
+    """FormatError when its record cannot be read."""
+    record = next(read_records(batch), None)
+    if record is None or record.key is None or len(record.key) < _KEY_BYTES:
+        raise FormatError("a control batch without a control record")
+    kind = int.from_bytes(record.key[2:_KEY_BYTES], "big", signed=True)
+    return {0: Marker.ABORT, 1: Marker.COMMIT}.get(kind, Marker.OTHER)
+
+
+class Aborted:
+    """The aborted transactions of a stretch of a partition, asked batch by batch in offset order.
+
+    A transaction is aborted from its first offset to the producer's next abort marker.  So those that ended in front of
+    the stretch must not be among ``transactions``: their markers will not be seen.
+    """
+
+    __slots__ = ("_coming", "_open")
+
+    def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
+        """``transactions``: (producer id, first offset), in any order."""
+        self._coming = sorted(((first, producer) for producer, first in transactions), reverse=True)
+        self._open: set[int] = set()
+
+    def hides(self, producer_id: int, last_offset: int) -> bool:
+        """Whether a transactional batch that ends at ``last_offset`` belongs to one of them."""
+        self._begin(last_offset)
+        return producer_id in self._open
+
+    def end(self, producer_id: int, last_offset: int) -> None:
+        """The producer's abort marker."""
+        self._begin(last_offset)
+        self._open.discard(producer_id)
+
+    def _begin(self, last_offset: int) -> None:
+        while self._coming and self._coming[-1][0] <= last_offset:
+            self._open.add(self._coming.pop()[1])
