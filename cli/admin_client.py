@@ -1,8 +1,8 @@
 """What ``bmq topic``, ``bmq group`` and ``bmq cluster`` share: options, the connection, and what errors say.
 
-They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster.  A command is a
-function from the connection and the parsed arguments to the exit status; whatever goes wrong becomes one line that
-says what to do.
+They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster; but for those of
+``bmq cluster`` that only a cluster of ours can do (``console_client``).  A command is a function from the connection
+and the parsed arguments to the exit status; whatever goes wrong becomes one line that says what to do.
 """
 
 from __future__ import annotations
@@ -110,7 +110,28 @@ class Refused(Exception):
 def add_command(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str, example: str
 ) -> argparse.ArgumentParser:
-    """A sub-command with the options that all have."""
+    """A sub-command over Kafka's protocol, with the options that all have."""
+    parser = add_bare_command(actions, name, text, example)
+    parser.add_argument(
+        "--bootstrap-server",
+        default=os.environ.get("BMQ_BOOTSTRAP") or DEFAULT_SERVER,
+        metavar="HOST:PORT",
+        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, else " + DEFAULT_SERVER,
+    )
+    parser.set_defaults(run=run, command=command)
+    return parser
+
+
+def add_bare_command(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    text: str,
+    example: str,
+    *,
+    timeout: str = "give up after so many seconds without an answer",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> argparse.ArgumentParser:
+    """A sub-command that does not say yet how it reaches the cluster.  ``timeout`` says what ``--timeout`` is."""
     parser = actions.add_parser(
         name,
         help=text,
@@ -119,20 +140,13 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--bootstrap-server",
-        default=os.environ.get("BMQ_BOOTSTRAP") or DEFAULT_SERVER,
-        metavar="HOST:PORT",
-        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, else " + DEFAULT_SERVER,
-    )
-    parser.add_argument(
         "--timeout",
         type=seconds,
-        default=DEFAULT_TIMEOUT_S,
+        default=timeout_s,
         metavar="S",
-        help="give up after so many seconds without an answer (default: %(default)g)",
+        help=f"{timeout} (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run, command=command)
     return parser
 
 
@@ -165,20 +179,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def perform(arguments: argparse.Namespace, connect: Connect) -> int:
-    """The exit status of the command; every error that is to be expected is told in one line."""
+    """The exit status of the command on a Kafka connection; every error that is to be expected is told in one line."""
+
+    def work() -> int:
+        try:
+            with connect(arguments.bootstrap_server, arguments.timeout) as admin:
+                command: Command = arguments.command
+                return command(admin, arguments)
+        except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
+            text = f"{arguments.bootstrap_server} did not answer within {arguments.timeout:g} s"
+            raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
+        except KafkaError as error:
+            raise Refused(explain(error)) from error
+
+    return tell(work)
+
+
+def tell(work: Callable[[], int]) -> int:
+    """The exit status of ``work``; what it raises of this module's errors is told in one line."""
     try:
-        with connect(arguments.bootstrap_server, arguments.timeout) as admin:
-            command: Command = arguments.command
-            return command(admin, arguments)
+        return work()
     except (UsageError, Unreachable) as error:
         return _told(str(error), EXIT_USAGE)
     except Refused as error:
         return _told(str(error), EXIT_REFUSED)
-    except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError):
-        text = f"{arguments.bootstrap_server} did not answer within {arguments.timeout:g} s"
-        return _told(f"{text}; try again, or give it longer with --timeout", EXIT_USAGE)
-    except KafkaError as error:
-        return _told(explain(error), EXIT_REFUSED)
 
 
 def _told(text: str, status: int) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from bmq.cli.cluster_facts import Operations
 from bmq.cli.node import Node
 from bmq.console.state import (
     BrokerFacts,
@@ -25,7 +26,8 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
-from bmq.meta.coordinator.service import ClientInfo
+from bmq.meta.coordinator.api import ClientInfo
+from bmq.proxy.asking import ask_all
 
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 
@@ -42,6 +44,7 @@ def console_state(node: Node) -> ConsoleState:
         topic=facts.topic,
         groups=facts.groups,
         group=facts.group,
+        operations=Operations(node),
         own_metrics=facts.own_metrics,
     )
 
@@ -57,30 +60,65 @@ class _Facts:
     def is_ready(self) -> tuple[bool, str]:
         if not self._node.is_serving:
             return False, "starting, or draining"
-        if self._node.broker.is_lost:
+        joined, role = self._node.joined, self._node.broker
+        is_member = joined.membership.is_member if joined is not None else role is None or not role.broker.is_lost
+        if not is_member:
             return False, "the metadata store says that this process's lease is gone; it registers anew"
+        if role is not None and not role.broker.is_serving:
+            return False, "storage acknowledges nothing"
         return True, ""
 
     def gauges(self) -> Gauges:
-        catalog = self._node.catalog
+        catalog, coordinator = self._node.catalog, self._node.own_coordinator
         return Gauges(
             partitions_by_state=self._states(),
-            groups_by_state=self._node.coordinator.groups_by_state(),
+            groups_by_state=coordinator.groups_by_state() if coordinator is not None else None,
             topics=len(catalog.topics),
             partitions=sum(topic.partitions for topic in catalog.topics.values()),
         )
 
     def _states(self) -> dict[str, int]:
-        return dict(Counter(writer.partition.state.name for writer in self._node.broker.partitions()))
+        role = self._node.broker
+        return dict(Counter(writer.partition.state.name for writer in role.broker.partitions())) if role else {}
 
     def own_metrics(self) -> Sequence[OwnMetric]:
-        node, broker = self._node, self._node.broker
+        node, role = self._node, self._node.broker
+        of_broker: tuple[OwnMetric, ...] = ()
+        if role is not None:
+            broker = role.broker
+            of_broker = (
+                OwnMetric(
+                    "alarms", "Conditions reported to the operator, see the log", len(broker.alarms_raised), True
+                ),
+                OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
+                OwnMetric(
+                    "unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes
+                ),
+            )
         return (
-            OwnMetric("alarms", "Conditions reported to the operator, see the log", len(broker.alarms_raised), True),
-            OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
-            OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
+            *of_broker,
+            *self._of_cluster(),
             OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
             OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", node.pool.cached_bytes),
+        )
+
+    def _of_cluster(self) -> Sequence[OwnMetric]:
+        """Those of a process that is one of several."""
+        node = self._node
+        joined, remote = node.joined, node.remote
+        if joined is None or remote is None:
+            return ()
+        view = joined.view
+        is_leader = node.controller is not None and node.controller.leading is not None
+        return (
+            OwnMetric("cluster_members", "Processes of the cluster", len(view.members)),
+            OwnMetric("cluster_has_leader", "Whether a controller is known to lead", view.controller is not None),
+            OwnMetric("is_leader", "Whether this process leads the cluster", is_leader),
+            OwnMetric("is_member", "Whether the metadata store knows this process", joined.membership.is_member),
+            OwnMetric("assigned_partitions", "Partitions that this process is to own", len(view.owned_by(view.own))),
+            OwnMetric("peers_connected", "Processes that this one has a connection to", joined.peers.connected),
+            OwnMetric("produces_kept", "Parts of produces that wait for a partition that is moving", remote.kept),
+            OwnMetric("partitions_followed", "Partitions of other processes that are read here", remote.followed),
         )
 
     def cluster(self) -> ClusterFacts:
@@ -106,24 +144,30 @@ class _Facts:
         topic = self._node.catalog.topics.get(name)
         if topic is None:
             return None
-        partitions = [await self._partition(topic, number) for number in range(topic.partitions)]
+        partitions = await ask_all(range(topic.partitions), lambda number: self._partition(topic, number))
         return TopicDetails(topic=_topic(topic), partitions=partitions)
 
     async def _partition(self, topic: Topic, number: int) -> PartitionFacts:
         key = PartitionKey(topic.topic_id, number)
-        owner, writer = self._node.assigned.get(key), self._node.broker.get(key)
-        if owner is None:
-            state = writer.partition.state.name if writer is not None else "START"
-            return PartitionFacts(
-                partition=number, state=state, epoch=None, log_start=None, high_watermark=None, bytes=None
-            )
+        owner, role = self._node.owners.get(key), self._node.broker
+        try:
+            if owner is not None:
+                ends = await owner.ends()
+                return PartitionFacts(
+                    partition=number,
+                    state="WRITE",
+                    epoch=ends.epoch,
+                    log_start=ends.log_start,
+                    high_watermark=ends.high_watermark,
+                    bytes=await owner.log_bytes(),
+                )
+        except RequestError as error:
+            if not error.code.is_retriable:
+                raise
+        writer = role.broker.get(key) if role is not None else None
+        state = writer.partition.state.name if writer is not None else "START"
         return PartitionFacts(
-            partition=number,
-            state="WRITE",
-            epoch=owner.epoch,
-            log_start=owner.log_start,
-            high_watermark=owner.high_watermark,
-            bytes=await owner.log_bytes(),
+            partition=number, state=state, epoch=None, log_start=None, high_watermark=None, bytes=None
         )
 
     async def groups(self) -> Sequence[GroupFacts]:

@@ -1,42 +1,71 @@
-"""All roles in one process, wired: everything of a server but its sockets, signals and files of settings.
+"""The roles of one process, wired: everything of a server but its sockets, signals and files of settings.
 
-The simulation runs this same object on storage in memory and a virtual clock.
+The simulation runs this same object on storage in memory and a virtual clock.  Alone (``joined`` is None) a process has
+all roles and owns everything: each hop is a function call.  In a cluster it has those it was told; whatever is another
+process's is asked of it, over ``joined.peers``.  Every process can ask everything, so every console can show it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
-from bmq.broker.assigned import Assigned
 from bmq.broker.config import BrokerConfig
 from bmq.broker.janitor import JanitorConfig
-from bmq.broker.log_config import log_config
-from bmq.broker.manager import Broker
-from bmq.cli.shard_logs import OFFSETS_TOPIC, LocalShardLogs
+from bmq.cli.broker_role import BrokerRole
+from bmq.cli.internal import internal_dispatch, internal_services, register_broker
+from bmq.cli.joined import Joined
+from bmq.cli.shard_logs import LocalShardLogs
+from bmq.core.call import Buffer
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.internal_endpoint import InternalCall
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import KvCatalog, Topic, TopicChange
+from bmq.core.records import Batch
+from bmq.core.wire.internal import InternalKey, LeaveResponse
+from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
+from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
+from bmq.meta.cluster.one_view import OneView
+from bmq.meta.cluster.proxies import ClusterProxies
+from bmq.meta.controller.admin import Admin, ClusterAdmin
+from bmq.meta.controller.admin_service import AdminService
+from bmq.meta.controller.cluster_admin import LeaderAdmin
+from bmq.meta.controller.commits import Guard, unguarded
 from bmq.meta.controller.deletion import TopicCleaner
+from bmq.meta.controller.peer_asking import PeerAsking
+from bmq.meta.controller.remote_admin import RemoteAdmin
+from bmq.meta.controller.service import Controller
 from bmq.meta.controller.topics import REPLICAS_MAX, TopicAdmin
+from bmq.meta.coordinator.api import GroupCoordinator
+from bmq.meta.coordinator.forwarding import Forwarding
+from bmq.meta.coordinator.log import ShardLogs
+from bmq.meta.coordinator.remote_logs import RemoteShardLogs, RoutedShardLogs
 from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.kv import KeyValue
-from bmq.meta.members import OneNode, ProxyAddress
+from bmq.meta.members import ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
-from bmq.meta.topic_configs import effective
 from bmq.proxy.apis import ALL_APIS
+from bmq.proxy.coordinators import RoutedCoordinator
 from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.owners import Owners
 from bmq.proxy.reading import Reading
+from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
+from bmq.proxy.remote.reports import Reports
+from bmq.proxy.remote.unreachable import Unreachable
 from bmq.proxy.services import Services
 from bmq.storage.filesystem import FileSystem, StorageError
-from bmq.storage.layout import PartitionPath
 from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.topics import StoredTopics, check_cluster
 
 log = logging.getLogger(__name__)
 REPLICAS_WAIT_S = 5.0
+LEAVES_METADATA_S = 1.0
+"""After a draining proxy is told of no more, so long it waits for the other proxies to have heard it."""
 
 
 class Node:
@@ -50,33 +79,51 @@ class Node:
         clock: Clock,
         *,
         incarnation: str,
+        joined: Joined | None = None,
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
     ) -> None:
+        """``joined`` has joined already: that gives a proxy its id."""
+        if joined is not None:
+            config = replace(config, node_id=joined.member.node_id)
         self.config = config
         self.metrics = Metrics()
         self.is_serving = False
+        self.on_leave: Callable[[], None] = _nothing
+        """Called when an operator asks the process to drain and end."""
+        self.joined = joined
         self._fs = fs
-        self.members = OneNode(ProxyAddress(config.node_id, "", 0, config.zone))
+        self._kv = kv
+        self._clock = clock
+        self._files = StoredTopics(fs)
         self.catalog = KvCatalog(kv, config.cluster)
-        self.broker = Broker(
-            fs,
-            kv,
-            incarnation=incarnation,
-            cluster=config.cluster,
-            clock=clock,
-            config=broker_config or BrokerConfig(producer_expiration_ms=config.producer_id_expiration_ms),
-            upkeep=upkeep,
+        self.view = (
+            OneView(Member(incarnation=incarnation, roles=frozenset(config.roles))) if joined is None else joined.view
+        )
+        self.members = ClusterProxies(
+            ProxyAddress(config.node_id, "", 0, config.zone),
+            self.view,
+            self.catalog,
+            config.offsets_topic_num_partitions,
         )
         self.pool = ReadPool(fs, ReadConfig(cache_bytes=config.cache_bytes))
-        self.assigned = Assigned(self.broker, self.pool, offload=asyncio.to_thread)
-        self.reading = Reading(config, self.catalog, self.assigned, self.pool, clock, self.metrics)
-        self._logs = LocalShardLogs(self.assigned, self.catalog, self.pool)
-        self.broker.shared.tails = _Listeners(self.reading, self._logs)
-        files = StoredTopics(fs)
-        self.admin = TopicAdmin(kv, config.cluster, self.catalog, config, files, clock, replicas_max=self._replicas_max)
-        self._cleaner = TopicCleaner(kv, config.cluster, files, clock)
-        self.coordinator = Coordinator(config, clock, self._logs, self._offsets_topic, self.catalog)
+        self.broker: BrokerRole | None = None
+        if BROKER in config.roles:
+            self.broker = BrokerRole(
+                config, fs, kv, clock, self.catalog, self.view, self.pool, incarnation=incarnation, joined=joined,
+                broker_config=broker_config, upkeep=upkeep,
+            )  # fmt: skip
+        self.remote: RemoteOwners | None = None
+        self.owners = self._make_owners()
+        self.reading = Reading(config, self.catalog, self.owners, self.pool, clock, self.metrics)
+        self.controller: Controller | None = None
+        self.cluster_admin: ClusterAdmin | None = None
+        self._alone: tuple[TopicAdmin, TopicCleaner] | None = None
+        self.admin = self._make_admin()
+        self._forwarding: Forwarding | None = None
+        self.own_coordinator = self._make_own_coordinator()
+        self._routed: RoutedCoordinator | None = None
+        self.coordinator = self._make_coordinator()
         self.producer_ids = ProducerIds(kv, config.cluster)
         self.endpoint = Endpoint(
             Services(
@@ -85,7 +132,7 @@ class Node:
                 metrics=self.metrics,
                 catalog=self.catalog,
                 members=self.members,
-                owners=self.assigned,
+                owners=self.owners,
                 admin=self.admin,
                 coordinator=self.coordinator,
                 producer_ids=self.producer_ids,
@@ -93,43 +140,193 @@ class Node:
             ),
             ALL_APIS,
         )
+        self._lookouts: tuple[Reports, Unreachable] | None = None
+        if joined is not None:
+            self._serve_inside(joined)
+            if PROXY in config.roles:
+                self._lookouts = self._make_lookouts(joined)
+
+    # ---------------------------------------------------------------------------------------------------------- life
 
     def is_at(self, host: str, port: int) -> None:
         """What clients are told to connect to."""
         self.members.move(ProxyAddress(self.config.node_id, host, port, self.config.zone))
+        if self.joined is not None:
+            self.joined.is_at(kafka=Address(host=host, port=port))
 
     async def start(self) -> None:
         """StorageError, KvError, BmqError when storage or store refuse; then ``close``."""
         await self.catalog.start()
         cluster = await check_cluster(self._fs, self.catalog.cluster_id)
         self.producer_ids.incarnation = cluster.incarnation
-        await self.broker.start()
-        self.catalog.subscribe(self._topic_changed)
-        self.catalog.subscribe_configs(self._configs_changed)
-        for topic in list(self.catalog.topics.values()):
-            self._assign(topic)
-        await self.admin.start()
-        await self._cleaner.start()
-        await self.coordinator.start()
+        self.members.refresh()
+        if self.remote is not None:
+            self.remote.start()
+        for lookout in self._lookouts or ():
+            lookout.start()
+        if self.broker is not None:
+            await self.broker.start()
+        if self._alone is not None:
+            for part in self._alone:
+                await part.start()
+        if self.controller is not None:
+            await self.controller.start()
+        if self.own_coordinator is not None:
+            await self.own_coordinator.start()
+
+    async def leave(self) -> None:
+        """Of a cluster: hand over what we have while others serve it, and be told of no more."""
+        if self.joined is None:
+            return
+        await self.joined.drain(self.config.drain_ms / 1000)
+        if PROXY in self.config.roles and len(self.view.members) > 1:
+            await asyncio.sleep(LEAVES_METADATA_S)
 
     def drain(self) -> None:
         """Clients are about to be sent away: answer those that wait for something to happen."""
         self.reading.drain()
-        self.coordinator.drain()
+        if self._routed is not None:
+            self._routed.drain()
+        if self.own_coordinator is not None:
+            self.own_coordinator.drain()
 
     async def close(self) -> None:
         """Hand everything over.  Also after a ``start`` that failed."""
-        await self.coordinator.close()
+        if self._forwarding is not None:
+            self._forwarding.close()
+        if self._routed is not None:
+            self._routed.close()
+        if self.own_coordinator is not None:
+            await self.own_coordinator.close()
         await self.reading.close()
-        await self._cleaner.close()
-        await self.admin.close()
+        if self.controller is not None:
+            await self.controller.close()
+        if self._alone is not None:
+            for part in reversed(self._alone):
+                await part.close()
+        for lookout in self._lookouts or ():
+            await lookout.close()
         await self.producer_ids.close()
-        await self.assigned.close()
-        await self.broker.close()
+        if self.broker is not None:
+            await self.broker.close()
+        if self.remote is not None:
+            await self.remote.close()
         await self.pool.close()
         await self.catalog.close()
 
-    # ----------------------------------------------------------------------------------------- topics to partitions
+    # -------------------------------------------------------------------------------------------------------- wiring
+
+    def _make_owners(self) -> Owners:
+        local = self.broker.assigned if self.broker is not None else None
+        if self.joined is None:
+            assert local is not None, "a process that is alone has all roles"
+            return local
+        self.remote = RemoteOwners(
+            self.view,
+            self.joined.peers,
+            _Told(self),
+            lambda key: self.reading.poll.is_followed(key),
+            credit_bytes=self.config.internal_credit_bytes,
+            held_s=self.config.held_produce_ms / 1000,
+        )
+        return RoutedOwners(self.view, local, self.remote)
+
+    def _make_admin(self) -> Admin:
+        """Of topics and configs; alone, this process does what the cluster's leader would."""
+        joined = self.joined
+        if joined is None:
+            topics, cleaner = self._make_topics(unguarded), self._make_cleaner(unguarded)
+            self._alone = (topics, cleaner)
+            return topics
+        service = None
+        if CONTROLLER in self.config.roles:
+            asking = PeerAsking(joined.peers)
+            self.controller = Controller(
+                self.config, self._kv, joined.view, self.catalog, asking, self._clock,
+                topics=self._make_topics, cleaner=self._make_cleaner,
+            )  # fmt: skip
+            leader = LeaderAdmin(self.controller, self.catalog, asking, self.config.cluster)
+            service = AdminService(self.controller, joined.view, leader)
+            service.register(joined.endpoint)
+        remote = RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
+        self.cluster_admin = remote
+        return remote
+
+    def _make_topics(self, guard: Guard) -> TopicAdmin:
+        return TopicAdmin(
+            self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
+            replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.members.proxies],
+            guard=guard,
+        )  # fmt: skip
+
+    def _make_cleaner(self, guard: Guard) -> TopicCleaner:
+        return TopicCleaner(self._kv, self.config.cluster, self._files, self._clock, guard=guard)
+
+    def _make_own_coordinator(self) -> Coordinator | None:
+        """That of this process's shards.  Its logs end with the ownership of their partitions, where those are ours."""
+        local = None
+        if self.broker is not None:
+            local = LocalShardLogs(self.broker.assigned, self.catalog, self.pool, self.broker.fence)
+            self.broker.broker.shared.tails = _Listeners(self.reading, local)
+        if COORDINATOR not in self.config.roles:
+            return None
+        logs: ShardLogs
+        if self.joined is None:
+            assert local is not None, "a process that is alone has all roles"
+            logs = local
+        else:
+            remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)
+            logs = RoutedShardLogs(self.view, self.catalog, local, remote) if local is not None else remote
+        view = self.view if self.joined is not None else None
+        return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, view=view)
+
+    def _make_coordinator(self) -> GroupCoordinator:
+        if self.joined is None:
+            assert self.own_coordinator is not None, "a process that is alone has all roles"
+            return self.own_coordinator
+        self._routed = RoutedCoordinator(
+            self.view, self.members, self.joined.peers, self.catalog, self._offsets_topic,
+            shards=self.config.offsets_topic_num_partitions, local=self.own_coordinator,
+        )  # fmt: skip
+        return self._routed
+
+    def _make_lookouts(self, joined: Joined) -> tuple[Reports, Unreachable]:
+        """What a proxy tells of members that it cannot reach."""
+        assert self.remote is not None, "it is in a cluster"
+        controller = self.controller
+        here = partial(_report, controller, joined.view.own) if controller is not None else None
+        reports = Reports(self.view, joined.peers, here)
+        unreachable = Unreachable(
+            self._kv, self.config.cluster, self.view, joined.peers,
+            is_up=self.remote.is_up, lease=lambda: joined.membership.lease,
+        )  # fmt: skip
+        return reports, unreachable
+
+    def _serve_inside(self, joined: Joined) -> None:
+        """What the other processes may ask of this one."""
+        endpoint = joined.endpoint
+        endpoint.register(InternalKey.LEAVE, self._asked_to_leave)
+        joined.is_serving = self._may_be_asked
+        if self.broker is not None:
+            joined.on_lost = self.broker.broker.fence_all
+            register_broker(endpoint, self.broker.assigned, self.broker.broker.shared.load, self.broker.fence)
+            services = internal_services(
+                self.config, self._clock, self.catalog, self.broker.assigned, self.broker.broker.shared.load,
+                pool=self.pool, beside=self.reading,
+            )  # fmt: skip
+            endpoint.register_kafka(internal_dispatch(services))
+        if self.own_coordinator is not None:
+            forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
+            endpoint.register(InternalKey.FORWARD, forwarding.handle)
+
+    def _may_be_asked(self) -> bool:
+        return self.broker is None or self.broker.broker.is_serving
+
+    def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        asyncio.get_running_loop().call_soon(self.on_leave)
+        return LeaveResponse(ErrorCode.NONE).encode()
+
+    # ----------------------------------------------------------------------------------------------------- questions
 
     async def _offsets_topic(self) -> Topic:
         return await self.admin.ensure_topic(OFFSETS_TOPIC)
@@ -144,27 +341,9 @@ class Node:
             log.info("storage does not tell how many nodes it has, so any replication factor is taken: %s", error)
             return REPLICAS_MAX
 
-    def _topic_changed(self, change: TopicChange) -> None:
-        before, after = change.before, change.after
-        if before is not None and (after is None or after.topic_id != before.topic_id):
-            for partition in range(before.partitions):
-                self.assigned.withdraw(PartitionKey(before.topic_id, partition), is_deleted=True)
-        if after is not None:
-            self._assign(after)
 
-    def _configs_changed(self) -> None:
-        """The cluster's defaults reach every topic that does not override them."""
-        for topic in self.catalog.topics.values():
-            self._assign(topic)
-
-    def _assign(self, topic: Topic) -> None:
-        """All of it: this process owns every partition."""
-        node = self.config.node_id
-        layers = self.catalog.broker_configs(None), self.catalog.broker_configs(node)
-        config = log_config(effective(topic.configs, self.config, *layers), topic.replication_factor)
-        for partition in range(topic.partitions):
-            path = PartitionPath(topic.name, str(topic.topic_id), partition)
-            self.assigned.assign(path, PartitionKey(topic.topic_id, partition), config)
+def _report(controller: Controller, by: str, incarnation: str, why: str) -> None:
+    controller.report(by, incarnation)
 
 
 class _Listeners:
@@ -182,3 +361,26 @@ class _Listeners:
     def closed(self, key: PartitionKey) -> None:
         self._reading.closed(key)
         self._logs.ended(key)
+
+
+class _Told:
+    """The reading, for those that are made before it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        self._node.reading.opened(key, epoch, log_start, high_watermark)
+
+    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        self._node.reading.flushed(key, batches, high_watermark)
+
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        self._node.reading.log_start_moved(key, log_start)
+
+    def closed(self, key: PartitionKey) -> None:
+        self._node.reading.closed(key)
+
+
+def _nothing() -> None:
+    """Nobody minds."""

@@ -10,28 +10,39 @@ import logging
 import os
 import sys
 import tomllib
-from dataclasses import replace
+from dataclasses import Field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from bmq.cli.output import fail
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
 
+ANY_ID = -1
+"""A proxy that was given no id takes the lowest free one; a process that is alone, 0."""
+DEFAULTS = NodeConfig(node_id=ANY_ID)
 DATA = "bmq-data"
 """The folder, below the working directory, of a server that was told no place for its data."""
+
+_DESCRIPTION = """\
+Serve Kafka clients. Without flags: every role in this process, data in ./bmq-data.
+
+Processes with the same --meta etcd://... and the same --root are one cluster: see docs/operations.md.
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "serve",
         help="serve Kafka clients",
-        description="Serve Kafka clients. Without flags: every role in this process, data in ./bmq-data.",
+        description=_DESCRIPTION,
         epilog=_other_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for option in OPTIONS:
         if option.metadata["flag"]:
-            default = f" [{option.default}]" if option.default not in ("", ROLES) else ""
+            shown = default_text(option)
+            default = f" [{shown}]" if shown else ""
             parser.add_argument(
                 option.metadata["flag"],
                 dest=option.name,
@@ -47,15 +58,25 @@ def _other_settings() -> str:
     lines = ["settings without a flag, for the file or the environment (dots become underscores: BMQ_NUM_PARTITIONS):"]
     for option in OPTIONS:
         if not option.metadata["flag"]:
-            lines.append(f"  {option_name(option):<44} {option.metadata['doc']} [{option.default}]".rstrip())
+            shown = default_text(option)
+            lines.append(f"  {option_name(option):<44} {option.metadata['doc']}{f' [{shown}]' if shown else ''}")
     return "\n".join(lines)
+
+
+def default_text(option: Field[Any]) -> str:
+    """The default of a setting of ``bmq serve``, as it would be given."""
+    value = getattr(DEFAULTS, option.name)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def run(arguments: argparse.Namespace) -> int:
     flags = {option.name: getattr(arguments, option.name) for option in OPTIONS if option.metadata["flag"]}
     try:
         config = load(
-            file=_read_file(arguments.config or os.environ.get("BMQ_CONFIG")), environment=os.environ, flags=flags
+            file=_read_file(arguments.config or os.environ.get("BMQ_CONFIG")),
+            environment=os.environ,
+            flags=flags,
+            defaults=DEFAULTS,
         )
         config = _with_places(config)
         for line in unknown_names(os.environ):
@@ -94,8 +115,8 @@ def _with_places(config: NodeConfig) -> NodeConfig:
     data = Path.cwd() / DATA
     root = config.root or f"file://{quote(str(data / 'log'))}"
     meta = config.meta or f"sqlite://{quote(str(data / 'meta.db'))}"
-    if set(config.roles) != set(ROLES):
-        raise ConfigError("roles: this version runs all roles in one process; leave --roles out")
+    if not is_cluster(meta):
+        _check_alone(config, meta)
     if root.startswith("webhdfs:"):
         raise ConfigError(f"root: {root} can be read and not written; give the same cluster's hdfs:// address")
     if not config.root or not config.meta:
@@ -103,4 +124,18 @@ def _with_places(config: NodeConfig) -> NodeConfig:
             data.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make {data}: {error.strerror}; give --root and --meta") from None
-    return replace(config, root=root, meta=meta)
+    node_id = config.node_id if is_cluster(meta) else max(0, config.node_id)
+    return replace(config, root=root, meta=meta, node_id=node_id)
+
+
+def is_cluster(meta: str) -> bool:
+    """Whether the metadata store is one that several processes share."""
+    return meta.startswith("etcd:")
+
+
+def _check_alone(config: NodeConfig, meta: str) -> None:
+    """Without a shared store this process is all there is."""
+    if set(config.roles) != set(ROLES):
+        raise ConfigError(f"roles: with {meta} one process has all roles; leave --roles out, or give --meta etcd://...")
+    if config.workers > 1:
+        raise ConfigError(f"workers: only one process may use {meta}; leave --workers out, or give --meta etcd://...")

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import logging
 import signal
-import socket
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,15 +19,19 @@ import uvloop
 
 from bmq.broker.manager import new_incarnation
 from bmq.cli.facts import console_state
+from bmq.cli.joined import Joined
 from bmq.cli.node import Node
 from bmq.cli.output import fail
+from bmq.cli.serve import is_cluster
+from bmq.cli.sockets import Sockets
+from bmq.cli.workers import Workers
 from bmq.console.http import HttpServer
 from bmq.core.clock import SystemClock
-from bmq.core.config import ANY_HOST, ConfigError, NodeConfig, parse_address
+from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.errors import BmqError
-from bmq.core.net import Listener
+from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.open import open_keyvalue
+from bmq.meta.open import open_keyvalue, without_password
 from bmq.storage.filesystem import StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
 
@@ -37,70 +40,60 @@ _log = logging.getLogger("bmq")
 
 def serve(config: NodeConfig) -> int:
     """Until a signal comes; the exit status."""
+    if config.workers > 1:
+        return asyncio.run(Workers(config).run())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
     except StorageUnavailable as error:
         return fail(f"cannot serve: {config.root} does not answer: {error}; is its namenode up, and the address right?")
-    except (OSError, StorageError, KvError, BmqError, ConfigError, ValueError) as error:
+    except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
         return fail(f"cannot serve: {error}")
 
 
 async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
     async with contextlib.AsyncExitStack() as stack:
-        incarnation = new_incarnation(config.node_id)
-        _log.info("opening %s and %s", config.root, config.meta)
+        incarnation = new_incarnation(_name(config))
+        _log.info("opening %s and %s", config.root, without_password(config.meta))
         kv = await open_keyvalue(config.meta)
         stack.push_async_callback(kv.close)
         fs = await open_filesystem(config.root, holder=incarnation)
         stack.push_async_callback(fs.close)
-        node = Node(config, fs, kv, SystemClock(), incarnation=incarnation)
-        listener = Listener(node.endpoint, config, node.metrics)
+        joined = None
+        last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership
+        if is_cluster(config.meta):
+            joined = Joined(config, kv, SystemClock(), incarnation)
+            stack.push_async_callback(joined.leave)
+            if await asked.comes_before(joined.join()):
+                return 0
+        node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined)
+        node.on_leave = asked.ask
         http = HttpServer(console_state(node), *parse_address(config.http, "http"))
         await http.start()
         stack.push_async_callback(http.stop)
         stack.push_async_callback(node.close)
         if not await asked.comes_before(node.start()):
-            node.is_at(*_advertised(config, parse_address(config.listen, "listen")[1]))
-            await _listen(listener, config)
-            stack.callback(listener.close)
-            node.is_at(*_advertised(config, listener.port))
+            sockets = Sockets(node, http)
+            stack.callback(sockets.close)
+            last.callback(sockets.close_internal)
+            await sockets.open()
             gc.collect()
             gc.freeze()  # what is here now lives as long as the process: the collector need not look at it again
             node.is_serving = True
-            print(
-                f"ready kafka={_advertised_text(config, listener.port)} http={http.url} root={config.root}", flush=True
-            )
+            print(f"ready {sockets.told()} http={http.url} root={config.root}", flush=True)
             await asked.wait()
             node.is_serving = False
-            _log.info("draining: %d connections", len(listener.connections))
-            node.drain()
-            await listener.drain(config.drain_ms / 1000)
+            await sockets.drain()
     _log.info("stopped")
     return 0
 
 
-async def _listen(listener: Listener, config: NodeConfig) -> None:
-    try:
-        await listener.start(*parse_address(config.listen, "listen"))
-    except OSError as error:
-        raise ConfigError(
-            f"{config.listen} cannot be listened on: {error.strerror or error}; choose another address with --listen"
-        ) from error
-
-
-def _advertised(config: NodeConfig, port: int) -> tuple[str, int]:
-    """What clients are told: ``--advertise``, else where we listen, with the port that was really bound."""
-    if config.advertise:
-        return parse_address(config.advertise, "advertise")
-    host, _ = parse_address(config.listen, "listen")
-    return (socket.getfqdn() if host in ANY_HOST else host), port
-
-
-def _advertised_text(config: NodeConfig, port: int) -> str:
-    host, port = _advertised(config, port)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _name(config: NodeConfig) -> str:
+    """How this process begins its incarnation: for people who look at keys and journals."""
+    if set(config.roles) == set(ROLES):
+        return str(config.node_id) if config.node_id >= 0 else "node"
+    return "+".join(config.roles)
 
 
 class StopAsked:
@@ -115,6 +108,10 @@ class StopAsked:
     def _caught(self, number: signal.Signals) -> None:
         self._event.set()
         asyncio.get_running_loop().remove_signal_handler(number)
+
+    def ask(self) -> None:
+        """As a signal does; the next signal is the first."""
+        self._event.set()
 
     async def wait(self) -> None:
         await self._event.wait()

@@ -1,1 +1,1 @@
-"""HTTP: health, metrics, REST and the web page (from part 2 on)."""
+"""HTTP: health, metrics, REST and the web page."""

@@ -1,13 +1,13 @@
-"""Health, metrics and the read-only API over HTTP.
+"""Health, metrics and the API over HTTP.
 
     /healthz /readyz         200, or 503 with the reason
     /metrics                 Prometheus' text format
     /api/v1/...              JSON, described by /api/v1/openapi.json
     /                        a status page with the links
 
-Errors are JSON: ``{"error": <code>, "message": <text>}``.  Nothing can be changed here and nobody is asked who they
-are, so the default address is this machine's only; other addresses belong behind something that asks.  Texts are built
-off the loop where they grow with the cluster, one scrape at a time.
+Errors are JSON: ``{"error": <code>, "message": <text>}``.  Operators' acts (``console.cluster_api``) are the only ones
+that change anything.  Nobody is asked who they are, so the default address is this machine's only; other addresses
+belong behind something that asks.  Texts are built off the loop where they grow with the cluster, one scrape at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from importlib.resources import files
 from aiohttp import web
 
 from bmq.console import exposition
+from bmq.console.cluster_api import BODY_BYTES_MAX, ClusterApi
+from bmq.console.operations import NotPossible
 from bmq.console.pages import status_page
 from bmq.console.state import ConsoleState
 from bmq.core.errors import RequestError
@@ -61,6 +63,10 @@ class HttpServer:
         self._port = self._runner.addresses[0][1]
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def url(self) -> str:
         return f"http://{_address(self._host, self._port)}"
 
@@ -73,14 +79,18 @@ def _address(host: str, port: int) -> str:
 
 
 def make_app(state: ConsoleState) -> web.Application:
-    pages = _Pages(state)
-    app = web.Application(middlewares=[_errors_as_json])
+    pages, cluster = _Pages(state), ClusterApi(state.operations)
+    app = web.Application(middlewares=[_errors_as_json], client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/", pages.status)
     app.router.add_get("/healthz", pages.healthz)
     app.router.add_get("/readyz", pages.readyz)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/api/v1/openapi.json", pages.openapi)
     app.router.add_get("/api/v1/cluster", pages.cluster)
+    app.router.add_get("/api/v1/cluster/status", cluster.status)
+    app.router.add_post("/api/v1/cluster/drain", cluster.drain)
+    app.router.add_post("/api/v1/cluster/balance", cluster.balance)
+    app.router.add_post("/api/v1/cluster/move", cluster.move)
     app.router.add_get("/api/v1/topics", pages.topics)
     app.router.add_get("/api/v1/topics/{name}", pages.topic)
     app.router.add_get("/api/v1/groups", pages.groups)
@@ -99,7 +109,7 @@ class _Pages:
         self._rendering = asyncio.Lock()
 
     async def status(self, request: web.Request) -> web.Response:
-        page = status_page(self._state.cluster(), *self._state.is_ready())
+        page = status_page(self._state.cluster(), self._state.operations.members(), *self._state.is_ready())
         return web.Response(text=page, content_type="text/html", charset="utf-8")
 
     async def healthz(self, request: web.Request) -> web.Response:
@@ -169,6 +179,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
+    except NotPossible as error:
+        return _error(error.status, error.error, str(error))
     except RequestError as error:
         return _error(503 if error.code.is_retriable else 500, error.code.name.lower(), error.message)
     except Exception:  # noqa: BLE001 - the edge: a fault in one page is logged, answered, and harms no other

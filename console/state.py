@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
+from bmq.console.operations import ClusterOperations
 from bmq.core.metrics import Metrics
 
 
@@ -136,4 +137,5 @@ class ConsoleState:
     """None when there is none.  RequestError when it cannot be told now; so below."""
     groups: Callable[[], Awaitable[Sequence[GroupFacts]]]
     group: Callable[[str], Awaitable[GroupDetails | None]]
+    operations: ClusterOperations
     own_metrics: Callable[[], Sequence[OwnMetric]] = no_own_metrics

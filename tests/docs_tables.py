@@ -19,7 +19,8 @@ from pathlib import Path
 from bmq.broker.events import Event
 from bmq.broker.partition import Partition
 from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
-from bmq.core.config import OPTIONS, ROLES, environment_name, option_name
+from bmq.cli.serve import default_text
+from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
 
@@ -189,7 +190,7 @@ def _settings(*, is_kafka: bool) -> str:
     rows = []
     for option in OPTIONS:
         if bool(option.metadata["kafka"]) is is_kafka:
-            default = ",".join(option.default) if option.default == ROLES else str(option.default)
+            default = default_text(option)
             flag = f"`{option.metadata['flag']}`" if option.metadata["flag"] else ""
             shown = f"`{default}`" if default else ""
             rows.append(

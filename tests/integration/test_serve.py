@@ -155,7 +155,7 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--meta", "etcd://127.0.0.1:2379"), "etcd:// needs the cluster part"),
+        (("--meta", "etcd://127.0.0.1:1"), "etcd at 127.0.0.1:1 cannot be used"),
         (("--meta", "redis://x"), "names no key-value store"),
         (("--root", "s3://bucket"), "no root that this program knows"),
         (("--root", "webhdfs://127.0.0.1:1/bmq"), "give the same cluster's hdfs:// address"),

@@ -1,50 +1,60 @@
-"""``bmq cluster`` on a cluster in memory, and on a console's HTTP address."""
+"""``bmq cluster``: over Kafka's protocol on a cluster in memory, and on consoles' HTTP addresses."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
-from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
+from bmq.cli import admin_client, cluster_acts, cluster_status
+from tests.unit.cli.fake_admin import FakeAdmin, FakePartition, parse
+from tests.unit.cli.fake_console import FakeCluster, member
 
 Run = Callable[..., int]
-NODE = {"node_id": 1, "version": "0.1.0", "connections": 4, "partitions_by_state": {"WRITE": 3, "FENCE": 1}}
+Told = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BMQ_HTTP_URL", raising=False)
+    monkeypatch.delenv("BMQ_BOOTSTRAP", raising=False)
+    monkeypatch.setattr(cluster_acts, "LOOK_S", 0.001)
 
 
 @pytest.fixture
-def http() -> Iterator[Callable[[object], str]]:
-    """A server whose /api/v1/cluster answers this JSON: what to answer to its address."""
-    answers: list[object] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/api/v1/cluster" else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(answers[-1]).encode())
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing on standard error."""
-
-    def answer(facts: object) -> str:
-        answers.append(facts)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield answer
-        server.shutdown()
-        thread.join()
+def cluster() -> FakeCluster:
+    return FakeCluster(
+        member("broker-1a", "broker", internal="10.0.0.1:9093", partitions=4, bytes_per_s=2048, requests_per_s=7),
+        member("broker-1b", "broker", internal="10.0.0.2:9093", partitions=2, zone="b", unreachable_for=1),
+        member("controller-1", "controller", "coordinator", is_leader=True, shards=50, http="10.0.0.3:1"),
+        member("proxy-1", "proxy", kafka="10.0.0.4:9092", is_draining=True),
+    )
 
 
-def test_status(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def url(cluster: FakeCluster) -> Iterator[str]:
+    with cluster.console("proxy-1") as url:
+        yield url
+
+
+def ask(*words: str) -> int:
+    """``bmq cluster`` as the command line runs it."""
+    arguments = parse("cluster", *words)
+    status = arguments.run(arguments)
+    assert isinstance(status, int)
+    return status
+
+
+# ------------------------------------------------------------------------------------------------------ over Kafka
+
+
+def test_status_over_kafka(admin: FakeAdmin, bmq: Run, capsys: Told) -> None:
     admin.add_topic("orders", FakePartition(), FakePartition())
-    assert bmq("cluster", "status") == 0
+    assert bmq("cluster", "status", "--bootstrap-server", "k:9092") == 0
     assert capsys.readouterr().out.splitlines() == [
         "cluster abcdefghijklmnopqrstuv",
         "  topics       1",
@@ -55,42 +65,47 @@ def test_status(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_status_fails_when_a_partition_cannot_be_used(
-    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_over_kafka_fails_when_a_partition_cannot_be_used(admin: FakeAdmin, bmq: Run, capsys: Told) -> None:
     admin.add_topic("orders", FakePartition(), FakePartition(leader=-1))
-    assert bmq("cluster", "status", "--json") == 1
+    assert bmq("cluster", "status", "--bootstrap-server", "k:9092", "--json") == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["partitions"], told["partitions_without_leader"]) == (2, 1)
     assert told["brokers"][0] == {"node_id": 1, "host": "127.0.0.1", "port": 9001, "rack": None}
-    assert "node" not in told
 
 
-def test_status_with_the_console(bmq: Run, http: Callable[[object], str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert bmq("cluster", "status", "--http", http(NODE) + "/") == 0
-    out = capsys.readouterr().out
-    assert "version 0.1.0, 4 connections" in out
-    assert "1 FENCE, 3 WRITE" in out
-    assert bmq("cluster", "status", "--http", http(NODE), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["node"] == NODE
-
-
-def test_status_with_an_address_that_is_no_console(
-    bmq: Run, http: Callable[[object], str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "settings", "is_kafka"),
+    [
+        ((), {}, False),
+        ((), {"BMQ_BOOTSTRAP": "k:1"}, True),
+        ((), {"BMQ_BOOTSTRAP": "k:1", "BMQ_HTTP_URL": "here"}, False),
+        (("--bootstrap-server", "k:1"), {"BMQ_HTTP_URL": "here"}, True),
+        (("--http", "here"), {"BMQ_BOOTSTRAP": "k:1"}, False),
+    ],
+)
+def test_which_way_status_asks(
+    words: tuple[str, ...], settings: dict[str, str], is_kafka: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bmq("cluster", "status", "--http", http(["something else"])) == 2
-    assert "answers, but not as `bmq serve`" in capsys.readouterr().err
-    assert bmq("cluster", "status", "--http", http(NODE) + "/elsewhere") == 2
-    assert "Not Found" in capsys.readouterr().err
-    assert bmq("cluster", "status", "--http", "127.0.0.1:9080") == 2
-    assert "is not like http://" in capsys.readouterr().err
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert bmq("cluster", "status", "--http", f"http://127.0.0.1:{port}") == 2
-    assert "Connection refused: is it the HTTP address of `bmq serve`?" in capsys.readouterr().err
+    """What the command line names counts before the environment, and HTTP before Kafka."""
+    ways: list[str] = []
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+    def over_kafka(arguments: argparse.Namespace) -> int:
+        ways.append(arguments.bootstrap_server)
+        return 0
+
+    def over_http(work: Callable[[], int]) -> int:
+        ways.append("http")
+        return 0
+
+    monkeypatch.setattr(admin_client, "run", over_kafka)
+    monkeypatch.setattr(cluster_status, "tell", over_http)
+    assert ask("status", *words) == 0
+    assert ways == ["k:1" if is_kafka else "http"]
 
 
-def test_configs(bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configs(bmq: Run, capsys: Told) -> None:
     assert bmq("cluster", "configs", "--node", "2") == 0
     assert capsys.readouterr().out.splitlines() == [
         "NODE  CONFIG          VALUE  SOURCE                READ-ONLY",
@@ -106,3 +121,165 @@ def test_configs(bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert bmq("cluster", "configs", "--node", "3") == 2
     assert "there is no node 3; there are 1, 2" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------- status over HTTP
+
+
+def test_status(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.moves = [{"topic": "orders", "partition": 3, "from": "broker-1a", "to": "broker-1b", "why": "asked"}]
+    cluster.members["proxy-1"]["http"] = ""
+    assert ask("status", "--http", url + "/") == 0
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "cluster bmq (abc)",
+        "topics 1",
+        "partitions 6, none without an owner",
+        "leader controller-1",
+        "balancing",
+        "MEMBER ROLES ZONE INTERNAL KAFKA VERSION PARTITIONS SHARDS IN+OUT/S REQ/S STATE",
+        "broker-1a broker - 10.0.0.1:9093 - 0.1.0 4 0 2.0 KiB 7 -",
+        "broker-1b broker b 10.0.0.2:9093 - 0.1.0 2 0 0 B 0 unreachable for 1",
+        "controller-1 controller,coordinator - - - 0.1.0 0 50 0 B 0 leads",
+        "proxy-1 proxy - - 10.0.0.4:9092 0.1.0 0 0 0 B 0 draining",
+        "1 moves under way",
+        "TOPIC PARTITION FROM TO WHY",
+        "orders 3 broker-1a broker-1b asked",
+    ]
+
+
+def test_status_as_json_is_what_the_server_says(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("status", "--http", url, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == cluster.status("proxy-1")
+
+
+def test_status_fails_when_a_partition_has_no_owner(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.unassigned = 2
+    assert ask("status", "--http", url) == 1
+    assert "6, 2 without an owner" in capsys.readouterr().out
+
+
+def test_status_without_a_leader_says_who_tells(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.is_from_leader = False
+    for each in cluster.members.values():
+        each.update(bytes_per_s=None, requests_per_s=None, unreachable_for=None, is_leader=False)
+    assert ask("status", "--http", url) == 0
+    out = capsys.readouterr().out
+    assert "  leader       none" in out
+    assert "this is what proxy-1 has heard" in out
+
+
+def test_an_address_that_is_no_console(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("status", "--http", f"{url}/elsewhere") == 2
+    assert "Not Found: is it the HTTP address of a `bmq serve`" in capsys.readouterr().err
+    assert ask("status", "--http", "127.0.0.1:9080") == 2
+    assert "is not like http://" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    for command in (("status",), ("balance",), ("move", "orders", "1", "b"), ("drain", "b")):
+        assert ask(*command, "--http", f"http://127.0.0.1:{port}") == 2
+        assert "Connection refused: is it the HTTP address of `bmq serve`?" in capsys.readouterr().err
+
+
+def test_an_address_that_does_not_answer(capsys: Told) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        assert ask("status", "--http", url, "--timeout", "0.2") == 2
+    assert "did not answer within 0.2 s; try again, or give it longer with --timeout" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------- acts
+
+
+def test_balance(cluster: FakeCluster, url: str, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BMQ_HTTP_URL", url)
+    assert ask("balance") == 0
+    assert capsys.readouterr().out == "4 moves begun; `bmq cluster status` shows them\n"
+    assert ask("balance", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"moves": 4}
+    assert cluster.acts == [("balance", {})] * 2
+    cluster.refuses = 200, {"moves": 0}
+    assert ask("balance") == 0
+    assert capsys.readouterr().out == "the brokers are even: nothing moves\n"
+
+
+def test_move(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("move", "orders", "3", "broker-1b", "--http", url) == 0
+    assert capsys.readouterr().out == "orders-3 is assigned to broker-1b\n"
+    assert cluster.acts == [("move", {"topic": "orders", "partition": 3, "member": "broker-1b"})]
+    with pytest.raises(SystemExit):
+        ask("move", "orders", "-3", "broker-1b", "--http", url)
+
+
+@pytest.mark.parametrize("words", [("balance",), ("move", "orders", "1", "b"), ("drain", "broker-1a")])
+def test_a_refusal_is_told(words: tuple[str, ...], cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.refuses = 409, {"error": "alone", "message": "this process is a cluster of its own"}
+    assert ask(*words, "--http", url) == 1
+    assert capsys.readouterr().err == "bmq: this process is a cluster of its own\n"
+
+
+@pytest.mark.parametrize("named", ["broker-1a", "broker-1a"[:9], "10.0.0.1:9093"])
+def test_drain_waits_until_it_has_gone(named: str, cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("drain", named, "--http", url, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("seconds") >= 0
+    assert told == {"member": "broker-1a", "partitions": 4, "shards": 0, "unassigned": 0}
+    assert cluster.acts == [("drain", {"member": "broker-1a"})]
+    assert "broker-1a" not in cluster.members
+
+
+def test_drain_of_what_nobody_can_tell(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("drain", "broker-1", "--http", url) == 1
+    assert "'broker-1' may mean broker-1a, broker-1b; give more of the name" in capsys.readouterr().err
+    assert ask("drain", "nobody", "--http", url) == 1
+    assert "there is no member 'nobody'; there are broker-1a, " in capsys.readouterr().err
+    assert cluster.acts == []
+
+
+def test_the_last_of_a_role_is_drained_by_force_only(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("drain", "controller", "--http", url) == 1
+    assert "is the last controller, coordinator: start another one first" in capsys.readouterr().err
+    cluster.members["broker-1b"]["is_draining"] = True
+    assert ask("drain", "broker-1a", "--http", url) == 1
+    assert "broker-1a is the last broker" in capsys.readouterr().err
+    assert cluster.acts == []
+    cluster.unassigned = 4
+    assert ask("drain", "broker-1a", "--http", url, "--force") == 1
+    out, err = capsys.readouterr()
+    assert "broker-1a has left after" in out
+    assert "4 partitions have no owner" in err
+
+
+def test_a_drain_that_takes_too_long_goes_on(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.drained_after = 1_000_000
+    assert ask("drain", "broker-1a", "--http", url, "--timeout", "0.2") == 1
+    err = capsys.readouterr().err
+    assert "is still there and has 4 partitions and 0 shards; it goes on" in err
+
+
+def test_the_process_that_was_asked_may_be_the_one_that_goes(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    """Then another is asked; not one at the same address of another cluster."""
+    with cluster.console("broker-1a", ends_with_drain=True) as own:
+        assert ask("drain", "broker-1a", "--http", own) == 0
+    assert "broker-1a has left" in capsys.readouterr().out
+
+
+def test_nobody_may_be_left_to_tell(cluster: FakeCluster, capsys: Told) -> None:
+    stranger = FakeCluster(member("broker-1b", "broker"))
+    stranger.cluster_id = "another"
+    with stranger.console("broker-1b") as other, cluster.console("broker-1a", ends_with_drain=True) as own:
+        cluster.members["broker-1b"]["http"] = other.removeprefix("http://")
+        cluster.members["controller-1"]["http"] = ""
+        assert ask("drain", "broker-1a", "--http", own, "--timeout", "1") == 2
+    err = capsys.readouterr().err
+    assert "broker-1a was asked to leave; whether it has, nobody tells" in err
+
+
+def test_an_answer_of_another_kind(
+    cluster: FakeCluster, url: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def something_else(asked: str) -> dict[str, Any]:
+        return {"hello": "world"}
+
+    monkeypatch.setattr(cluster, "status", something_else)
+    assert ask("status", "--http", url) == 2
+    assert "answers, but not as `bmq serve`" in capsys.readouterr().err

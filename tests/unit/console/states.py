@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from bmq.console.operations import DrainFacts, MovedFacts, ProcessFacts, StatusFacts
 from bmq.console.state import ClusterFacts, ConsoleState, Gauges, GroupDetails, GroupFacts, TopicDetails, TopicFacts
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
@@ -22,7 +23,75 @@ BUSY_GROUP = "loading"
 BROKEN_TOPIC = "broken"
 
 
-def state(metrics: Metrics | None = None, gauges: Gauges | None = None) -> ConsoleState:
+PROCESS = ProcessFacts(
+    incarnation="broker-<1>",
+    roles=["broker", "controller"],
+    node_id=-1,
+    kafka="",
+    internal="127.0.0.1:9093",
+    http="127.0.0.1:9080",
+    zone="a",
+    version="0.1.0",
+    protocols=[1, 1],
+    formats=1,
+    is_draining=True,
+    is_leader=True,
+    partitions=7,
+    shards=3,
+    load_share=1.25,
+    bytes_per_s=1000,
+    requests_per_s=None,
+    unreachable_for=0,
+)
+
+
+class FakeOperations:
+    """What was asked for; ``fails`` is raised by the next act."""
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.fails = fails
+
+    def members(self) -> Sequence[ProcessFacts]:
+        return [PROCESS]
+
+    async def status(self) -> StatusFacts:
+        return {
+            "cluster": "bmq",
+            "cluster_id": "abc",
+            "asked": PROCESS["incarnation"],
+            "leader": PROCESS["incarnation"],
+            "is_from_leader": True,
+            "topics": 1,
+            "partitions": 7,
+            "unassigned": 0,
+            "is_balancing": False,
+            "members": [PROCESS],
+            "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],
+            "moves_under_way": [{"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"}],
+        }
+
+    async def drain(self, member: str) -> DrainFacts:
+        self._ask("drain", member)
+        return {"member": PROCESS["incarnation"], "partitions": 7, "shards": 3}
+
+    async def balance(self) -> int:
+        self._ask("balance")
+        return 4
+
+    async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
+        self._ask("move", topic, partition, member)
+        return {"topic": topic, "partition": partition, "member": PROCESS["incarnation"]}
+
+    def _ask(self, *what: object) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.asked.append(what)
+
+
+def state(
+    metrics: Metrics | None = None, gauges: Gauges | None = None, operations: FakeOperations | None = None
+) -> ConsoleState:
     return ConsoleState(
         metrics=metrics or Metrics(),
         is_alive=lambda: (True, "all tasks run"),
@@ -33,6 +102,7 @@ def state(metrics: Metrics | None = None, gauges: Gauges | None = None) -> Conso
         topic=_topic,
         groups=_groups,
         group=_group,
+        operations=operations or FakeOperations(),
     )
 
 

@@ -1,0 +1,77 @@
+"""The broker of one process, wired: what it owns, and how it comes to own it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.config import BrokerConfig
+from bmq.broker.following import AssignmentFollower
+from bmq.broker.handovers import HandOvers
+from bmq.broker.janitor import JanitorConfig
+from bmq.broker.manager import Broker
+from bmq.broker.shard_fence import ShardFence
+from bmq.cli.joined import Joined
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.meta.catalog import Catalog
+from bmq.meta.cluster.view import ClusterView
+from bmq.meta.kv import KeyValue
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.readpool import ReadPool
+
+
+class BrokerRole:
+    """``start`` when catalog and view show what there is."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        fs: FileSystem,
+        kv: KeyValue,
+        clock: Clock,
+        catalog: Catalog,
+        view: ClusterView,
+        pool: ReadPool,
+        *,
+        incarnation: str,
+        joined: Joined | None,
+        broker_config: BrokerConfig | None = None,
+        upkeep: JanitorConfig | None = None,
+    ) -> None:
+        settings = broker_config or BrokerConfig(producer_expiration_ms=config.producer_id_expiration_ms)
+        self.broker = Broker(
+            fs,
+            kv,
+            incarnation=incarnation,
+            cluster=config.cluster,
+            clock=clock,
+            config=settings,
+            upkeep=upkeep,
+            membership=joined.membership if joined is not None else None,
+            is_alive=view.members.__contains__ if joined is not None else None,
+        )
+        self.fence = ShardFence()
+        self.assigned = Assigned(
+            self.broker,
+            pool,
+            offload=asyncio.to_thread,
+            is_member=view.members.__contains__ if joined is not None else None,
+        )
+        successors = None
+        if joined is not None:
+            successors = HandOvers(view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
+        self._hand_overs = successors
+        self._follower = AssignmentFollower(self.assigned, catalog, view, config, successors)
+
+    async def start(self) -> None:
+        await self.broker.start()
+        self._follower.start()
+
+    async def close(self) -> None:
+        """Hand everything over.  Also after a ``start`` that failed."""
+        self._follower.close()
+        await self.assigned.close()
+        await self.broker.close()
+        if self._hand_overs is not None:
+            await self._hand_overs.close()

@@ -1,0 +1,160 @@
+"""``bmq cluster drain|balance|move``: operators' acts, at any server's HTTP address."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, tell
+from bmq.cli.cluster_status import add_http, http_url
+from bmq.cli.console_client import Console
+from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.cli.output import fail, print_json
+
+ACT_S = 30.0
+"""Some more than a server goes on looking for a leader."""
+DRAIN_S = 60.0
+LOOK_S = 0.2
+ANSWER_S = 10.0
+"""For one answer, while a process that drains is waited for."""
+
+Act = Callable[[Console, argparse.Namespace], int]
+_DRAIN_NOTE = """
+What the process has is handed over to others, then the process ends. Whatever runs it (systemd, Kubernetes,
+`bmq serve --workers`) must not start it again, or is to do so on purpose: it then is a new member.
+"""
+
+
+def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    draining = add_bare_command(
+        actions,
+        "drain",
+        "have a process hand over what it has and end, and wait until it has",
+        "bmq cluster drain broker-3f9a",
+        timeout="wait so many seconds for it to go; it goes on when they are over",
+        timeout_s=DRAIN_S,
+    )
+    draining.description = f"{draining.description}\n{_DRAIN_NOTE}"
+    draining.add_argument("member", metavar="MEMBER", help="which one: see `bmq cluster --help`")
+    draining.add_argument(
+        "--force", action="store_true", help="also the last one of a role, whose work nobody can take over"
+    )
+    balancing = add_bare_command(
+        actions,
+        "balance",
+        "even the brokers out now, not only when they differ much",
+        "bmq cluster balance",
+        timeout_s=ACT_S,
+    )
+    moving = add_bare_command(
+        actions,
+        "move",
+        "assign one partition to a broker; balance may move it again later",
+        "bmq cluster move orders 3 broker-3f9a",
+        timeout_s=ACT_S,
+    )
+    moving.add_argument("topic", metavar="TOPIC", help="its topic")
+    moving.add_argument("partition", type=_number, metavar="PARTITION", help="its number")
+    moving.add_argument("member", metavar="MEMBER", help="which broker: see `bmq cluster --help`")
+    acts: dict[argparse.ArgumentParser, Act] = {draining: drain, balancing: balance, moving: move}
+    for parser, act in acts.items():
+        add_http(parser)
+        parser.set_defaults(run=run, act=act)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return tell(lambda: arguments.act(Console(http_url(arguments), arguments.timeout), arguments))
+
+
+def balance(console: Console, arguments: argparse.Namespace) -> int:
+    moves = console.act("balance", {})["moves"]
+    if arguments.json:
+        print_json({"moves": moves})
+    else:
+        print(
+            f"{moves} moves begun; `bmq cluster status` shows them" if moves else "the brokers are even: nothing moves"
+        )
+    return 0
+
+
+def move(console: Console, arguments: argparse.Namespace) -> int:
+    wanted = {"topic": arguments.topic, "partition": arguments.partition, "member": arguments.member}
+    done = console.act("move", wanted)
+    if arguments.json:
+        print_json(done)
+    else:
+        print(f"{done['topic']}-{done['partition']} is assigned to {done['member']}")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------------- drain
+
+
+def drain(console: Console, arguments: argparse.Namespace) -> int:
+    """1 when it has gone and partitions are left without an owner, or it has not gone in time."""
+    deadline = time.monotonic() + arguments.timeout
+    status = console.status()
+    name = _meant(arguments.member, status["members"])
+    if not arguments.force:
+        _check_others(name, status["members"])
+    began = time.monotonic()
+    had = console.act("drain", {"member": name})
+    unassigned = _wait_gone(console, name, deadline)
+    took_s = time.monotonic() - began
+    if arguments.json:
+        moved = {"partitions": had["partitions"], "shards": had["shards"], "unassigned": unassigned}
+        print_json({"member": name, **moved, "seconds": round(took_s, 3)})
+    else:
+        what = f"{had['partitions']} partitions and {had['shards']} shards moved"
+        print(f"{name} has left after {took_s:.1f} s: {what}")
+    if unassigned:
+        return fail(f"{unassigned} partitions have no owner; start a broker")
+    return 0
+
+
+def _meant(named: str, members: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        return find_member(named, members)
+    except (NoSuchMember, Ambiguous) as error:
+        raise Refused(str(error)) from None
+
+
+def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
+    """Refused when it is the last of a role that stays."""
+    (leaving,) = (member for member in members if member["incarnation"] == name)
+    stay = {
+        role for member in members if member is not leaving and not member["is_draining"] for role in member["roles"]
+    }
+    last = sorted(set(leaving["roles"]) - stay)
+    if last:
+        raise Refused(f"{name} is the last {', '.join(last)}: start another one first, or say --force")
+
+
+def _wait_gone(console: Console, name: str, deadline: float) -> int:
+    """Until it is no member; the partitions that have no owner then.  Refused when the time is over."""
+    left: Mapping[str, Any] | None = None
+    lost: Unreachable | None = None
+    while (left_s := deadline - time.monotonic()) > 0:
+        try:
+            status = console.status(min(left_s, ANSWER_S))
+        except (
+            Unreachable
+        ) as error:  # the one that was asked may be the one that goes, and others not reachable from here
+            lost = error
+        else:
+            lost, left = None, next((each for each in status["members"] if each["incarnation"] == name), None)
+            if left is None:
+                return int(status["unassigned"])
+        time.sleep(min(LOOK_S, left_s))
+    if lost is not None:
+        raise Unreachable(f"{name} was asked to leave; whether it has, nobody tells: {lost}")
+    has = f" and has {left['partitions']} partitions and {left['shards']} shards" if left is not None else ""
+    raise Refused(f"{name} was asked to leave and is still there{has}; it goes on: look with `bmq cluster status`")

@@ -1,0 +1,153 @@
+"""Operators' acts and the cluster's status, for the console of a ``Node``.
+
+The leader knows best; what it does not answer in time is told from what this process has heard: when an operator looks
+is often when there is no leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, cast
+
+from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.cli.node import Node
+from bmq.console.operations import DrainFacts, MovedFacts, NotPossible, ProcessFacts, ShardFacts, StatusFacts
+from bmq.core.errors import RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import PROTOCOL
+from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.cluster.member import Address, Member
+from bmq.meta.controller.admin import ClusterAdmin
+from bmq.meta.controller.cluster_admin import describe
+from bmq.storage.topics import FORMAT
+
+LEADER_S = 5.0
+"""How long the leader is waited for before what is known here is told."""
+_ALONE = (
+    "this process is a cluster of its own: there is nobody to give partitions to; "
+    "end it with SIGTERM, or give `bmq serve` --meta etcd://... to make it one of several"
+)
+_UNMEASURED = {"load_share": None, "bytes_per_s": None, "requests_per_s": None, "unreachable_for": None}
+
+
+class Operations:
+    """``ClusterOperations`` of one process."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def members(self) -> Sequence[ProcessFacts]:
+        view = self._node.view
+        leader = view.controller
+        return [
+            self._process(member, is_leader=leader is not None and name == leader.incarnation)
+            for name, member in sorted(view.members.items())
+        ]
+
+    async def status(self) -> StatusFacts:
+        admin = self._node.cluster_admin
+        if admin is None:
+            return self._seen(is_from_leader=True)
+        try:
+            async with asyncio.timeout(LEADER_S):
+                told = await admin.status()
+        except (TimeoutError, RequestError):
+            return self._seen(is_from_leader=False)
+        own, leader = self._node.view.own, [each["incarnation"] for each in told["members"] if each["is_leader"]]
+        asked: dict[str, Any] = {"asked": own, "leader": leader[0] if leader else None, "is_from_leader": True}
+        return cast(StatusFacts, {**told, **asked})
+
+    async def drain(self, member: str) -> DrainFacts:
+        admin, found = self._admin(), self._find(member)
+        await admin.drain(found["incarnation"])
+        return DrainFacts(member=found["incarnation"], partitions=found["partitions"], shards=found["shards"])
+
+    async def balance(self) -> int:
+        return await self._admin().balance()
+
+    async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
+        admin, incarnation = self._admin(), self._find(member)["incarnation"]
+        await admin.move(topic, partition, incarnation)
+        return MovedFacts(topic=topic, partition=partition, member=incarnation)
+
+    def _admin(self) -> ClusterAdmin:
+        """NotPossible in a process that is alone."""
+        if self._node.cluster_admin is None:
+            raise NotPossible(409, "alone", _ALONE)
+        return self._node.cluster_admin
+
+    def _find(self, named: str) -> ProcessFacts:
+        """NotPossible."""
+        members = {each["incarnation"]: each for each in self.members()}
+        try:
+            return members[find_member(named, list(members.values()))]
+        except NoSuchMember as error:
+            raise NotPossible(404, "unknown_member", str(error)) from None
+        except Ambiguous as error:
+            raise NotPossible(409, "ambiguous_member", str(error)) from None
+
+    # ------------------------------------------------------------------------------------------------- seen from here
+
+    def _seen(self, *, is_from_leader: bool) -> StatusFacts:
+        """Without measurements, and without the moves, which are the leader's alone."""
+        node, leader = self._node, self._node.view.controller
+        return StatusFacts(
+            cluster=node.config.cluster,
+            cluster_id=node.catalog.cluster_id,
+            asked=node.view.own,
+            leader=leader.incarnation if leader is not None else None,
+            is_from_leader=is_from_leader,
+            topics=len(node.catalog.topics),
+            partitions=self._partitions(),
+            unassigned=self._unassigned(),
+            is_balancing=False if node.joined is None else None,
+            members=self.members(),
+            shards=self._shards(),
+            moves_under_way=[],
+        )
+
+    def _process(self, member: Member, *, is_leader: bool) -> ProcessFacts:
+        node, name = self._node, member.incarnation
+        if node.joined is None:
+            has, of_shards = self._partitions(), len(self._shards())
+            member = self._alone(member)
+        else:
+            has = len(node.view.owned_by(name))
+            of_shards = sum(owner.incarnation == name for owner in node.view.shards.values())
+        facts = {**describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards, **_UNMEASURED}
+        return cast(ProcessFacts, facts)
+
+    def _alone(self, member: Member) -> Member:
+        """As it would register itself if there was a cluster."""
+        config, own = self._node.config, self._node.members.own
+        return replace(
+            member,
+            node_id=own.node_id,
+            kafka=Address(host=own.host, port=own.port),
+            zone=config.zone,
+            version=version("bmq"),
+            protocols=PROTOCOL,
+            formats=FORMAT,
+        )
+
+    def _partitions(self) -> int:
+        return sum(topic.partitions for topic in self._node.catalog.topics.values())
+
+    def _unassigned(self) -> int:
+        """Costs a look at every partition."""
+        view, members = self._node.view, self._node.view.members
+        return sum(
+            view.owner_of(PartitionKey(topic.topic_id, number)) not in members
+            for topic in self._node.catalog.topics.values()
+            for number in range(topic.partitions)
+        )
+
+    def _shards(self) -> list[ShardFacts]:
+        view = self._node.view
+        if self._node.joined is not None:
+            return [ShardFacts(shard=n, coordinator=owner.incarnation) for n, owner in sorted(view.shards.items())]
+        topic = self._node.catalog.topics.get(OFFSETS_TOPIC)
+        return [ShardFacts(shard=n, coordinator=view.own) for n in range(topic.partitions if topic is not None else 0)]

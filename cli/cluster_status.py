@@ -1,0 +1,172 @@
+"""``bmq cluster status``: the processes of a cluster of ours over HTTP, or any Kafka cluster over Kafka's protocol."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bmq.cli import admin_client
+from bmq.cli.admin_client import Admin, add_bare_command, tell
+from bmq.cli.console_client import Console
+from bmq.cli.output import print_json
+from bmq.cli.tables import format_size, print_table
+
+DEFAULT_HTTP = "http://127.0.0.1:9080"
+NOTE = """\
+status exits with 1 when a partition has no owner.
+"""
+_MEMBERS = (
+    "MEMBER",
+    "ROLES",
+    "ZONE",
+    "INTERNAL",
+    "KAFKA",
+    "VERSION",
+    "PARTITIONS",
+    "SHARDS",
+    "IN+OUT/S",
+    "REQ/S",
+    "STATE",
+)
+
+
+def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_bare_command(
+        actions,
+        "status",
+        "print the cluster's processes with what they have and carry, and whether all partitions can be used",
+        "bmq cluster status --http http://127.0.0.1:9080",
+    )
+    where = parser.add_mutually_exclusive_group()
+    add_http(where)
+    where.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="ask over Kafka's protocol instead, for what any Kafka cluster tells; "
+        "$BMQ_BOOTSTRAP when there is no $BMQ_HTTP_URL",
+    )
+    parser.set_defaults(run=run, command=over_kafka)
+
+
+def add_http(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--http",
+        metavar="URL",
+        help="a server's HTTP address; default: $BMQ_HTTP_URL, else " + DEFAULT_HTTP,
+    )
+
+
+def http_url(arguments: argparse.Namespace) -> str:
+    return arguments.http or os.environ.get("BMQ_HTTP_URL") or DEFAULT_HTTP
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.http and not arguments.bootstrap_server and not os.environ.get("BMQ_HTTP_URL"):
+        arguments.bootstrap_server = os.environ.get("BMQ_BOOTSTRAP")
+    if arguments.bootstrap_server:
+        return admin_client.run(arguments)
+    return tell(lambda: over_http(Console(http_url(arguments), arguments.timeout), arguments))
+
+
+# ------------------------------------------------------------------------------------------------------- over HTTP
+
+
+def over_http(console: Console, arguments: argparse.Namespace) -> int:
+    """1 when a partition has no owner."""
+    status = console.status()
+    if arguments.json:
+        print_json(status)
+    else:
+        _print_status(status)
+    return 1 if status["unassigned"] else 0
+
+
+def _print_status(status: Mapping[str, Any]) -> None:
+    print(f"cluster {status['cluster']} ({status['cluster_id']})")
+    print(f"  topics       {status['topics']}")
+    print(f"  partitions   {status['partitions']}, {status['unassigned'] or 'none'} without an owner")
+    print(f"  leader       {status['leader'] or 'none'}")
+    if not status["is_from_leader"]:
+        print(f"  the leader does not answer: this is what {status['asked']} has heard")
+    if status["is_balancing"]:
+        print("  balancing")
+    print_table(_MEMBERS, [_row(member) for member in status["members"]])
+    if status["moves_under_way"]:
+        print(f"{len(status['moves_under_way'])} moves under way")
+        print_table(
+            ("TOPIC", "PARTITION", "FROM", "TO", "WHY"),
+            [
+                [move[name] for name in ("topic", "partition", "from", "to", "why")]
+                for move in status["moves_under_way"]
+            ],
+        )
+
+
+def _row(member: Mapping[str, Any]) -> list[object]:
+    bytes_per_s = member["bytes_per_s"]
+    return [
+        member["incarnation"],
+        ",".join(member["roles"]),
+        member["zone"] or None,
+        member["internal"] or None,
+        member["kafka"] or None,
+        member["version"],
+        member["partitions"],
+        member["shards"],
+        None if bytes_per_s is None else format_size(bytes_per_s),
+        member["requests_per_s"],
+        _state(member),
+    ]
+
+
+def _state(member: Mapping[str, Any]) -> str:
+    words = []
+    if member["is_leader"]:
+        words.append("leads")
+    if member["is_draining"]:
+        words.append("draining")
+    if member["unreachable_for"]:
+        words.append(f"unreachable for {member['unreachable_for']}")
+    return ", ".join(words) or "-"
+
+
+# ------------------------------------------------------------------------------------------------------ over Kafka
+
+
+def over_kafka(admin: Admin, arguments: argparse.Namespace) -> int:
+    """1 when a partition has no leader: its records can be neither read nor written."""
+    cluster = admin.describe_cluster()
+    topics = admin.describe_topics(None)
+    partitions = [partition for topic in topics for partition in topic["partitions"]]
+    leaderless = sum(partition["leader_id"] < 0 for partition in partitions)
+    facts: dict[str, Any] = {
+        "cluster_id": cluster["cluster_id"],
+        "controller_id": cluster["controller_id"],
+        "brokers": [
+            {"node_id": broker["broker_id"], "host": broker["host"], "port": broker["port"], "rack": broker["rack"]}
+            for broker in sorted(cluster["brokers"], key=lambda broker: int(broker["broker_id"]))
+        ],
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "partitions_without_leader": leaderless,
+    }
+    if arguments.json:
+        print_json(facts)
+    else:
+        _print_facts(facts)
+    return 1 if leaderless else 0
+
+
+def _print_facts(facts: Mapping[str, Any]) -> None:
+    print(f"cluster {facts['cluster_id']}")
+    print(f"  topics       {facts['topics']}")
+    print(f"  partitions   {facts['partitions']}, {facts['partitions_without_leader'] or 'none'} without a leader")
+    print_table(
+        ("NODE", "HOST", "PORT", "RACK", "CONTROLLER"),
+        [
+            (each["node_id"], each["host"], each["port"], each["rack"], each["node_id"] == facts["controller_id"])
+            for each in facts["brokers"]
+        ],
+    )

@@ -1,0 +1,111 @@
+"""What ``bmq cluster`` asks of servers' HTTP addresses.
+
+The process that is asked may be the very one that is told to leave, so the others' addresses are remembered: when one
+is gone, another is asked, if it is of the same cluster.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from bmq.cli.admin_client import Refused, Unreachable, UsageError
+
+ANSWER_BYTES_MAX = 16 << 20
+"""An answer that is larger comes from no console of ours."""
+CONSOLES_MAX = 100
+
+
+class Console:
+    """The consoles of one cluster.  Every call takes at most ``timeout_s``."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        """UsageError."""
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise UsageError(f"--http: {url!r} is not like http://127.0.0.1:9080")
+        self._urls = [url.rstrip("/")]
+        self._timeout_s = timeout_s
+        self._cluster_id: str | None = None
+
+    def status(self, timeout_s: float | None = None) -> Mapping[str, Any]:
+        """The cluster's status.  Unreachable when no console of the cluster answers within the time."""
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        failed: Unreachable | None = None
+        for url in tuple(self._urls):
+            try:
+                status = _call(f"{url}/api/v1/cluster/status", None, max(0.1, deadline - time.monotonic()))
+                self._check(url, status)
+            except Unreachable as error:
+                failed = failed or error
+                self._urls.remove(url)
+                self._urls.append(url)  # the next time others are asked first
+                continue
+            self._remember(url, status)
+            return status
+        assert failed is not None, "there is one URL at least"
+        raise failed
+
+    def act(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An operator's act, asked once.  Refused, Unreachable."""
+        return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s)
+
+    def _check(self, url: str, status: Mapping[str, Any]) -> None:
+        """An address that was another machine's, or is by now another cluster's, may lead anywhere."""
+        if "members" not in status or "cluster_id" not in status:
+            raise Unreachable(f"{url} answers, but not as `bmq serve`")
+        if self._cluster_id not in (None, status["cluster_id"]):
+            raise Unreachable(f"{url} belongs to another cluster")
+        self._cluster_id = status["cluster_id"]
+
+    def _remember(self, url: str, status: Mapping[str, Any]) -> None:
+        """The one that answered first, then the others."""
+        others = [
+            f"http://{member['http']}"
+            for member in status["members"]
+            if member["http"] and member["incarnation"] != status["asked"]
+        ]
+        self._urls = list(dict.fromkeys([url, *others]))[:CONSOLES_MAX]
+
+
+def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float) -> Mapping[str, Any]:
+    """A GET, or a POST of ``body``.  Refused with the server's words, Unreachable."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            told = json.loads(answer.read(ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        raise _refusal(url, error) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no answer; no JSON, no HTTP
+        if isinstance(getattr(error, "reason", error), TimeoutError):
+            text = f"{url} did not answer within {timeout_s:.3g} s"
+            raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
+        raise Unreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
+    if not isinstance(told, dict):
+        raise Unreachable(f"{url} answers, but not as `bmq serve`")
+    return told
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> Refused | Unreachable:
+    """Refused only in our console's own words: whatever else is no answer of a cluster."""
+    try:
+        with error:
+            told = json.loads(error.read(ANSWER_BYTES_MAX))
+        code, message = told["error"], told["message"]
+    except (OSError, ValueError, TypeError, KeyError, http.client.HTTPException):
+        return Unreachable(f"{url}: {error.reason}: is it the HTTP address of `bmq serve`?")
+    if code == "not_found":
+        return Unreachable(f"{url}: {error.reason}: is it the HTTP address of a `bmq serve` of this version?")
+    return Refused(message)
+
+
+def _cause(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    return str(getattr(reason, "strerror", None) or reason)

@@ -1,0 +1,81 @@
+"""A broker's side of the internal port: Kafka's Produce and Fetch over what this process owns, and the private APIs.
+
+The same handlers answer as on the clients' port, with other services.  What differs inside:
+
+* Only local owners are asked: a partition that is not assigned here is refused at once (NOT_LEADER_OR_FOLLOWER, the
+  caller's view or ours is a moment old), one that is being opened is held.  A topic that our catalog does not show yet
+  is UNKNOWN_TOPIC_ID, which passes too.
+* Nothing is created: neither API ever makes a topic.  Producing to an internal topic by Produce stays refused;
+  coordinators write ``__consumer_offsets`` by ShardAppend.  Fetching it is allowed, as for anybody.
+* Metrics are apart, so that a process that is proxy and broker counts what its clients do once.  What a partition is
+  used for is counted for the controller (``broker.load``).
+* Fetch sessions are apart too: one a proxy, which may hold many partitions, is never evicted for a client's.
+* The limits of ``held_produce_ms`` and ``queued.max.request.bytes`` hold here as well: a proxy that keeps to its credit
+  meets neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.load import Load
+from bmq.broker.serving import Registry, Serving
+from bmq.broker.shard_fence import ShardFence
+from bmq.broker.shard_serving import ShardServing
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.metrics import Metrics
+from bmq.meta.catalog import Catalog
+from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.handlers import fetch, produce
+from bmq.proxy.reading import Reading
+from bmq.proxy.services import Api, Services
+from bmq.storage.readpool import ReadPool
+
+INTERNAL_APIS: tuple[Api, ...] = (*produce.APIS, *fetch.APIS)
+
+
+class _Nobody:
+    """What neither Produce nor Fetch asks for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"no internal API asks for {name}")
+
+
+def internal_services(
+    config: NodeConfig,
+    clock: Clock,
+    catalog: Catalog,
+    assigned: Assigned,
+    load: Load,
+    *,
+    pool: ReadPool,
+    beside: Reading | None,
+) -> Services:
+    """``beside`` is the reading of the same process's clients, which owners tell what they flush; None when there are
+    none: then they tell ``services.reading``."""
+    metrics, nobody = Metrics(), cast(Any, _Nobody())
+    return Services(
+        config=config,
+        clock=clock,
+        metrics=metrics,
+        catalog=catalog,
+        members=nobody,
+        owners=assigned,
+        admin=nobody,
+        coordinator=nobody,
+        producer_ids=nobody,
+        reading=Reading(config, catalog, assigned, pool, clock, metrics, beside=beside, served=load.read),
+    )
+
+
+def internal_dispatch(services: Services) -> Endpoint:
+    """To be passed to ``InternalEndpoint.register_kafka``."""
+    return Endpoint(services, INTERNAL_APIS)
+
+
+def register_broker(endpoint: Registry, assigned: Assigned, load: Load, fence: ShardFence) -> None:
+    """The private APIs that a broker answers."""
+    Serving(assigned, load).register(endpoint)
+    ShardServing(assigned, fence).register(endpoint)

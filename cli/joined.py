@@ -1,0 +1,121 @@
+"""A process's place in a cluster: what it shares with the other processes before any role of it begins.
+
+``join`` comes first, since a proxy's id is taken with the membership; ``is_at`` then tells where the process listens,
+and only from there on is anything sent or assigned to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.internal_endpoint import InternalEndpoint
+from bmq.core.rpc import PROTOCOL, Peers
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import PROXY, Address, Member
+from bmq.meta.cluster.membership import TTL_S, Membership
+from bmq.meta.cluster.view import ViewChange
+from bmq.meta.kv import KeyValue
+from bmq.storage.topics import FORMAT
+
+
+class Joined:
+    """``join``, then ``is_at``; ``leave`` ends it.  ``on_lost`` and ``is_serving`` may be set until ``join``."""
+
+    def __init__(
+        self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *, ttl_s: float = TTL_S
+    ) -> None:
+        self.on_lost: Callable[[], None] = _nothing
+        self.is_serving: Callable[[], bool] = _never
+        self.view = KvClusterView(kv, config.cluster, incarnation)
+        self.peers = Peers(incarnation, config.cluster)
+        self.view.subscribe(self._members_changed)  # before anybody who would connect to them
+        self.endpoint = InternalEndpoint(incarnation, config.cluster, clock, is_serving=lambda: self.is_serving())
+        member = Member(
+            incarnation=incarnation,
+            roles=frozenset(config.roles),
+            node_id=config.node_id if PROXY in config.roles else -1,
+            zone=config.zone,
+            version=version("bmq"),
+            protocols=PROTOCOL,
+            formats=FORMAT,
+        )
+        self.membership = Membership(kv, config.cluster, member, self.view, on_lost=lambda: self.on_lost(), ttl_s=ttl_s)
+
+    @property
+    def member(self) -> Member:
+        return self.membership.member
+
+    async def join(self) -> None:
+        """KvError when the store does not answer; NodeIdTaken."""
+        await self.view.start()
+        await self.membership.start()
+
+    def is_at(
+        self, *, kafka: Address | None = None, internal: Address | None = None, http: Address | None = None
+    ) -> None:
+        """What others are told; None leaves it as it is."""
+        member = self.member
+        self.membership.update(
+            replace(member, kafka=kafka or member.kafka, internal=internal or member.internal, http=http or member.http)
+        )
+
+    async def drain(self, timeout_s: float) -> None:
+        """Be given nothing more, and wait until what we have is with others, while there are others.
+
+        Returns when nothing is assigned to us, when nobody could take it, or after ``timeout_s``.
+        """
+        self.membership.update(self.member.draining())
+        changed = asyncio.Event()
+        forget = self.view.subscribe(lambda change: changed.set() if _concerns(change) else None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._is_needed():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return
+        finally:
+            forget()
+
+    def _is_needed(self) -> bool:
+        own, view = self.view.own, self.view
+        if not self.membership.is_member:
+            return False
+        shown = view.members.get(own)
+        if shown is not None and not shown.is_draining:
+            return True  # nobody has heard of it yet
+        others = [member for member in view.members.values() if member.incarnation != own and not member.is_draining]
+        has_shards = any(owner.incarnation == own for owner in view.shards.values())
+        return view.controller is not None and (
+            (bool(view.owned_by(own)) and any(member.has("broker") for member in others))
+            or (has_shards and any(member.has("coordinator") for member in others))
+        )
+
+    def _members_changed(self, change: ViewChange) -> None:
+        for incarnation in change.members:
+            if incarnation in self.view.members:
+                self.peers.welcome(incarnation)
+            else:
+                self.peers.forget(incarnation)
+
+    async def leave(self) -> None:
+        await self.membership.stop()
+        await self.view.close()
+        await self.peers.close()
+
+
+def _concerns(change: ViewChange) -> bool:
+    return bool(change.members or change.partitions or change.shards or change.is_controller)
+
+
+def _nothing() -> None:
+    """Nothing is owned yet."""
+
+
+def _never() -> bool:
+    return False

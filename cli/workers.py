@@ -1,0 +1,156 @@
+"""``--workers N``: several processes from one command, since one Python process uses one core.
+
+Each worker is a member of the cluster like any other, with an id and ports of its own: those of the command line and
+the ones after it.  Proxies also share the command line's Kafka address (SO_REUSEPORT: the kernel gives each new
+connection to one of them), which serves clients to begin with; what they are told then is each proxy's own address.
+
+The parent serves nothing.  It starts workers again that fail, at a bounded rate, passes a signal on, and ends when they
+have ended: with 0 if all of them did.  One that an operator has drained stays away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
+
+_log = logging.getLogger("bmq")
+
+READY = "ready"
+COMMAND = (sys.executable, "-m", "bmq.cli.main", "serve")
+RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
+"""A worker that ends is started again after the first, doubled each time up to the second; one that has served for the
+second begins anew."""
+_PR_SET_PDEATHSIG = 1
+
+
+def worker_environment(environment: Mapping[str, str], config: NodeConfig, number: int) -> dict[str, str]:
+    """All settings of worker ``number``: the parent's, but for those in which it differs."""
+    settings = {option.name: _text(getattr(config, option.name)) for option in OPTIONS}
+    settings.update(worker_settings(config, number))
+    names = {option.name: environment_name(option) for option in OPTIONS}
+    return {**environment, **{names[name]: value for name, value in settings.items()}}
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def worker_settings(config: NodeConfig, number: int) -> dict[str, str]:
+    """Those in which worker ``number`` (from 0) differs from the command line, by field name."""
+    settings = {"workers": "1"}
+    shift = 1 if "proxy" in config.roles else 0  # the command line's port is the one that all proxies share
+    for name in ("listen", "advertise"):
+        address = getattr(config, name)
+        if address:
+            settings[name] = _moved(address, name, number + shift)
+    for name in ("http", "internal", "internal_advertise"):
+        address = getattr(config, name)
+        if address:
+            settings[name] = _moved(address, name, number)
+    if shift:
+        settings["shared_listen"] = config.listen
+    if config.node_id >= 0:
+        settings["node_id"] = str(config.node_id + number)
+    return settings
+
+
+def _moved(address: str, name: str, by: int) -> str:
+    """The port ``by`` higher; port 0, any free one, stays."""
+    host, port = parse_address(address, name)
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{port + by if port else 0}"
+
+
+class Workers:
+    """``run`` them until a signal comes."""
+
+    def __init__(self, config: NodeConfig, command: Sequence[str] = COMMAND) -> None:
+        """``command`` starts a worker: without flags, since they would win over its environment."""
+        self._config = config
+        self._command = list(command)
+        self._is_stopping = asyncio.Event()
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._ready: set[int] = set()
+        self._statuses: dict[int, int] = {}
+        self._has_told = False
+
+    async def run(self) -> int:
+        """The exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        async with asyncio.TaskGroup() as group:
+            for worker in range(self._config.workers):
+                group.create_task(self._keep(worker))
+        return 0 if all(status == 0 for status in self._statuses.values()) else 1
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._is_stopping.set()
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.send_signal(number)
+
+    async def _keep(self, worker: int) -> None:
+        """Have the worker run until we stop."""
+        delay_s = RESTART_MIN_S
+        loop = asyncio.get_running_loop()
+        while not self._is_stopping.is_set():
+            started = loop.time()
+            self._statuses[worker] = await self._run_once(worker)
+            if self._is_stopping.is_set() or self._statuses[worker] == 0:
+                return  # the latter was told to drain
+            if loop.time() - started > RESTART_MAX_S:
+                delay_s = RESTART_MIN_S
+            _log.error("worker %d ended with status %d; started again in %g s", worker, self._statuses[worker], delay_s)
+            try:
+                async with asyncio.timeout(delay_s):
+                    await self._is_stopping.wait()
+            except TimeoutError:
+                delay_s = min(2 * delay_s, RESTART_MAX_S)
+
+    async def _run_once(self, worker: int) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdout=asyncio.subprocess.PIPE,
+            env=worker_environment(os.environ, self._config, worker),
+            preexec_fn=_dies_with_parent(),
+        )
+        self._processes[worker] = process
+        if self._is_stopping.is_set():
+            process.terminate()
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                self._said(worker, line.decode(errors="replace").rstrip())
+            return await process.wait()
+        finally:
+            self._ready.discard(worker)
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _said(self, worker: int, line: str) -> None:
+        """Tell that we are ready once all workers are, and not again when one of them comes back."""
+        if not line.startswith(READY):
+            print(line, flush=True)
+            return
+        _log.info("worker %d: %s", worker, line)
+        self._ready.add(worker)
+        if len(self._ready) == self._config.workers and not self._has_told:
+            self._has_told = True
+            print(f"{READY} workers={self._config.workers} {line.removeprefix(READY).strip()}", flush=True)
+
+
+def _dies_with_parent() -> Callable[[], None] | None:
+    """For the child to run before it becomes a worker: a parent that is killed takes its workers along (Linux)."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and None

@@ -1,0 +1,108 @@
+"""The cluster as its operators see it, and what they may have done to it: the seam behind ``/api/v1/cluster/...``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypedDict
+
+
+class ProcessFacts(TypedDict):
+    """One process of the cluster.  What only the leader measures is null when somebody else tells."""
+
+    incarnation: str
+    """Names this start of the process."""
+    roles: Sequence[str]
+    node_id: int
+    """A proxy's, towards Kafka's clients; else -1."""
+    kafka: str
+    internal: str
+    http: str
+    """``host:port``, or "" where it does not listen."""
+    zone: str
+    version: str
+    protocols: Sequence[int]
+    """Least and most version of the internal protocol that it speaks."""
+    formats: int
+    """Highest format of files and keys that it reads."""
+    is_draining: bool
+    is_leader: bool
+    partitions: int
+    shards: int
+    """Assigned to it; shards are those of ``__consumer_offsets`` that it coordinates."""
+    load_share: float | None
+    """As a multiple of an even share."""
+    bytes_per_s: int | None
+    requests_per_s: int | None
+    unreachable_for: int | None
+    """Proxies that cannot reach it."""
+
+
+class ShardFacts(TypedDict):
+    shard: int
+    coordinator: str
+
+
+MoveFacts = TypedDict("MoveFacts", {"topic": str, "partition": int, "from": str, "to": str, "why": str})
+
+
+class StatusFacts(TypedDict):
+    cluster: str
+    """Its name, which begins its keys."""
+    cluster_id: str
+    asked: str
+    """The incarnation of the process that answers."""
+    leader: str | None
+    is_from_leader: bool
+    """False when the leader did not answer: then it is what the process that was asked has heard."""
+    topics: int
+    partitions: int
+    unassigned: int
+    """Partitions that nobody is to own."""
+    is_balancing: bool | None
+    members: Sequence[ProcessFacts]
+    shards: Sequence[ShardFacts]
+    moves_under_way: Sequence[MoveFacts]
+
+
+class DrainFacts(TypedDict):
+    """The member that was asked to leave, and what it had then."""
+
+    member: str
+    partitions: int
+    shards: int
+
+
+class MovedFacts(TypedDict):
+    topic: str
+    partition: int
+    member: str
+
+
+class NotPossible(Exception):
+    """An act that makes no sense as it was asked for.  ``str`` says what to do; ``error`` is a code for programs."""
+
+    def __init__(self, status: int, error: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+
+
+class ClusterOperations(Protocol):
+    """All that awaits raises RequestError when the cluster refuses, or cannot be asked."""
+
+    def members(self) -> Sequence[ProcessFacts]:
+        """What is known without asking."""
+
+    async def status(self) -> StatusFacts: ...
+
+    async def drain(self, member: str) -> DrainFacts:
+        """Have a member (its incarnation, how that begins, or an address) give up what it has, and end.  NotPossible.
+
+        Returns when it was asked.
+        """
+
+    async def balance(self) -> int:
+        """The moves that this begins with.  NotPossible."""
+
+    async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
+        """Returns when it is written who is to own the partition.  NotPossible."""

@@ -1,0 +1,132 @@
+"""A cluster's consoles in memory, on real sockets: what ``bmq cluster`` asks over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = tuple[int, Mapping[str, Any]]
+
+
+def member(incarnation: str, *roles: str, **facts: object) -> dict[str, Any]:
+    return {
+        "incarnation": incarnation,
+        "roles": list(roles),
+        "node_id": -1,
+        "kafka": "",
+        "internal": "",
+        "http": "",
+        "zone": "",
+        "version": "0.1.0",
+        "protocols": [1, 1],
+        "formats": 1,
+        "is_draining": False,
+        "is_leader": False,
+        "partitions": 0,
+        "shards": 0,
+        "load_share": 0.0,
+        "bytes_per_s": 0,
+        "requests_per_s": 0,
+        "unreachable_for": 0,
+        **facts,
+    }
+
+
+class FakeCluster:
+    """``members`` may be changed; ``acts`` were asked for; ``drained_after`` says how many looks a drain takes."""
+
+    def __init__(self, *members: dict[str, Any]) -> None:
+        self.cluster_id = "abc"
+        self.members = {each["incarnation"]: each for each in members}
+        self.unassigned = 0
+        self.is_from_leader = True
+        self.moves: list[dict[str, Any]] = []
+        self.acts: list[tuple[str, Mapping[str, Any]]] = []
+        self.refuses: Answer | None = None
+        self.drained_after = 2
+        self._leaving: dict[str, int] = {}
+
+    def status(self, asked: str) -> dict[str, Any]:
+        for name in list(self._leaving):
+            self._leaving[name] -= 1
+            if self._leaving[name] < 0:
+                self.members.pop(name, None)
+        leader = [name for name, each in self.members.items() if each["is_leader"]]
+        return {
+            "cluster": "bmq",
+            "cluster_id": self.cluster_id,
+            "asked": asked,
+            "leader": leader[0] if leader else None,
+            "is_from_leader": self.is_from_leader,
+            "topics": 1,
+            "partitions": 6,
+            "unassigned": self.unassigned,
+            "is_balancing": bool(self.moves),
+            "members": list(self.members.values()),
+            "shards": [],
+            "moves_under_way": self.moves,
+        }
+
+    def act(self, name: str, body: Mapping[str, Any]) -> Answer:
+        if self.refuses is not None:
+            return self.refuses
+        self.acts.append((name, body))
+        if name == "drain":
+            leaving = self.members[body["member"]]
+            leaving["is_draining"] = True
+            self._leaving[body["member"]] = self.drained_after
+            return 202, {"member": body["member"], "partitions": leaving["partitions"], "shards": leaving["shards"]}
+        return 200, {"moves": 4} if name == "balance" else dict(body)
+
+    @contextmanager
+    def console(self, incarnation: str = "", *, ends_with_drain: bool = False) -> Iterator[str]:
+        """A member's console: its URL, which its member tells from then on."""
+        server = _Server(self, incarnation, ends_with_drain=ends_with_drain)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        if incarnation in self.members:
+            self.members[incarnation]["http"] = f"127.0.0.1:{server.server_port}"
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, cluster: FakeCluster, incarnation: str, *, ends_with_drain: bool) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.cluster = cluster
+        self.incarnation = incarnation
+        self.ends_with_drain = ends_with_drain
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path == "/api/v1/cluster/status":
+            self._answer(200, self.server.cluster.status(self.server.incarnation))
+        else:
+            self._answer(404, {"error": "not_found", "message": f"GET {self.path}"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.headers["Content-Type"] == "application/json"
+        name = self.path.removeprefix("/api/v1/cluster/")
+        self._answer(*self.server.cluster.act(name, body))
+        if name == "drain" and self.server.ends_with_drain:
+            self.server.socket.close()
+
+    def _answer(self, status: int, facts: Mapping[str, Any]) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(facts).encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing on standard error."""

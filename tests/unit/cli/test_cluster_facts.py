@@ -1,0 +1,221 @@
+"""What a console tells of its cluster, and does to it, whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Set
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bmq.cli import cluster_facts
+from bmq.cli.cluster_facts import Operations
+from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.cli.node import Node
+from bmq.console.operations import NotPossible
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
+from bmq.meta.cluster.member import BROKER, CONTROLLER, PROXY, Address, Member
+from bmq.meta.cluster.one_view import OneView
+from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.members import ProxyAddress
+from tests.unit.console.test_http import faults
+
+TOPIC_ID = uuid.UUID(int=1)
+KEYS = [PartitionKey(TOPIC_ID, number) for number in range(4)]
+STATUS = {"$ref": "#/components/schemas/Status"}
+
+
+def at(port: int) -> Address:
+    return Address(host="10.0.0.1", port=port)
+
+
+MEMBERS = {
+    each.incarnation: each
+    for each in (
+        Member(incarnation="broker-1a", roles=frozenset({BROKER}), internal=at(1), zone="a", version="1"),
+        Member(incarnation="broker-1b", roles=frozenset({BROKER}), internal=at(2), is_draining=True),
+        Member(incarnation="controller-1", roles=frozenset({CONTROLLER}), internal=at(3)),
+        Member(incarnation="proxy-1", roles=frozenset({PROXY}), internal=at(4), kafka=at(5), http=at(6), node_id=7),
+    )
+}
+
+
+class View:
+    """Partition 3 is assigned to a process that is no more."""
+
+    own = "proxy-1"
+    members = MEMBERS
+    shards: Mapping[int, ShardOwner] = {0: ShardOwner("controller-1", 1), 1: ShardOwner("controller-1", 1)}
+    owners: Mapping[PartitionKey, str] = dict(zip(KEYS, ("broker-1a", "broker-1a", "broker-1b", "gone"), strict=True))
+
+    def __init__(self) -> None:
+        self.controller: Member | None = MEMBERS["controller-1"]
+
+    def owner_of(self, key: PartitionKey) -> str:
+        return self.owners[key]
+
+    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
+        return {key for key, owner in self.owners.items() if owner == incarnation}
+
+
+class Leader:
+    """``ClusterAdmin``, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.answers: Callable[[], Mapping[str, Any]] | None = None
+
+    async def status(self) -> dict[str, Any]:
+        if self.answers is None:
+            await asyncio.Event().wait()
+        assert self.answers is not None
+        return dict(self.answers())
+
+    async def drain(self, incarnation: str) -> None:
+        self.asked.append(("drain", incarnation))
+
+    async def balance(self) -> int:
+        return 3
+
+    async def move(self, topic: str, partition: int, incarnation: str) -> None:
+        self.asked.append(("move", topic, partition, incarnation))
+
+
+def node(view: object, leader: Leader | None) -> Node:
+    topics = {"orders": SimpleNamespace(topic_id=TOPIC_ID, partitions=4)}
+    fake = SimpleNamespace(
+        view=view,
+        joined=object() if leader is not None else None,
+        cluster_admin=leader,
+        catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
+        config=SimpleNamespace(cluster="bmq", zone="z"),
+        members=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
+    )
+    return cast(Node, fake)
+
+
+def one() -> OneView:
+    roles = frozenset({PROXY, BROKER, CONTROLLER})
+    return OneView(Member(incarnation="0-ff", roles=roles))
+
+
+def brief(members: object) -> list[tuple[object, ...]]:
+    assert isinstance(members, list)
+    return [(each["incarnation"], each["partitions"], each["shards"], each["is_leader"]) for each in members]
+
+
+SEEN = [
+    ("broker-1a", 2, 0, False),
+    ("broker-1b", 1, 0, False),
+    ("controller-1", 0, 2, True),
+    ("proxy-1", 0, 0, False),
+]
+
+
+def test_members_are_known_without_asking() -> None:
+    assert brief(Operations(node(View(), Leader())).members()) == SEEN
+
+
+def test_status_is_the_leaders() -> None:
+    leader = Leader()
+    leader.answers = lambda: {"members": [{"incarnation": "controller-1", "is_leader": True}], "unassigned": 5}
+    status = asyncio.run(Operations(node(View(), leader)).status())
+    assert (status["asked"], status["leader"], status["is_from_leader"]) == ("proxy-1", "controller-1", True)
+    assert status["unassigned"] == 5
+
+
+def refuse() -> Mapping[str, Any]:
+    raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "no controller can be reached")
+
+
+@pytest.mark.parametrize("answers", [None, refuse])
+def test_without_an_answer_of_the_leader_status_is_what_was_heard(
+    answers: Callable[[], Mapping[str, Any]] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_facts, "LEADER_S", 0.01)
+    leader, view = Leader(), View()
+    leader.answers = answers
+    status = asyncio.run(Operations(node(view, leader)).status())
+    assert faults(status, STATUS) == []
+    assert brief(status["members"]) == SEEN
+    assert (status["is_from_leader"], status["leader"]) == (False, "controller-1")
+    assert (status["partitions"], status["unassigned"], status["is_balancing"]) == (4, 1, None)
+    assert [each["bytes_per_s"] for each in status["members"]] == [None] * 4
+    view.controller = None
+    assert asyncio.run(Operations(node(view, leader)).status())["leader"] is None
+
+
+def test_a_process_that_is_alone_has_everything() -> None:
+    status = asyncio.run(Operations(node(one(), None)).status())
+    assert faults(status, STATUS) == []
+    assert brief(status["members"]) == [("0-ff", 4, 0, True)]
+    assert (status["is_from_leader"], status["unassigned"], status["shards"]) == (True, 0, [])
+    (own,) = status["members"]
+    assert (own["kafka"], own["internal"], own["zone"]) == ("127.0.0.1:9092", "", "z")
+
+
+def test_a_process_that_is_alone_cannot_be_told_anything() -> None:
+    operations = Operations(node(one(), None))
+    for act in (operations.drain("0-ff"), operations.balance(), operations.move("orders", 0, "0-ff")):
+        with pytest.raises(NotPossible, match=r"a cluster of its own.*SIGTERM") as refused:
+            asyncio.run(act)
+        assert (refused.value.status, refused.value.error) == (409, "alone")
+
+
+def test_acts_reach_the_leader_under_the_incarnation() -> None:
+    leader = Leader()
+    operations = Operations(node(View(), leader))
+    assert asyncio.run(operations.drain("10.0.0.1:2")) == {"member": "broker-1b", "partitions": 1, "shards": 0}
+    moved = asyncio.run(operations.move("orders", 3, "broker-1a"))
+    assert moved == {"topic": "orders", "partition": 3, "member": "broker-1a"}
+    assert asyncio.run(operations.balance()) == 3
+    assert leader.asked == [("drain", "broker-1b"), ("move", "orders", 3, "broker-1a")]
+
+
+@pytest.mark.parametrize(
+    ("named", "status", "error"), [("nobody", 404, "unknown_member"), ("broker-1", 409, "ambiguous_member")]
+)
+def test_a_member_that_cannot_be_told(named: str, status: int, error: str) -> None:
+    leader = Leader()
+    with pytest.raises(NotPossible) as refused:
+        asyncio.run(Operations(node(View(), leader)).drain(named))
+    assert (refused.value.status, refused.value.error, leader.asked) == (status, error, [])
+
+
+def names(*incarnations: str, **addresses: str) -> list[dict[str, str]]:
+    empty = {"internal": "", "kafka": "", "http": ""}
+    return [{"incarnation": each, **empty, **addresses} for each in incarnations]
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("a-1", "a-1"),  # one whose whole name begins another's
+        ("a-12", "a-12"),
+        ("b", "b-1"),
+        ("h:1", "c-1"),
+        ("[::1]:2", "c-1"),
+    ],
+)
+def test_find_member(named: str, found: str) -> None:
+    members = [*names("a-1", "a-12", "b-1"), *names("c-1", kafka="h:1", internal="[::1]:2")]
+    assert find_member(named, members) == found
+
+
+@pytest.mark.parametrize("named", ["a", "h:1"])
+def test_find_member_never_guesses(named: str) -> None:
+    with pytest.raises(Ambiguous):
+        find_member(named, [*names("a-1", "a-2"), *names("c-1", "c-2", kafka="h:1")])
+
+
+def test_find_member_by_no_name_finds_nobody() -> None:
+    with pytest.raises(NoSuchMember):
+        find_member("", names("a-1"))
+
+
+def test_no_such_member_lists_a_few() -> None:
+    with pytest.raises(NoSuchMember, match=r"there are a-00, .*, a-07 and 92 more"):
+        find_member("x", names(*(f"a-{number:02}" for number in range(100))))
