@@ -20,7 +20,7 @@ from bmq.core.clock import Clock
 from bmq.core.eager import start
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.rpc import PROTOCOL
-from bmq.core.wire.internal import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse
+from bmq.core.wire.internal import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse, Refusal
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
 _FIXED = struct.Struct(">hhi")
@@ -190,10 +190,10 @@ def _answer(correlation_id: int, result: Body | Answer) -> Answer:
 
 
 def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) -> Answer:
-    response: Any = RESPONSES.get(key)
-    if response is None:
-        raise CloseConnection(str(error))
+    """Every response begins with its error: so does the answer to an API that only later versions know, which must not
+    cost the caller its connection."""
     code, text = (error.code, error.message) if isinstance(error, RequestError) else (_UNREADABLE, str(error))
+    response: Any = RESPONSES.get(key, Refusal)
     fields = {"message": text} if "message" in response.__dataclass_fields__ else {}
     return _answer(call.correlation_id, response(error=code, **fields).encode())
 

@@ -7,6 +7,10 @@ at once is none: it takes some megabytes for a process that is stopped.
 * Silent for ``ping_s`` + ``ping_timeout_s``: lost.  With the usual numbers two pings have gone unanswered then.
 * The kernel has taken nothing more for ``stuck_s``: lost, whatever still arrives; nothing can be asked of it.
 
+The other side may leave a connection unread on purpose, since it has too much of it already, and then answers no ping
+there.  Another connection to the same process vouches for it: what is heard there is a sign of life here, though for
+no longer than ``stuck_s`` without one of its own.
+
 Who was held up itself (a stopped process, a long turn of the loop) has not listened: time between two ticks that should
 have been shorter does not count against the other side.
 """
@@ -27,13 +31,13 @@ class Verdict(Enum):
 class Liveness:
     """One connection's.  Times are seconds of one clock."""
 
-    __slots__ = ("_alive", "_drained", "_pinged", "_ticked", "_unsent", "ping_s", "silence_max_s", "stuck_s")
+    __slots__ = ("_alive", "_drained", "_heard", "_pinged", "_ticked", "_unsent", "ping_s", "silence_max_s", "stuck_s")
 
     def __init__(self, now: float, ping_s: float, ping_timeout_s: float, stuck_s: float) -> None:
         self.ping_s = ping_s
         self.silence_max_s = ping_s + ping_timeout_s
         self.stuck_s = stuck_s
-        self._alive = self._drained = self._pinged = self._ticked = now
+        self._alive = self._heard = self._drained = self._pinged = self._ticked = now
         self._unsent = 0  # at the last tick
 
     def __repr__(self) -> str:
@@ -44,13 +48,22 @@ class Liveness:
         """How often ``tick`` is to be called."""
         return self.ping_s / 4
 
+    @property
+    def alive(self) -> float:
+        """When there was a sign of life last."""
+        return self._alive
+
     def heard(self, now: float) -> None:
         """Bytes have arrived."""
-        self._alive = now
+        self._alive = self._heard = now
+
+    def vouched(self, at: float) -> None:
+        """There was a sign of life of the same process on another connection."""
+        self._alive = max(self._alive, at)
 
     def drained(self, now: float) -> None:
         """The kernel has taken the last of what it had refused."""
-        self._alive = self._drained = now
+        self._alive = self._heard = self._drained = now
         self._unsent = 0
 
     def tick(self, now: float, unsent: int) -> Verdict:
@@ -59,10 +72,11 @@ class Liveness:
         if not self._unsent:
             self._drained = now  # what is unsent now is seen for the first time
         elif unsent < self._unsent:
-            self._alive = self._drained = now
+            self._alive = self._heard = self._drained = now
         self._unsent = unsent
         silence_s = now - self._alive
-        if silence_s >= self.silence_max_s or (unsent and now - self._drained >= self.stuck_s):
+        is_stuck = unsent and now - self._drained >= self.stuck_s
+        if is_stuck or silence_s >= self.silence_max_s or now - self._heard >= max(self.stuck_s, self.silence_max_s):
             return Verdict.LOST
         if silence_s >= self.ping_s and now - self._pinged >= self.ping_s:
             self._pinged = now
@@ -73,5 +87,6 @@ class Liveness:
         held_up_s = now - self._ticked - self.tick_s
         if held_up_s > self.tick_s:
             self._alive = min(now, self._alive + held_up_s)
+            self._heard = min(now, self._heard + held_up_s)
             self._drained = min(now, self._drained + held_up_s)
         self._ticked = now

@@ -43,8 +43,8 @@ class PeerSettings:
     """From the first packet to the answer to Hello."""
     ping_s: float = 1.0
     ping_timeout_s: float = 2.0
-    stuck_s: float = 10.0
-    """See ``core.liveness``."""
+    stuck_s: float = 65.0
+    """See ``core.liveness``.  Longer than a produce may take: who has too many of them takes no more until then."""
     calls_max: int = 100_000
     """Calls that are not answered.  Credit and sessions keep far below: this catches a caller without either."""
     bytes_max: int = 256 << 20
@@ -110,6 +110,7 @@ class Peer(asyncio.BufferedProtocol):
         self._is_blocked = False  # the kernel does not take all that was written
         self._calls: dict[int, _Call] = {}
         self._unsent: deque[_Call] = deque()
+        self._pings = 0  # among the calls
         self._last_id = 0
         name = own.encode()
         self._header_end = struct.pack(">h", len(name)) + name + b"\0"  # client id, no tagged fields
@@ -166,6 +167,20 @@ class Peer(asyncio.BufferedProtocol):
         self.is_up = True
         self.protocol = answer.protocol
 
+    @property
+    def alive_at(self) -> float:
+        """When there was a sign of life last."""
+        return self._liveness.alive
+
+    @property
+    def is_busy(self) -> bool:
+        """It has calls to answer, beside pings."""
+        return len(self._calls) > self._pings
+
+    def vouch(self, at: float) -> None:
+        """Another connection had a sign of life of the same process."""
+        self._liveness.vouched(at)
+
     def tick(self, now: float) -> None:
         """Ask for a sign of life, or give up."""
         assert self._transport is not None
@@ -174,7 +189,9 @@ class Peer(asyncio.BufferedProtocol):
         if verdict is Verdict.LOST:
             self._lose("no sign of life: it answers no ping" if not unsent else "it takes no more bytes")
         elif verdict is Verdict.PING and not self._is_blocked:
-            self._call(InternalKey.PING, 0, PingRequest().encode()).add_done_callback(_heed)
+            ping = self._call(InternalKey.PING, 0, PingRequest().encode())
+            self._pings += 1
+            ping.add_done_callback(self._heed)
 
     # ----------------------------------------------------------------------------------------------------- sending
 
@@ -291,11 +308,11 @@ class Peer(asyncio.BufferedProtocol):
         for each in on_lost:
             each()
 
-
-def _heed(ping: asyncio.Future[memoryview]) -> None:
-    """What arrives has been heard already; what does not is seen by the next tick."""
-    if not ping.cancelled():
-        ping.exception()
+    def _heed(self, ping: asyncio.Future[memoryview]) -> None:
+        """What arrives has been heard already; what does not is seen by the next tick."""
+        self._pings -= 1
+        if not ping.cancelled():
+            ping.exception()
 
 
 def _nothing() -> None:

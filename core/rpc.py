@@ -3,6 +3,7 @@
     peer = peers.get(member, Kind.PRODUCE)          the connection that is up now, or None: one is being made
     answer = await peer.call(key, version, body)    PeerLost: there will be none
     answer = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
+    peer = await peers.open(member, timeout_s=1)    one for this caller alone
 
 Connections are made when somebody asks for one, three kinds to a member, and made again when somebody asks after they
 broke: with pauses that double and are half random, so that a process that comes back is not met by all others at once.
@@ -17,17 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
+from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.frames import SHARED_BYTES
 from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
-from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse
+from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse, leading_error
 from bmq.core.wire.internal_fields import Message
 
-__all__ = ["PROTOCOL", "Kind", "MemberLike", "Peer", "PeerBusy", "PeerLost", "PeerSettings", "Peers"]
+__all__ = ["PROTOCOL", "Kind", "MemberLike", "Peer", "PeerBusy", "PeerLost", "PeerSettings", "Peers", "ask_peer"]
 
 PROTOCOL = (1, 1)
 """The versions of the internal protocol that this process speaks, least and most."""
@@ -75,6 +77,30 @@ R = TypeVar("R", bound=Response)
 Broken = Callable[[str, str], None]
 
 
+class Callee(Protocol):
+    """Who answers calls."""
+
+    @property
+    def incarnation(self) -> str: ...
+
+    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]: ...
+
+
+async def ask_peer(peer: Callee, message: Message, api_key: int, response_type: type[R]) -> R:
+    """The response to ``message``.  RequestError when it carries an error; PeerLost."""
+    body = await peer.call(api_key, _VERSION, message.encode())
+    try:
+        response = response_type.decode(body)
+    except FormatError as error:
+        code = leading_error(body)
+        if code is not ErrorCode.NONE:  # of an API that the other side does not know, nothing follows
+            raise RequestError(code, f"{peer.incarnation} does not serve API {api_key}") from None
+        raise PeerLost(f"{peer.incarnation}: {error}", was_sent=True) from None
+    if response.error is not ErrorCode.NONE:
+        raise RequestError(response.error, getattr(response, "message", "") or f"as {peer.incarnation} says")
+    return response
+
+
 class _Link:
     """One kind of connection to one member: up, being made, or neither until somebody asks."""
 
@@ -111,6 +137,7 @@ class Peers:
         self._protocols = protocols
         self._shared = memoryview(bytearray(SHARED_BYTES))
         self._links: dict[tuple[str, Kind], _Link] = {}
+        self._apart: dict[Peer, None] = {}  # what ``open`` has given
         self._forgotten: dict[str, None] = {}  # oldest first
         self._ending: dict[asyncio.Task[None], None] = {}
         self._subscribers: dict[object, Broken] = {}
@@ -163,14 +190,22 @@ class Peers:
         deadline = asyncio.get_running_loop().time() + timeout_s
         peer = await self.reach(member, Kind.CONTROL, timeout_s)
         async with asyncio.timeout_at(deadline):
-            body = await peer.call(api_key, _VERSION, message.encode())
-        try:
-            response = response_type.decode(body)
-        except FormatError as error:
-            raise PeerLost(f"{member.incarnation}: {error}", was_sent=True) from None
-        if response.error is not ErrorCode.NONE:
-            raise RequestError(response.error, getattr(response, "message", "") or f"as {member.incarnation} says")
-        return response
+            return await ask_peer(peer, message, api_key, response_type)
+
+    async def open(self, member: MemberLike, timeout_s: float) -> Peer:
+        """A connection of its caller's own, beside the others: made once, pinged as they are, the caller's to close.
+
+        PeerLost when it cannot be made in time.
+        """
+        peer = await self._open(member, Kind.CONTROL, timeout_s)
+        if self._is_closed or member.incarnation in self._forgotten:
+            peer.close()
+            raise PeerLost(f"{member.incarnation}: it is no member any more", was_sent=False)
+        self._apart[peer] = None
+        peer.on_lost(lambda: self._apart.pop(peer, None) and None)
+        if self._timer is None:
+            self._start_timer()
+        return peer
 
     async def probe(self, member: MemberLike, timeout_s: float) -> PingResponse:
         """The answer to a ping on a connection of its own, however the others fare, and tried once.
@@ -207,12 +242,19 @@ class Peers:
             link = self._links.pop((incarnation, kind), None)
             if link is not None:
                 self._end(link)
-        if not self._links:
+        for peer in [peer for peer in self._apart if peer.incarnation == incarnation]:
+            peer.close()
+        if not self._links and not self._apart:
             self._stop_timer()
 
-    def welcome(self, incarnation: str) -> None:
-        """It is a member again: declared dead, it has joined anew.  Idempotent."""
-        self._forgotten.pop(incarnation, None)
+    def welcome(self, member: MemberLike) -> None:
+        """It is a member, maybe again: declared dead, it has joined anew.  It is reached there from now on: a process
+        joins before it listens, so whoever asked early has a connection made to nowhere.  Idempotent."""
+        self._forgotten.pop(member.incarnation, None)
+        for kind in Kind:
+            link = self._links.get((member.incarnation, kind))
+            if link is not None:
+                link.member = member
 
     async def close(self) -> None:
         """Close all connections.  Idempotent."""
@@ -222,6 +264,8 @@ class Peers:
         self._stop_timer()
         for link in links:
             self._end(link)
+        for peer in list(self._apart):
+            peer.close()
         if self._ending:
             await asyncio.wait(self._ending)
 
@@ -235,6 +279,7 @@ class Peers:
         link = self._links.get(key)
         if link is None:
             link = self._links[key] = _Link(member, kind)
+        link.member = member
         loop = asyncio.get_running_loop()
         link.wanted = loop.time()
         if link.peer is None and link.task is None:
@@ -336,7 +381,7 @@ class Peers:
     def _tick(self) -> None:
         self._start_timer()
         now = asyncio.get_running_loop().time()
-        for peer in [link.peer for link in self._links.values() if link.peer is not None]:
+        for peer in [*self._apart, *(link.peer for link in self._links.values() if link.peer is not None)]:
             peer.tick(now)
 
     def _stop_timer(self) -> None:

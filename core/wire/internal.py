@@ -8,6 +8,7 @@ Every API has version 0.  A field that is added later is a tagged one, or comes 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
@@ -27,10 +28,21 @@ from bmq.core.wire.internal_fields import (
     Message,
     Numbers,
     Partitions,
+    Pieces,
     Range,
     Slice,
     Text,
 )
+
+_ERROR = struct.Struct(">h")
+
+
+def leading_error(body: memoryview) -> ErrorCode:
+    """The error of a response that cannot be read further; NONE when there is none, or none that is known."""
+    try:
+        return ErrorCode(_ERROR.unpack_from(body)[0])
+    except (struct.error, ValueError):
+        return ErrorCode.NONE
 
 
 class InternalKey(IntEnum):
@@ -49,6 +61,7 @@ class InternalKey(IntEnum):
     HANDED_OVER = 10010
     LOAD = 10011
     LEAVE = 10012
+    RELAY = 10013
 
 
 class Question(IntEnum):
@@ -230,6 +243,14 @@ class ForwardResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal(Message):
+    """The answer to an API that the other side does not know."""
+
+    error: Code
+    message: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AdminRequest(Message):
     """One change of topics, configs or assignment; ``arguments`` are JSON."""
 
@@ -301,6 +322,27 @@ class LeaveResponse(Message):
     error: Code = ErrorCode.NONE
 
 
+@dataclass(frozen=True, slots=True)
+class RelayRequest(Message):
+    """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
+
+    to: Text
+    api_key: Int16
+    api_version: Int16
+    body: Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class RelayResponse(Message):
+    """``body`` is the answer of ``to``, whatever it says.  ``error``: there is none, and nothing more is passed on by
+    this connection; ``was_sent`` then says whether the request may have reached ``to`` all the same."""
+
+    error: Code
+    message: Text = ""
+    was_sent: Bool = False
+    body: Slice = b""
+
+
 RESPONSES: dict[int, type[Message]] = {
     InternalKey.HELLO: HelloResponse,
     InternalKey.PING: PingResponse,
@@ -315,4 +357,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.HANDED_OVER: HandedOverResponse,
     InternalKey.LOAD: LoadResponse,
     InternalKey.LEAVE: LeaveResponse,
+    InternalKey.RELAY: RelayResponse,
 }

@@ -128,6 +128,22 @@ class _Copy(_Slice):
         return bytes(value), pos
 
 
+_SLICE = _Slice()
+
+
+class _Pieces:
+    """Bytes that are written from several buffers, none of them joined; read, they are one."""
+
+    def write(self, out: Out, value: Sequence[Buffer]) -> None:
+        out.small += uvarint(sum(map(len, value)) + 1)
+        for piece in value:
+            out.add(piece)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        value, pos = _SLICE.read(data, pos)
+        return (value,), pos
+
+
 class Rows:
     """An array of rows of one size; ``make`` makes each from its numbers.  A first column ``16s`` is a uuid."""
 
@@ -180,6 +196,7 @@ Id = Annotated[UUID, _Id()]
 Text = Annotated[str, _Text()]
 Bytes = Annotated[bytes, _Copy()]
 Slice = Annotated[Buffer, _Slice()]
+Pieces = Annotated[Sequence[Buffer], _Pieces()]
 Range = Annotated[tuple[int, int], _Pair()]
 Int64s = Annotated[tuple[int, ...], Rows("q", _only)]
 Numbers = Annotated[tuple[tuple[int, int], ...], Rows("iq")]

@@ -52,7 +52,7 @@ class Handing(asyncio.Future[Appended]):
 class RemoteOwner:
     """An ``Owner``, for as long as the partition is somebody else's: the route goes from one broker to the next."""
 
-    __slots__ = ("_asking", "_is_armed_for", "_link", "_timer", "_waiters", "key", "route", "used_at")
+    __slots__ = ("_asking", "_is_armed_for", "_link", "_telling", "_timer", "_waiters", "key", "route", "used_at")
 
     def __init__(self, key: PartitionKey, route: Route, asking: Asking) -> None:
         self.key = key
@@ -62,6 +62,7 @@ class RemoteOwner:
         self._link: ProduceLink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_armed_for: State | None = None
+        self._telling = 0  # errors are on their way to those who handed the parts over
         self._waiters: list[asyncio.Future[None]] = []  # as many as lines and requests wait
 
     def __repr__(self) -> str:
@@ -75,7 +76,12 @@ class RemoteOwner:
 
     @property
     def is_idle(self) -> bool:
-        return self.route.is_idle and not self._waiters
+        return self.is_settled and not self._waiters
+
+    @property
+    def is_settled(self) -> bool:
+        """Whoever handed a part over has its answer: what is written elsewhere now comes behind all of them."""
+        return self.route.is_idle and not self._telling
 
     def assign(self, link: ProduceLink | None, *, is_ours: bool = False) -> None:
         """The partition is to be owned by whom ``link`` reaches; None: by nobody, or (``is_ours``) by this process."""
@@ -90,16 +96,24 @@ class RemoteOwner:
 
     def hear(self, event: Event) -> None:
         """Something has happened: the route decides, and what it decides is done."""
-        route = self.route
-        for effect in route.handle(event, asyncio.get_running_loop().time()):
+        route, loop = self.route, asyncio.get_running_loop()
+        for effect in route.handle(event, loop.time()):
             if isinstance(effect, Send):
                 assert self._link is not None
                 self._link.send(self, effect.parts)
             else:
                 _answer(effect)
+                if isinstance(effect, Fail):  # its callbacks are due in the loop's next turn, and this one behind them
+                    self._telling += 1
+                    loop.call_soon(self._told)
         if not route.is_open or self._timer is not None:
             self._arm()
         if self._waiters and (not route.is_open or route.has_room):
+            self._wake()
+
+    def _told(self) -> None:
+        self._telling -= 1
+        if self.is_settled:
             self._wake()
 
     def _arm(self) -> None:

@@ -99,6 +99,21 @@ class RemoteOwners:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
         return owner
 
+    def is_settled(self, key: PartitionKey) -> bool:
+        """Nothing that was written to the partition this way is under way or kept."""
+        owner = self._owners.get(key)
+        return owner is None or owner.is_settled
+
+    async def settle(self, key: PartitionKey, timeout_s: float) -> None:
+        """Until it ``is_settled``.  RequestError, retriable, when that takes longer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (owner := self._owners.get(key)) is not None and not owner.is_settled:
+                    await owner.changed()
+        except TimeoutError:
+            message = f"what was written to {key} before it moved is not answered yet"
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
+
     def follow(self, key: PartitionKey) -> Followed | None:
         return self._tails.follow(key)
 
@@ -208,26 +223,38 @@ class RemoteOwners:
 
 
 class RoutedOwners:
-    """``Owners`` of everything: what this process is to own from ``local``, what others are from ``remote``."""
+    """``Owners`` of everything: what this process is to own from ``local``, what others are from ``remote``.
 
-    def __init__(self, view: ClusterView, local: Owners | None, remote: Owners) -> None:
+    A partition that comes to this process has no owner here before the earlier one has answered all that was sent to
+    it, or is given up: what is written next would overtake that.
+    """
+
+    def __init__(self, view: ClusterView, local: Owners | None, remote: RemoteOwners) -> None:
         self._view = view
         self._local = local
         self._remote = remote
 
     def get(self, key: PartitionKey) -> Owner | None:
-        return self._of(key).get(key)
+        local = self._local_of(key)
+        if local is None:
+            return self._remote.get(key)
+        return local.get(key) if self._remote.is_settled(key) else None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         """A partition that moves between us and others while it is waited for is waited for anew."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            owners = self._of(key)
+            local = self._local_of(key)
             try:
-                return await owners.wait(key, max(0.0, deadline - loop.time()))
+                if local is None:
+                    return await self._remote.wait(key, max(0.0, deadline - loop.time()))
+                await self._remote.settle(key, max(0.0, deadline - loop.time()))
+                owner = await local.wait(key, max(0.0, deadline - loop.time()))
+                if self._remote.is_settled(key):
+                    return owner
             except RequestError:
-                if self._of(key) is owners or loop.time() >= deadline:
+                if self._local_of(key) is local or loop.time() >= deadline:
                     raise
 
     def follow(self, key: PartitionKey) -> Followed | None:
@@ -237,6 +264,9 @@ class RoutedOwners:
         return self._of(key).epoch_of(key)
 
     def _of(self, key: PartitionKey) -> Owners:
-        if self._local is not None and self._view.owner_of(key) == self._view.own:
-            return self._local
-        return self._remote
+        local = self._local_of(key)
+        return self._remote if local is None else local
+
+    def _local_of(self, key: PartitionKey) -> Owners | None:
+        """None: it is somebody else's, or nobody's."""
+        return self._local if self._view.owner_of(key) == self._view.own else None

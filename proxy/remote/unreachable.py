@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from bmq.core.rpc import Peers
+from bmq.core.rpc import Kind, Peers
+from bmq.meta.cluster.member import BROKER
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
@@ -62,7 +63,11 @@ class Reachability:
 
 
 class Unreachable:
-    """``is_up`` says whether a connection to the member stands; ``lease`` is this process's, 0 while it has none."""
+    """``is_up`` says whether a connection to the member stands; ``lease`` is this process's, 0 while it has none.
+
+    Of a suspect a control connection is asked for as well: what moved away because of the listing needs no connection
+    of its own any more, and the listing would never end.  Only brokers are watched: nobody else has partitions.
+    """
 
     def __init__(
         self,
@@ -98,7 +103,8 @@ class Unreachable:
 
     def _broken(self, incarnation: str, why: str) -> None:
         loop = asyncio.get_running_loop()
-        if incarnation in self._view.members:
+        member = self._view.members.get(incarnation)
+        if member is not None and member.has(BROKER):
             self._reachability.broken(incarnation, loop.time())
             if self._task is None:
                 self._task = loop.create_task(self._watch())
@@ -116,8 +122,10 @@ class Unreachable:
 
     def _look(self, now: float) -> None:
         for incarnation in self._reachability.suspects:
-            if incarnation in self._view.members:
-                self._reachability.look(incarnation, is_up=self._is_up(incarnation), now=now)
+            member = self._view.members.get(incarnation)
+            if member is not None:
+                is_up = self._is_up(incarnation) or self._peers.get(member, Kind.CONTROL) is not None
+                self._reachability.look(incarnation, is_up=is_up, now=now)
             else:
                 self._reachability.forget(incarnation)
 

@@ -84,6 +84,24 @@ def test_each_time_that_all_is_taken_begins_anew() -> None:
         watch.liveness.drained(watch.now)
 
 
+def test_another_connection_vouches_for_one_that_is_not_read() -> None:
+    """Bounded: silent itself for ``stuck_s``, it is given up all the same."""
+    watch = Watch(stuck_s=20.0)
+    verdicts: list[tuple[float, Verdict]] = []
+    while LOST not in [verdict for _, verdict in verdicts]:
+        watch.liveness.vouched(watch.now)
+        verdicts = watch.wait(watch.now + TICK_S)
+    assert watch.now == 20.0
+
+
+def test_what_vouches_falls_silent_as_well() -> None:
+    watch = Watch(stuck_s=20.0)
+    for quarter in range(1, 21):
+        watch.liveness.vouched(watch.now)
+        assert watch.wait(quarter * TICK_S) == []
+    assert watch.wait(20.0)[:3] == [(5.75, PING), (6.75, PING), (7.75, LOST)]
+
+
 def test_our_own_pause_does_not_count() -> None:
     watch = Watch()
     watch.wait(0.5)

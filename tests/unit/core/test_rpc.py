@@ -15,8 +15,10 @@ from bmq.core.rpc import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost,
 from bmq.core.wire.internal import (
     AdminRequest,
     AdminResponse,
+    ForwardResponse,
     InternalKey,
     LoadRequest,
+    PingRequest,
     PingResponse,
     ReportRequest,
     ReportResponse,
@@ -482,6 +484,18 @@ def test_handlers_learn_who_calls() -> None:
         (call,) = world.calls
         assert (call.version, call.client_id, call.caller, call.client.host) == (0, "a-1", "a-1", "a")
         assert call.arrived > 0
+
+    play(story)
+
+
+def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() -> None:
+    async def story(world: World) -> None:
+        peer = await up(world, Kind.CONTROL)
+        with pytest.raises(RequestError) as refused:
+            await world.peers.ask(B, PingRequest(), 10_999, ForwardResponse, 2)
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert peer.is_up
+        await ask(world, "1")
 
     play(story)
 

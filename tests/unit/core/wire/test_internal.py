@@ -32,6 +32,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     internal_fields.Text: st.text(),
     internal_fields.Bytes: buffers,
     internal_fields.Slice: buffers,
+    internal_fields.Pieces: buffers.map(lambda data: (data,)),
     internal_fields.Range: st.tuples(int16, int16),
     internal_fields.Int64s: st.lists(int64, max_size=200).map(tuple),
     internal_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
@@ -79,13 +80,12 @@ def test_any_bytes_are_a_message_or_refused(kind: type[Message], data: bytes) ->
 
 def test_every_api_has_its_two_messages() -> None:
     names = {key: "".join(word.capitalize() for word in key.name.split("_")) for key in InternalKey}
-    assert {f"{name}{side}" for name in names.values() for side in ("Request", "Response")} == {
-        kind.__name__ for kind in MESSAGES
-    }
+    messages = {f"{name}{side}" for name in names.values() for side in ("Request", "Response")}
+    assert {kind.__name__ for kind in MESSAGES} == messages | {"Refusal"}  # which answers what is not known
     assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
         key: f"{name}Response" for key, name in names.items()
     }
-    assert sorted(InternalKey) == list(range(10_000, 10_013))
+    assert sorted(InternalKey) == list(range(10_000, 10_014))
 
 
 def test_responses_begin_with_their_error() -> None:

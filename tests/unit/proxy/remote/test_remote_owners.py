@@ -683,3 +683,30 @@ def test_what_this_process_owns_it_takes_the_short_way() -> None:
         assert routed.epoch_of(world.key()) == (await (await routed.wait(world.key(), 5)).ends()).epoch
 
     play(story)
+
+
+def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_earlier_owner() -> None:
+    """It is paused with two batches of a producer: the third would be the first that our owner sees of it."""
+
+    async def story(world: Cluster) -> None:
+        own = world.network.brokers["b2"]
+        world.view.own = "b2"
+        routed = world.services.owners = RoutedOwners(world.view, own.assigned, world.remote)
+        await routed.wait(world.key(), 5)
+        world.network.brokers["b1"].stopped = []
+        first = [world.send(idempotent(number)) for number in range(2)]
+        world.open(0, "b2")
+        world.view.assign(world.key(), "b2")
+        await own.assigned.wait(world.key(), 5)
+        third = world.send(idempotent(2))
+        assert routed.get(world.key()) is None
+        with pytest.raises(RequestError) as refused:
+            await routed.wait(world.key(), 0.5)
+        assert refused.value.code.is_retriable
+        assert not third.done()
+        world.network.cut("b1")
+        assert {code for code, _ in await answers([*first, third])} <= {"REQUEST_TIMED_OUT", "NOT_LEADER_OR_FOLLOWER"}
+        again = [await world.send(idempotent(number)) for number in range(3)]
+        assert [(each.error_code, each.base_offset) for each in again] == [(0, 0), (0, 1), (0, 2)]
+
+    play(story)

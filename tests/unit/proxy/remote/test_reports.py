@@ -7,8 +7,9 @@ from random import Random
 from typing import Any, cast
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc import Peers
+from bmq.core.rpc import Kind, Peers
 from bmq.core.wire.internal import InternalKey, ReportRequest, ReportResponse
+from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.remote.reports import REPORT_S, Reports
@@ -24,6 +25,11 @@ class FakePeers:
         self.reports: list[tuple[float, str, str, str]] = []
         self.is_answering = True
         self.calls: list[Any] = []
+        self.reached: set[str] = set()
+
+    def get(self, member: Any, kind: Kind) -> object | None:
+        assert kind is Kind.CONTROL
+        return self if member.incarnation in self.reached else None
 
     async def ask(self, member: Any, message: Any, api_key: int, response: Any, timeout_s: float) -> Any:
         assert api_key == InternalKey.REPORT
@@ -201,6 +207,43 @@ def test_it_is_published_again_under_a_new_lease_and_while_the_store_is_away() -
         told.kv.faults = KvFaults()
         await asyncio.sleep(2)
         assert await told.published() is None
+        await told.unreachable.close()
+
+    run(main())
+
+
+def test_what_nobody_needs_any_more_is_taken_back_when_it_can_be_reached() -> None:
+    """All its partitions have moved away: only the control connection tells that it is there again."""
+
+    async def main() -> None:
+        told = Told()
+        told.lease = await told.kv.grant(1000)
+        told.unreachable.start()
+        told.peers.broken("b1")
+        await asyncio.sleep(DOWN_S + 1)
+        assert await told.published() == {"b1"}
+        told.peers.reached.add("b1")
+        await asyncio.sleep(UP_S + 2)
+        assert await told.published() is None
+        assert told.unreachable._task is None
+        await told.unreachable.close()
+
+    run(main())
+
+
+def test_only_brokers_are_listed() -> None:
+    async def main() -> None:
+        told = Told()
+        told.lease = await told.kv.grant(1000)
+        told.view.members["k1"] = Member(
+            incarnation="k1", roles=frozenset({"coordinator"}), internal=Address(host="k1", port=1)
+        )
+        told.unreachable.start()
+        told.peers.broken("k1")
+        assert told.unreachable._task is None
+        told.peers.broken("b1")
+        await asyncio.sleep(DOWN_S + 1)
+        assert await told.published() == {"b1"}
         await told.unreachable.close()
 
     run(main())
