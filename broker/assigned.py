@@ -199,6 +199,12 @@ class Assigned:
             del self._leaving[key]
         _tell_bug(task, f"handing {key} over failed")
 
+    async def wait_left(self) -> None:
+        """Until everything that was withdrawn is handed over."""
+        while self._leaving:
+            await asyncio.wait(list(self._leaving.values()))
+            await asyncio.sleep(0)  # for their callbacks
+
     async def close(self) -> None:
         """Open nothing more; what is open, or on its way out, is the broker's to hand over (``Broker.close``)."""
         self._is_closed = True

@@ -53,6 +53,12 @@ class HandOvers:
         if owner not in self._tasks:
             self._begin(owner)
 
+    async def wait_told(self) -> None:
+        """Until the new owners of everything released so far have heard of it, or cannot."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+            await asyncio.sleep(0)  # for their callbacks
+
     async def close(self) -> None:
         """Tell no more."""
         tasks = list(self._tasks.values())

@@ -72,6 +72,8 @@ class Broker:
         self.config.validate()
         clock = clock or SystemClock()
         self.journal = JournalWriter(fs, incarnation, self._snapshot)
+        self.on_failed: Callable[[str], None] = _nothing
+        """Hears why this broker cannot go on: its process had better end, and begin anew."""
         self._partitions: dict[PartitionKey, PartitionWriter] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
@@ -127,8 +129,10 @@ class Broker:
         """None of these may fail: without its journal or its membership a broker must not go on."""
         if task.cancelled() or task.exception() is None:
             return
-        self._report(f"bug: the {task.get_name()} task failed: {task.exception()!r}")
+        why = f"bug: the {task.get_name()} task failed: {task.exception()!r}"
+        self._report(why)
         self.fence_all()
+        self.on_failed(why)
 
     # --------------------------------------------------------------------------------------------------- partitions
 
@@ -358,3 +362,7 @@ class Broker:
         _log.error("%s", message)
         self.alarms_raised.append(message)
         del self.alarms_raised[:-100]
+
+
+def _nothing(why: str) -> None:
+    """It was reported."""

@@ -606,7 +606,7 @@ class PartitionWriter:
 
     async def _seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> None:
         """Take our own file over, as a successor would, once the ownership is proven; until it succeeds."""
-        config, attempt = self._shared.config, 0
+        config, attempt, is_missing = self._shared.config, 0, False
         while True:
             try:
                 if not await self._is_ours():
@@ -618,6 +618,9 @@ class PartitionWriter:
                         self._shared.report(f"{self.path.log(entry.name)}: storage lost {lost} flushed bytes")
                     await self._segments.write_idx(entry.name, checkpoint)
             except NoSuchFile:
+                if not is_missing:  # a successor may have joined it to its neighbour since we looked whose it is
+                    is_missing = True
+                    continue
                 if checkpoint is not None:
                     self._shared.report(f"{self.path.log(entry.name)}: vanished with flushed data in it")
             except (StorageError, KvError):

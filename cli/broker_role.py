@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from bmq.broker.assigned import Assigned
 from bmq.broker.config import BrokerConfig
@@ -19,6 +20,8 @@ from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KeyValue
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.readpool import ReadPool
+
+log = logging.getLogger(__name__)
 
 
 class BrokerRole:
@@ -67,6 +70,18 @@ class BrokerRole:
     async def start(self) -> None:
         await self.broker.start()
         self._follower.start()
+
+    async def wait_moved(self, timeout_s: float) -> None:
+        """What was assigned to others is released, and they know it.  A process that ends before that has its
+        successors wait for its word until it is a member no more."""
+        if self._hand_overs is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.assigned.wait_left()
+                await self._hand_overs.wait_told()
+        except TimeoutError:
+            log.warning("some partitions are not handed over in %g s", timeout_s)
 
     async def close(self) -> None:
         """Hand everything over.  Also after a ``start`` that failed."""

@@ -30,8 +30,9 @@ class Joined:
         self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *, ttl_s: float = TTL_S
     ) -> None:
         self.on_lost: Callable[[], None] = _nothing
+        self.on_failed: Callable[[str], None] = _nothing_more
         self.is_serving: Callable[[], bool] = _never
-        self.view = KvClusterView(kv, config.cluster, incarnation)
+        self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.peers = Peers(incarnation, config.cluster)
         self.view.subscribe(self._members_changed)  # before anybody who would connect to them
         self.endpoint = InternalEndpoint(incarnation, config.cluster, clock, is_serving=lambda: self.is_serving())
@@ -44,7 +45,9 @@ class Joined:
             protocols=PROTOCOL,
             formats=FORMAT,
         )
-        self.membership = Membership(kv, config.cluster, member, self.view, on_lost=lambda: self.on_lost(), ttl_s=ttl_s)
+        self.membership = Membership(
+            kv, config.cluster, member, self.view, on_lost=lambda: self.on_lost(), on_failed=self._failed, ttl_s=ttl_s
+        )
 
     @property
     def member(self) -> Member:
@@ -96,10 +99,13 @@ class Joined:
             or (has_shards and any(member.has("coordinator") for member in others))
         )
 
+    def _failed(self, why: str) -> None:
+        self.on_failed(why)
+
     def _members_changed(self, change: ViewChange) -> None:
         for incarnation in change.members:
             if incarnation in self.view.members:
-                self.peers.welcome(incarnation)
+                self.peers.welcome(self.view.members[incarnation])
             else:
                 self.peers.forget(incarnation)
 
@@ -111,6 +117,10 @@ class Joined:
 
 def _concerns(change: ViewChange) -> bool:
     return bool(change.members or change.partitions or change.shards or change.is_controller)
+
+
+def _nothing_more(why: str) -> None:
+    """It is in the log."""
 
 
 def _nothing() -> None:

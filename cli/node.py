@@ -91,12 +91,14 @@ class Node:
         self.is_serving = False
         self.on_leave: Callable[[], None] = _nothing
         """Called when an operator asks the process to drain and end."""
+        self.on_failed: Callable[[str], None] = _nothing_more
+        """Called with the reason when the process had better end and begin anew."""
         self.joined = joined
         self._fs = fs
         self._kv = kv
         self._clock = clock
         self._files = StoredTopics(fs)
-        self.catalog = KvCatalog(kv, config.cluster)
+        self.catalog = KvCatalog(kv, config.cluster, self._failed)
         self.view = (
             OneView(Member(incarnation=incarnation, roles=frozenset(config.roles))) if joined is None else joined.view
         )
@@ -113,6 +115,7 @@ class Node:
                 config, fs, kv, clock, self.catalog, self.view, self.pool, incarnation=incarnation, joined=joined,
                 broker_config=broker_config, upkeep=upkeep,
             )  # fmt: skip
+            self.broker.broker.on_failed = self._failed
         self.remote: RemoteOwners | None = None
         self.owners = self._make_owners()
         self.reading = Reading(config, self.catalog, self.owners, self.pool, clock, self.metrics)
@@ -158,7 +161,7 @@ class Node:
         """StorageError, KvError, BmqError when storage or store refuse; then ``close``."""
         await self.catalog.start()
         cluster = await check_cluster(self._fs, self.catalog.cluster_id)
-        self.producer_ids.incarnation = cluster.incarnation
+        self.producer_ids.incarnation = self._files.incarnation = cluster.incarnation
         self.members.refresh()
         if self.remote is not None:
             self.remote.start()
@@ -179,6 +182,8 @@ class Node:
         if self.joined is None:
             return
         await self.joined.drain(self.config.drain_ms / 1000)
+        if self.broker is not None:
+            await self.broker.wait_moved(self.config.drain_ms / 1000)
         if PROXY in self.config.roles and len(self.view.members) > 1:
             await asyncio.sleep(LEAVES_METADATA_S)
 
@@ -306,6 +311,7 @@ class Node:
         """What the other processes may ask of this one."""
         endpoint = joined.endpoint
         endpoint.register(InternalKey.LEAVE, self._asked_to_leave)
+        joined.on_failed = self._failed
         joined.is_serving = self._may_be_asked
         if self.broker is not None:
             joined.on_lost = self.broker.broker.fence_all
@@ -318,6 +324,9 @@ class Node:
         if self.own_coordinator is not None:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
             endpoint.register(InternalKey.FORWARD, forwarding.handle)
+
+    def _failed(self, why: str) -> None:
+        self.on_failed(why)
 
     def _may_be_asked(self) -> bool:
         return self.broker is None or self.broker.broker.is_serving
@@ -384,3 +393,7 @@ class _Told:
 
 def _nothing() -> None:
     """Nobody minds."""
+
+
+def _nothing_more(why: str) -> None:
+    """It is in the log."""

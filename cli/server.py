@@ -68,7 +68,7 @@ async def _serve(config: NodeConfig) -> int:
             if await asked.comes_before(joined.join()):
                 return 0
         node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined)
-        node.on_leave = asked.ask
+        node.on_leave, node.on_failed = asked.ask, asked.fail
         http = HttpServer(console_state(node), *parse_address(config.http, "http"))
         await http.start()
         stack.push_async_callback(http.stop)
@@ -86,7 +86,7 @@ async def _serve(config: NodeConfig) -> int:
             node.is_serving = False
             await sockets.drain()
     _log.info("stopped")
-    return 0
+    return asked.status
 
 
 def _name(config: NodeConfig) -> str:
@@ -101,6 +101,7 @@ class StopAsked:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.status = 0
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._caught, number)
@@ -108,6 +109,12 @@ class StopAsked:
     def _caught(self, number: signal.Signals) -> None:
         self._event.set()
         asyncio.get_running_loop().remove_signal_handler(number)
+
+    def fail(self, why: str) -> None:
+        """This process had better begin anew: whoever runs it starts it again."""
+        _log.error("ending: %s", why)
+        self.status = 1
+        self._event.set()
 
     def ask(self) -> None:
         """As a signal does; the next signal is the first."""

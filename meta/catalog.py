@@ -174,7 +174,8 @@ class KvCatalog:
     the changes and must not raise: what they raise stops the view and comes out of ``close`` and ``wait_revision``.
     """
 
-    def __init__(self, kv: KeyValue, cluster: str) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, on_failed: Callable[[str], None] | None = None) -> None:
+        """``on_failed``: see ``meta.following``."""
         self._kv = kv
         self._cluster = cluster
         self._prefix = catalog_prefix(cluster)
@@ -185,7 +186,7 @@ class KvCatalog:
         self._configs: dict[int | None, dict[str, str]] = {}
         self._subscribers: list[Callable[[TopicChange], None]] = []
         self._config_subscribers: list[Callable[[], None]] = []
-        self._following = Following(kv, self._prefix, self._apply_all, what="catalog")
+        self._following = Following(kv, self._prefix, self._apply_all, what="catalog", on_failed=on_failed)
 
     def __repr__(self) -> str:
         seen = self._following.seen

@@ -29,8 +29,18 @@ class Following:
     """Calls ``apply`` with what is news, in the store's order: the events of one revision together, a whole listing
     together.  What ``apply`` raises stops the view, and comes out of ``close`` and ``wait_revision``."""
 
-    def __init__(self, kv: KeyValue, prefix: str, apply: Callable[[Changes], None], *, what: str) -> None:
-        """``what`` names the view in log lines."""
+    def __init__(
+        self,
+        kv: KeyValue,
+        prefix: str,
+        apply: Callable[[Changes], None],
+        *,
+        what: str,
+        on_failed: Callable[[str], None] | None = None,
+    ) -> None:
+        """``what`` names the view in log lines.  ``on_failed`` hears why it stands still: a process that acts on a
+        view that does not move had better end."""
+        self._on_failed = on_failed
         self._kv = kv
         self._prefix = prefix
         self._apply = apply
@@ -134,6 +144,8 @@ class Following:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("the view of %s stands still: a subscriber failed", self._what, exc_info=error)
+            if self._on_failed is not None:
+                self._on_failed(f"the view of {self._what} stands still: {error!r}")
         for _, _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error or KvUnavailable(f"the view of {self._what} is closed"))

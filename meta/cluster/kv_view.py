@@ -23,7 +23,8 @@ class KvClusterView:
     """``start`` returns when it is complete; it then follows until ``close``.  Subscribers must not raise: what they
     raise stops the view, as in ``meta.following``."""
 
-    def __init__(self, kv: KeyValue, cluster: str, own: str) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, own: str, on_failed: Callable[[str], None] | None = None) -> None:
+        """``on_failed``: see ``meta.following``."""
         self.own = own
         self._prefix = cluster_prefix(cluster)
         self._members: dict[str, Member] = {}
@@ -32,7 +33,7 @@ class KvClusterView:
         self._owned: dict[str, set[PartitionKey]] = {}
         self._shards: dict[int, ShardOwner] = {}
         self._calls: dict[object, Callable[[ViewChange], None]] = {}
-        self._following = Following(kv, self._prefix, self._take, what="cluster")
+        self._following = Following(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
 
     def __repr__(self) -> str:
         return f"<KvClusterView members={len(self._members)} leader={self._controller} seen={self._following.seen}>"

@@ -44,6 +44,7 @@ class Membership:
         view: ClusterView,
         *,
         on_lost: Callable[[], None],
+        on_failed: Callable[[str], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
         self.member = member
@@ -52,6 +53,7 @@ class Membership:
         self._key = member_key(cluster, member.incarnation)
         self._view = view
         self._on_lost = on_lost
+        self._on_failed = on_failed or _nothing_more
         self._ttl_s = ttl_s
         self._lease = 0
         self._revision = 0  # of our key as we wrote it last; 0 while we are no member
@@ -86,6 +88,7 @@ class Membership:
                 await asyncio.sleep(RETRY_S)
         self._forget = self._view.subscribe(self._view_changed)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="membership")
+        self._task.add_done_callback(self._ended)
 
     def update(self, member: Member) -> None:
         """Tell the cluster this of us from now on, soon."""
@@ -211,6 +214,13 @@ class Membership:
                 self._is_due.set()
         await self._kv.keep_alive(self._lease)
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """It runs until ``stop``: who does not renew must not act as a member."""
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("the membership is not tended any more", exc_info=task.exception())
+            self._on_lost()
+            self._on_failed(f"the membership is not tended any more: {task.exception()!r}")
+
     def _lost(self, why: str) -> None:
         """Stop acting on what we owned before anything else."""
         if not self.is_member:
@@ -219,6 +229,10 @@ class Membership:
         _log.error("this process is no member of the cluster any more: %s", why)
         self._on_lost()
         self._is_due.set()
+
+
+def _nothing_more(why: str) -> None:
+    """It is in the log."""
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""What the leader asks members, as it needs it: whether they live, what they carry, and to leave."""
+"""What the leader asks members, as it needs it: whether they live, serve, what they carry, and to leave."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ class Asking(Protocol):
 
     async def load(self, member: Member) -> list[Measured] | None:
         """Its traffic since it was last asked; None when it does not say."""
+
+    async def is_serving(self, member: Member) -> bool | None:
+        """Whether it can do what it is for; None when it does not say."""
 
     def keep(self, member: Member) -> None:
         """Have a connection to it, so that its breaking is heard of."""

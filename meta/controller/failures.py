@@ -211,7 +211,7 @@ def _probe_as(state: State) -> Row:
 
 def _doubt(watched: _Watched, now: _Now) -> Step:
     """Look for ourselves, but not all the time."""
-    if now.time - watched.probed_at < PROBE_GAP_S:
+    if now.time < watched.probed_at + PROBE_GAP_S:  # as ``wakes_at`` computes it: a Tick at that time must find it over
         return Step(State.DOUBTED)
     return Step(State.PROBED, (Probe,))
 

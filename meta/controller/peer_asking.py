@@ -13,6 +13,8 @@ from bmq.core.wire.internal import (
     LeaveResponse,
     LoadRequest,
     LoadResponse,
+    PingRequest,
+    PingResponse,
 )
 from bmq.meta.cluster.member import Member
 from bmq.meta.controller.loads import Measured
@@ -22,6 +24,7 @@ PING_S = 1.0
 as dead.  A refused connection is known at once."""
 PINGS = 2
 LOAD_TIMEOUT_S = 3.0
+SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
 
 
@@ -57,6 +60,14 @@ class PeerAsking:
             Measured(PartitionKey(topic_id, partition), bytes_in, bytes_out, requests)
             for topic_id, partition, bytes_in, bytes_out, requests in answer.partitions
         ]
+
+    async def is_serving(self, member: Member) -> bool | None:
+        """On the connection of the other questions: who does not answer there does not say, and a probe decides."""
+        try:
+            answer = await self._peers.ask(member, PingRequest(), InternalKey.PING, PingResponse, SERVING_TIMEOUT_S)
+        except (RequestError, PeerLost, TimeoutError):
+            return None
+        return answer.is_serving
 
     async def leave(self, member: Member) -> None:
         try:

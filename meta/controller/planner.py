@@ -3,7 +3,7 @@
 In this order, and balance only when nothing else is to do:
 
 1. partitions that nobody owns, and those of brokers that are gone: all at once;
-2. those of brokers that drain, or that most proxies cannot reach: a bounded number under way at a time;
+2. those of brokers that drain, do not serve, or that most proxies cannot reach: a bounded number under way at a time;
 3. balance: from the fullest broker to the emptiest, the partition that helps most.
 
 A broker's **score** is its share of all bytes, requests and partitions, weighted; the scores of all add up to 1.  What
@@ -20,9 +20,9 @@ import uuid
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from bmq.core.model import PartitionKey
@@ -75,8 +75,9 @@ class PlannerView:
     """``owners`` has every partition that there is, "" for those without an owner.  An owner that is not among
     ``brokers`` is dead.
 
-    ``unreachable``: how many of the ``proxies`` cannot reach a broker.  ``moved_at``: when balance moved a partition
-    last.  ``under_way``: moves that are not finished.  ``is_balancing`` is what the last plan said.
+    ``unreachable``: how many of the ``proxies`` cannot reach a broker.  ``stalled``: brokers that do not serve.
+    ``resting``: those that serve again, and are not to be given anything yet.  ``moved_at``: when balance moved a
+    partition last.  ``under_way``: moves that are not finished.  ``is_balancing`` is what the last plan said.
     """
 
     brokers: Sequence[Broker]
@@ -84,6 +85,8 @@ class PlannerView:
     rates: Mapping[PartitionKey, Rate] = field(default_factory=dict)
     unreachable: Mapping[str, int] = field(default_factory=dict)
     proxies: int = 0
+    stalled: Set[str] = frozenset()
+    resting: Set[str] = frozenset()
     moved_at: Mapping[PartitionKey, float] = field(default_factory=dict)
     under_way: int = 0
     is_balancing: bool = False
@@ -95,6 +98,7 @@ class Why(Enum):
     UNASSIGNED = "unassigned"
     DEAD = "dead"
     DRAIN = "drain"
+    STALLED = "stalled"
     UNREACHABLE = "unreachable"
     BALANCE = "balance"
     ASKED = "asked"
@@ -135,22 +139,44 @@ def scores(view: PlannerView) -> dict[str, float]:
 
 
 def _targets(view: PlannerView) -> list[Broker]:
-    """Who may be given something, in the order that breaks ties: round the zones, so that neighbours lie apart."""
+    """Who may be given something, in the order that breaks ties: round the zones, so that neighbours lie apart.
+
+    Only the best there are: with nobody better, one that does not serve keeps what it has, and is given the rest."""
     able = [broker for broker in view.brokers if not broker.is_draining]
-    reached = [broker for broker in able if not view.unreachable.get(broker.incarnation)]
+    best = min((_fitness(view, broker.incarnation) for broker in able), default=_Fitness.FIT)
+    chosen = [broker for broker in able if _fitness(view, broker.incarnation) is best]
     of_zone: Counter[str] = Counter()
     ranked: list[tuple[int, Broker]] = []
-    for broker in sorted(reached or able):
+    for broker in sorted(chosen):
         ranked.append((of_zone[broker.zone], broker))
         of_zone[broker.zone] += 1
     return [broker for _, broker in sorted(ranked, key=lambda each: (each[0], each[1].zone))]
 
 
+class _Fitness(IntEnum):
+    """To be given something: the least is the best."""
+
+    FIT = 0
+    RESTING = 1
+    UNREACHABLE = 2
+    STALLED = 3
+
+
+def _fitness(view: PlannerView, incarnation: str) -> _Fitness:
+    if incarnation in view.stalled:
+        return _Fitness.STALLED
+    if view.unreachable.get(incarnation):
+        return _Fitness.UNREACHABLE
+    return _Fitness.RESTING if incarnation in view.resting else _Fitness.FIT
+
+
 def _displaced(view: PlannerView, targets: Sequence[Broker]) -> tuple[list[Move], list[Move]]:
     """(those without a living owner, those whose owner is to be emptied), targets still to be found; nobody's first."""
     living = {broker.incarnation for broker in view.brokers}
-    kept = {broker.incarnation for broker in targets}  # out of reach, yet nobody is better
+    kept = {broker.incarnation for broker in targets}  # out of reach, or stalled, yet nobody is better
     emptied = {broker.incarnation: Why.DRAIN for broker in view.brokers if broker.is_draining}
+    for incarnation in view.stalled & (living - kept):
+        emptied.setdefault(incarnation, Why.STALLED)
     for incarnation, count in view.unreachable.items():
         if 2 * count > view.proxies and incarnation in living - kept:
             emptied.setdefault(incarnation, Why.UNREACHABLE)

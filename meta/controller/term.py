@@ -16,6 +16,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
 from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
@@ -43,6 +44,7 @@ from bmq.meta.controller.failures import (
 from bmq.meta.controller.loads import Loads
 from bmq.meta.controller.planner import COOL_DOWN_S, Broker, Move, PlannerView, Why, plan
 from bmq.meta.controller.reachability import count_unreachable
+from bmq.meta.controller.serving import Serving
 from bmq.meta.controller.under_way import UnderWay
 from bmq.meta.controller.wishes import Wishes
 from bmq.meta.following import Following
@@ -51,7 +53,7 @@ from bmq.meta.kv import Changes, KeyValue, KvError
 _log = logging.getLogger(__name__)
 
 LOAD_S = 5.0
-"""How often members are asked what they carry."""
+"""How often members are asked what they carry, and whether they serve."""
 LOADS_PARALLEL = 16
 AGAIN_S = 0.1
 """Until a plan is made anew that could not be written."""
@@ -82,10 +84,12 @@ class Term:
         self.own = view.own
         self.queue = EventQueue()
         self.loads = Loads()
+        self.serving = Serving()
         self.failures = Failures(member_ttl_s)
         self.under_way = UnderWay(kv, cluster, clock, lambda: self.queue.put(LOOK))
         self.is_balancing = False
         self._view = view
+        self._cluster = cluster
         self._catalog = catalog
         self._asking = asking
         self._clock = clock
@@ -93,6 +97,7 @@ class Term:
         self._store_back_at = store_back_at
         self._assignments = Assignments(kv, cluster, view, leadership)
         self._members: dict[str, Member] = {}  # also those that are gone and count as alive yet
+        self._dead: dict[str, int] = {}  # declared dead, and the revision of the key that is to be deleted
         self._unreachable: dict[str, frozenset[str]] = {}
         self._reports = Following(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
         self._moved_at: dict[PartitionKey, float] = {}
@@ -169,15 +174,31 @@ class Term:
             if self._is_starting(event.incarnation):
                 return
             if member is not None:
-                self._members[event.incarnation] = member
-                self._keep(member)
-                self._handle_failures(MemberSeen(event.incarnation))
+                self._seen(member)
             else:
+                self._dead.pop(event.incarnation, None)
                 self._handle_failures(MemberGone(event.incarnation))
                 if not self.failures.is_living(event.incarnation):
                     self._members.pop(event.incarnation, None)
         else:
             self._handle_failures(event)
+
+    def _seen(self, member: Member) -> None:
+        """News says only that there is some: of a dead one whose key went and came again, this may be all that is
+        heard.  Another key is another life; whether it is one, a probe tells."""
+        name = member.incarnation
+        has_returned = name in self._dead and self._dead[name] != self._view.revision_of(self._member_key(name))
+        if has_returned:
+            del self._dead[name]
+            self._handle_failures(MemberGone(name))
+        self._members[name] = member
+        self._keep(member)
+        self._handle_failures(MemberSeen(name))
+        if has_returned:
+            self._handle_failures(Reported(self.own, name))
+
+    def _member_key(self, incarnation: str) -> str:
+        return member_key(self._cluster, incarnation)
 
     def _is_starting(self, incarnation: str) -> bool:
         """It has joined, and does not listen yet: nothing can be asked of it, or given to it."""
@@ -205,9 +226,21 @@ class Term:
                 assert self._tasks is not None, "the term runs"
                 self._tasks.create_task(self._probe(incarnation), name=f"probe of {incarnation}")
             case DeclareDead(incarnation):
-                _log.warning("%s is dead: what it had is given to others", incarnation)
-                self.loads.leave(incarnation)
-                self._is_dirty = True
+                self._declared_dead(incarnation)
+
+    def _declared_dead(self, incarnation: str) -> None:
+        """Whose key is gone already may have left by his own wish, for which he drains first."""
+        member = self._members.get(incarnation)
+        if self.failures.state(incarnation) is State.DEAD:
+            self._dead[incarnation] = self._view.revision_of(self._member_key(incarnation))
+            _log.warning("%s does not answer and counts as dead: what it had is given to others", incarnation)
+        elif member is not None and member.is_draining:
+            _log.info("%s has left", incarnation)
+        else:
+            _log.warning("%s is no member any more: what it had is given to others", incarnation)
+        self.loads.leave(incarnation)
+        self.serving.leave(incarnation)
+        self._is_dirty = True
 
     async def _probe(self, incarnation: str) -> None:
         """One at a time for each member, as ``failures`` sees to."""
@@ -252,9 +285,13 @@ class Term:
 
         async def ask(member: Member) -> None:
             async with turns:
-                measured = await self._asking.load(member)
-            if measured is not None and self.failures.is_living(member.incarnation):
+                measured, is_serving = await asyncio.gather(self._asking.load(member), self._asking.is_serving(member))
+            if not self.failures.is_living(member.incarnation):
+                return
+            if measured is not None:
                 self.loads.take(member.incarnation, measured, self._clock.monotonic())
+            if is_serving is not None:
+                self._take_serving(member.incarnation, is_serving)
 
         while True:
             async with asyncio.TaskGroup() as tasks:
@@ -265,6 +302,11 @@ class Term:
                         self._keep(member)
             self.queue.put(LOOK)
             await asyncio.sleep(LOAD_S)
+
+    def _take_serving(self, incarnation: str, is_serving: bool) -> None:
+        if self.serving.take(incarnation, is_serving, self._clock.monotonic()):
+            _log.warning("%s %s", incarnation, "serves again" if is_serving else "lives, and says that it cannot serve")
+            self.queue.put(LOOK)
 
     # ------------------------------------------------------------------------------------------------------ planning
 
@@ -277,6 +319,8 @@ class Term:
             rates=self.loads.rates,
             unreachable=count_unreachable(self._unreachable, proxies, {broker.incarnation for broker in brokers}),
             proxies=len(proxies),
+            stalled=self.serving.stalled,
+            resting=self.serving.resting(self._clock.monotonic()),
             moved_at=self._moved_at,
             under_way=len(self.under_way),
             is_balancing=self.is_balancing,

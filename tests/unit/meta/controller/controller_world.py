@@ -34,6 +34,7 @@ class FakeMembers:
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
+        self.stalled: set[str] = set()
         self.probes: list[str] = []
         self.left: list[str] = []
         self.measured: dict[str, list[Measured]] = {}
@@ -50,6 +51,10 @@ class FakeMembers:
     async def load(self, member: Member) -> list[Measured] | None:
         await asyncio.sleep(0.01)
         return None if member.incarnation in self.silent else self.measured.get(member.incarnation, [])
+
+    async def is_serving(self, member: Member) -> bool | None:
+        await asyncio.sleep(0.01)
+        return None if member.incarnation in self.silent else member.incarnation not in self.stalled
 
     async def leave(self, member: Member) -> None:
         self.left.append(member.incarnation)

@@ -1,0 +1,59 @@
+"""Which brokers live and do not serve: their answers to Ping -> whom to empty, whom to leave in peace.  Pure.
+
+A broker that storage is out of reach for has nothing to write once it is emptied, and so says that it serves again:
+only partitions would show.  So it rests before it is given any, each time longer if it stalls again soon after.
+"""
+
+from __future__ import annotations
+
+REST_S = 60.0
+"""After a stall a broker is given nothing for so long."""
+REST_MAX_S = 960.0
+"""A broker that stalls again and again costs its partitions a stall and a move every quarter of an hour."""
+
+
+class _Stall:
+    __slots__ = ("is_over", "rest_s", "rests_until")
+
+    def __init__(self, rest_s: float) -> None:
+        self.rest_s = rest_s
+        self.is_over = False
+        self.rests_until = float("inf")
+
+
+class Serving:
+    """``take`` an answer; ``leave`` when the member is gone.  Bounded by the members that have ever stalled."""
+
+    def __init__(self) -> None:
+        self._stalls: dict[str, _Stall] = {}
+
+    def __repr__(self) -> str:
+        stalled = sorted(name for name, stall in self._stalls.items() if not stall.is_over)
+        return f"<Serving stalled={stalled} of {len(self._stalls)}>"
+
+    @property
+    def stalled(self) -> frozenset[str]:
+        """Those that do not serve, as they last said."""
+        return frozenset(name for name, stall in self._stalls.items() if not stall.is_over)
+
+    def resting(self, now: float) -> frozenset[str]:
+        """Those that serve again, and have not for long."""
+        return frozenset(name for name, stall in self._stalls.items() if stall.is_over and now < stall.rests_until)
+
+    def take(self, member: str, is_serving: bool, now: float) -> bool:
+        """Whether this is news."""
+        stall = self._stalls.get(member)
+        if is_serving:
+            if stall is None or stall.is_over:
+                return False
+            stall.is_over, stall.rests_until = True, now + stall.rest_s
+            return True
+        if stall is not None and not stall.is_over:
+            return False
+        is_soon = stall is not None and now < stall.rests_until + REST_MAX_S
+        self._stalls[member] = _Stall(min(2 * stall.rest_s, REST_MAX_S) if stall is not None and is_soon else REST_S)
+        return True
+
+    def leave(self, member: str) -> None:
+        """It is gone; one that joins again begins anew."""
+        self._stalls.pop(member, None)
