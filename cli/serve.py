@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {option.name: getattr(arguments, option.name) for option in OPTIONS if option.metadata["flag"]}
     try:
         config = load(
-            file=_read_file(arguments.config or os.environ.get("BMQ_CONFIG")),
+            file=read_file(arguments.config or os.environ.get("BMQ_CONFIG")),
             environment=os.environ,
             flags=flags,
             defaults=DEFAULTS,
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return serve(config)
 
 
-def _read_file(path: str | None) -> dict[str, object]:
+def read_file(path: str | None) -> dict[str, object]:
     """The file's keys; a table's keys are joined to its name with a dot, as in Kafka's names."""
     if not path:
         return {}

@@ -110,12 +110,17 @@ class ProducerIds:
             incarnation, start = self.incarnation, 0
         if incarnation > INCARNATION_MAX or start + BLOCK > 1 << NUMBER_BITS:
             raise FormatError(f"{self._key}: no producer ids are left in incarnation {incarnation} at {start}")
-        value = json.dumps({"format": FORMAT, "incarnation": incarnation, "next": start + BLOCK}).encode()
+        value = encode_counter(incarnation, start + BLOCK)
         done = await self._kv.commit([Compare(self._key, entry.revision if entry else 0)], [Put(self._key, value)])
         if not done.succeeded:
             return None
         first = incarnation << NUMBER_BITS | start
         return range(first, first + BLOCK)
+
+
+def encode_counter(incarnation: int, start: int) -> bytes:
+    """The record: the next block begins at ``start``."""
+    return json.dumps({"format": FORMAT, "incarnation": incarnation, "next": start}).encode()
 
 
 def _decode(entry: Entry) -> tuple[int, int]:

@@ -3,11 +3,16 @@
 ::
 
     /cluster.json                            {"format": 1, "cluster_id": ..., "incarnation": 0}
-    /topics/<topic>/topic-<revision>.json    {"format": 1, "name": ..., "topic_id": ..., "partitions": n, "configs": {}}
+    /topics/<topic>/topic-<revision>.json    {"format": 1, "name": ..., "topic_id": ..., "partitions": n, "configs": {},
+                                              "replication_factor": n}
 
-A file is written under a scaffolding name (``.<name>-<holder>-<random>``) and renamed, which never overwrites: a name
-that exists holds a whole file, and its content never changes.  The highest revision wins; older ones go when a newer
-one is there.  The metadata store is the truth, these files follow it.
+A topic's file is written under a scaffolding name (``.<name>-<holder>-<random>``) and renamed, which never overwrites:
+a name that exists holds a whole file, and its content never changes.  The highest revision wins; older ones go when a
+newer one is there.  The metadata store is the truth, these files follow it.
+
+A store that was rebuilt counts its revisions from the beginning, so the number in a name has the incarnation above the
+store's revision (``<incarnation> << 48 | <revision>``): what is told by a later store wins over all that an earlier one
+has told.  For that, and for producer ids, ``cluster.json`` is replaced when a store is rebuilt, and never else.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from bmq.storage.filesystem import (
 _FILE_OR_SCAFFOLDING = re.compile(r"\.?topic-(\d+)\.json(?:-.+)?\Z", re.ASCII)
 FORMAT = 1
 WRITE_ATTEMPTS = 3
+REVISION_BITS = 48
 FILE_BYTES_MAX = 1 << 20
 """A topic's overrides are a few hundred bytes."""
 
@@ -53,13 +59,16 @@ class ClusterFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTopic:
-    """A topic as its newest file has it; ``configs`` are the overrides."""
+    """A topic as its newest file has it; ``configs`` are the overrides, ``revision`` is the number in its name.
+
+    ``replication_factor`` is None in files of a time when it was not told."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
     configs: Mapping[str, str]
     revision: int
+    replication_factor: int | None = None
 
 
 # ----------------------------------------------------------------------------------------------------- the cluster
@@ -74,19 +83,27 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
     if found is None:
         fresh = ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
         with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: look what it wrote
-            await _write_whole(
-                fs,
-                layout.CLUSTER,
-                {"format": FORMAT, "cluster_id": fresh.cluster_id, "incarnation": fresh.incarnation},
-            )
+            await _write_whole(fs, layout.CLUSTER, _cluster_content(fresh))
         found = await read_cluster(fs) or fresh
     if found.cluster_id != cluster_id:
         raise WrongCluster(
             f"{fs.url} belongs to cluster {found.cluster_id}, the metadata store to cluster {cluster_id}. Either one of"
             " --root and --meta names the wrong place: give the pair that belongs together. Or the metadata store was"
-            " lost and a new one made in its place: bring back its last copy, or start on an empty root."
+            " lost and a new one made in its place: stop every server of the cluster, then have it rebuilt from storage"
+            " by `bmq cluster rebuild --root ... --meta ...`."
         )
     return found
+
+
+async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
+    """Begin another life of the cluster: ``/cluster.json`` is replaced by one with the next incarnation.
+
+    Of a crash in the middle nothing is left but a scaffolding name; a repetition raises it once more, which harms not.
+    """
+    risen = replace(found, incarnation=found.incarnation + 1)
+    spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
+    await fs.replace(spare, layout.CLUSTER)
+    return risen
 
 
 async def read_cluster(fs: FileSystem) -> ClusterFile | None:
@@ -98,6 +115,10 @@ async def read_cluster(fs: FileSystem) -> ClusterFile | None:
         return None
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{layout.CLUSTER} lacks something: {error!r}") from error
+
+
+def _cluster_content(cluster: ClusterFile) -> dict[str, object]:
+    return {"format": FORMAT, "cluster_id": cluster.cluster_id, "incarnation": cluster.incarnation}
 
 
 # ------------------------------------------------------------------------------------------------------ the topics
@@ -118,6 +139,7 @@ async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
                 partitions=int(raw["partitions"]),
                 configs={str(key): str(value) for key, value in raw["configs"].items()},
                 revision=revision,
+                replication_factor=_optional_int(raw.get("replication_factor")),
             )
         except NoSuchFile:
             if is_last_look:
@@ -130,34 +152,51 @@ async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
 class StoredTopics:
     """What the controller needs of storage (``meta.controller``: ``TopicFiles``, ``DeletedFiles``).
 
-    RequestError KAFKA_STORAGE_ERROR when storage fails; every call may be repeated.
+    RequestError KAFKA_STORAGE_ERROR when storage fails; every call may be repeated.  ``incarnation`` is storage's
+    (``cluster.json``), set before the first call; revisions are those of the store, in this incarnation.
     """
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: FileSystem, *, incarnation: int = 0) -> None:
         self._fs = fs
+        self.incarnation = incarnation
 
     async def write(
-        self, name: str, revision: int, topic_id: uuid.UUID, partitions: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        revision: int,
+        topic_id: uuid.UUID,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication_factor: int | None = None,
     ) -> None:
-        content = {
+        content: dict[str, object] = {
             "format": FORMAT,
             "name": name,
             "topic_id": str(topic_id),
             "partitions": partitions,
             "configs": dict(configs),
         }
+        if replication_factor is not None:
+            content["replication_factor"] = replication_factor
+        number = self._number(revision)
         with _as_request_error(name):
             with contextlib.suppress(AlreadyExists):  # a revision has one content
-                await _write_whole(self._fs, layout.topic_json(name, revision), content)
-            await self._remove_files(name, revision - 1)
+                await _write_whole(self._fs, layout.topic_json(name, number), content)
+            await self._remove_files(name, number - 1)
 
     async def highest(self, name: str) -> int:
+        """Of this incarnation."""
         with _as_request_error(name):
-            return await _highest(self._fs, name)
+            return max(0, await _highest(self._fs, name) - self._number(0))
 
     async def withdraw(self, name: str, revision: int) -> None:
+        """Those of earlier incarnations too."""
         with _as_request_error(name):
-            await self._remove_files(name, revision)
+            await self._remove_files(name, self._number(revision))
+
+    def _number(self, revision: int) -> int:
+        assert revision < 1 << REVISION_BITS, "a store does not live that long"
+        return self.incarnation << REVISION_BITS | revision
 
     async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
         folder = f"{layout.topic_folder(name)}/{topic_id}"
@@ -172,11 +211,11 @@ class StoredTopics:
             await self._remove_empty(layout.topic_folder(name))
         return True
 
-    async def _remove_files(self, name: str, revision: int) -> None:
-        """Those up to ``revision``, and what crashed writers of them left under scaffolding names."""
+    async def _remove_files(self, name: str, number: int) -> None:
+        """Those up to ``number``, and what crashed writers of them left under scaffolding names."""
         async for child in self._fs.list(layout.topic_folder(name)):
             match = _FILE_OR_SCAFFOLDING.match(layout.base_name(child.path))
-            if match is not None and int(match[1]) <= revision:
+            if match is not None and int(match[1]) <= number:
                 await self._fs.delete(child.path)
 
     async def _remove_empty(self, folder: str) -> None:
@@ -195,6 +234,16 @@ async def _highest(fs: FileSystem, name: str) -> int:
 
 async def _write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
     """AlreadyExists when the name is taken.  Nobody sees a part of it."""
+    spare = await _write_spare(fs, path, content)
+    try:
+        await fs.rename(spare, path)
+    except AlreadyExists:
+        await fs.delete(spare)
+        raise
+
+
+async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object]) -> str:
+    """``content`` whole and closed, under a scaffolding name beside ``path``: that name."""
     folder, _, name = path.rpartition("/")
     data = json.dumps(content, separators=(",", ":")).encode()
     options = CreateOptions(block_bytes=1 << 20)
@@ -202,16 +251,17 @@ async def _write_whole(fs: FileSystem, path: str, content: Mapping[str, object])
         spare = f"{folder}/.{name}-{fs.holder}-{uuid.uuid4().hex[:8]}"
         try:
             await write_once(fs, spare, data, options)
-            break
+            return spare
         except PipelineFailed as error:  # other datanodes may do better
             if attempt == WRITE_ATTEMPTS - 1:
                 raise
             options = replace(options, exclude=(*options.exclude, *error.suspects))
-    try:
-        await fs.rename(spare, path)
-    except AlreadyExists:
-        await fs.delete(spare)
-        raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _optional_int(value: object) -> int | None:
+    """TypeError, ValueError when it is no number."""
+    return None if value is None else int(str(value))
 
 
 def _parse(path: str, data: bytes) -> dict[str, Any]:

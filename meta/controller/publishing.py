@@ -27,12 +27,18 @@ class TopicFiles(Protocol):
     """What storage must do.  RequestError KAFKA_STORAGE_ERROR when it cannot now; every call may be repeated."""
 
     async def write(
-        self, name: str, revision: int, topic_id: uuid.UUID, partitions: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        revision: int,
+        topic_id: uuid.UUID,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication_factor: int,
     ) -> None:
         """Make it the topic's newest file; older ones are then removed.  It may be there already."""
 
     async def highest(self, name: str) -> int:
-        """The highest revision on storage, 0 when there is none."""
+        """The highest revision on storage, 0 when there is none of this life of the store."""
 
     async def withdraw(self, name: str, revision: int) -> None:
         """Remove the files up to ``revision``: the topic that they tell of is deleted."""
@@ -112,4 +118,6 @@ class Publisher:
                 failed.append(name)
 
     async def _write(self, topic: Topic) -> None:
-        await self._files.write(topic.name, topic.revision, topic.topic_id, topic.partitions, topic.configs)
+        await self._files.write(
+            topic.name, topic.revision, topic.topic_id, topic.partitions, topic.configs, topic.replication_factor
+        )

@@ -245,7 +245,7 @@ class TopicAdmin:
     async def _new_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str | None]
     ) -> Topic:
-        given = {**self._internal_configs(name), **configs}
+        given = {**internal_configs(name, self._config), **configs}
         default_partitions, default_factor = self._config.num_partitions, self._config.default_replication_factor
         replicas_max = await self._replicas_max() if self._replicas_max else REPLICAS_MAX
         if replicas_max == 1:
@@ -270,21 +270,6 @@ class TopicAdmin:
             replication_factor=replication_factor,
             configs=_valid_topic_configs(given),
         )
-
-    def _internal_configs(self, name: str) -> dict[str, str]:
-        """Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``, and room for a group of any size.
-
-        A group is one record, all its members' subscriptions and assignments in it: under the default size of a
-        client's batch, a large group could not be written and would never finish a rebalance.
-        """
-        if name not in INTERNAL_TOPICS:
-            return {}
-        return {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
-            "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
-        }
 
     async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
         """(the topic as made, None), or (_, the one that was there)."""
@@ -404,6 +389,22 @@ class TopicAdmin:
     def _warn_of_compaction(self, topic: Topic) -> None:
         if not topic.is_internal and "compact" in parse_list(topic.configs.get("cleanup.policy", "")):
             _log.warning("topic %s asks for compaction: this version removes no record by its key", topic.name)
+
+
+def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
+    """Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``, and room for a group of any size.
+
+    Other topics have none.  A group is one record, all its members' subscriptions and assignments in it: under the
+    default size of a client's batch, a large group could not be written and would never finish a rebalance.
+    """
+    if name not in INTERNAL_TOPICS:
+        return {}
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(config.offsets_topic_segment_bytes),
+        "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
+    }
 
 
 def _valid_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -21,6 +21,9 @@ Whatever fails means that somebody else acted on the file (another fence, the ol
 node died meanwhile: look again, at most ``takeover_rounds`` times; then ``recoverLease``, repeated, which must not run
 earlier, since it takes the lease from the name that this routine uses.
 
+Without the old writer's name (the record that told it is lost) the NameNode is asked: it names the owner of a lease
+when it refuses somebody else.  Where it does not, only ``recoverLease`` is left.
+
 Replicas that cannot be opened for streaming:
 
 * Written in other chunks than 512 bytes: one byte is read to hear of them, then again.
@@ -35,6 +38,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +59,8 @@ _LENGTH_MAX = 1 << 62
 # Read back from each stopped replica: far more than a datanode can have been writing when it was interrupted.
 _VERIFY_BYTES = 64 << 10
 _POLL_S = 0.1
+_OWNER = re.compile(r"is not the lease owner \(=(.+?): /")  # FSNamesystem.checkLease
+_NAMENODE_HOLDER = "HDFS_NameNode"  # it has taken the lease itself, to recover the file
 
 
 class RoundFailed(Exception):
@@ -105,7 +111,9 @@ class _Fence:
         self._file_id = file_id
 
     async def run(self) -> int:
-        failed_rounds = 0
+        if not self._holder:
+            self._holder = await self._ask_holder()
+        failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1  # one, to see whether it is closed
         while failed_rounds < self._settings.takeover_rounds:
             try:
                 return await self._round()
@@ -119,6 +127,21 @@ class _Fence:
                 log.info("fence %s: round %d: %s", self._path, failed_rounds, error)
                 await asyncio.sleep(_POLL_S * (failed_rounds - 1))
         return await self._recover_lease()
+
+    async def _ask_holder(self) -> str:
+        """Whose lease it is; empty when the file is closed, or nobody's writer has it any more."""
+        while True:
+            try:
+                await self._namenode.fsync(self._path, self._client.holder, self._file_id, -1)
+                return self._client.holder  # not refused: it is our own
+            except NoSuchFile:
+                raise
+            except StorageUnavailable as error:
+                log.info("fence %s: waiting for storage: %s", self._path, error)
+                await asyncio.sleep(_POLL_S)
+            except StorageError as error:
+                owner = _OWNER.search(str(error))
+                return owner[1] if owner is not None and not owner[1].startswith(_NAMENODE_HOLDER) else ""
 
     # ---- one round
 

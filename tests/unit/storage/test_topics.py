@@ -14,7 +14,15 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.storage.filesystem import FileSystem, write_once
 from bmq.storage.local import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.topics import ClusterFile, StoredTopics, WrongCluster, check_cluster, read_cluster, read_topic
+from bmq.storage.topics import (
+    ClusterFile,
+    StoredTopics,
+    WrongCluster,
+    check_cluster,
+    raise_incarnation,
+    read_cluster,
+    read_topic,
+)
 
 ID = uuid.UUID(int=1)
 Connect = Callable[[str], FileSystem]
@@ -75,6 +83,36 @@ def test_of_several_clusters_at_once_one_wins(connect: Connect) -> None:
         assert len(winners) == 1
         assert all(isinstance(outcome, ClusterFile | WrongCluster) for outcome in outcomes)
         assert await read_cluster(clients[0]) == winners[0]
+
+    story(body, connect)
+
+
+def test_another_life_of_a_cluster(connect: Connect) -> None:
+    """Its incarnation is one higher, by a file in the other's place; topics told in it win over all told before."""
+
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        first = await check_cluster(fs, "one")
+        await StoredTopics(fs).write("t", 5000, ID, 2, {}, 3)
+        risen = await raise_incarnation(fs, first)
+        assert risen == ClusterFile(cluster_id="one", incarnation=1) == await read_cluster(connect("b"))
+        assert sorted(await names(fs, "/")) == ["cluster.json", "topics"]
+        topics = StoredTopics(fs, incarnation=risen.incarnation)
+        assert await topics.highest("t") == 0
+        stored = await read_topic(fs, "t")
+        assert stored is not None
+        assert (stored.revision, stored.replication_factor) == (5000, 3)
+        await topics.write("t", 7, ID, 4, {})
+        assert await topics.highest("t") == 7
+        stored = await read_topic(fs, "t")
+        assert stored is not None
+        assert (stored.partitions, stored.replication_factor) == (4, None)
+        await StoredTopics(fs).write("t", 6000, ID, 1, {})  # somebody of the earlier life, who was slow
+        stored = await read_topic(fs, "t")
+        assert stored is not None
+        assert stored.partitions == 4
+        await topics.withdraw("t", 7)
+        assert await read_topic(fs, "t") is None
 
     story(body, connect)
 

@@ -1,0 +1,63 @@
+"""``bmq cluster rebuild``: a lost metadata store made anew from what lies on storage.
+
+This is the command line; ``cli.rebuild_run`` does it, and is imported when it is wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+_DESCRIPTION = """\
+Make the metadata store anew from what lies on storage, after its data was lost.
+
+Stop every process of the cluster first, and keep it stopped until this has ended. The store must be empty: nothing in
+it is ever overwritten. Killed at any moment, it may be run again; until it has ended no server starts.
+
+Then start the servers as ever: every partition is taken over as after a crash of its broker. Records and groups'
+offsets are all there. Dynamic broker configs are not on storage: set them again. See docs/rebuild.md.
+"""
+_EPILOG = """\
+example:
+  bmq cluster rebuild --root hdfs://namenode:8020/bmq --meta etcd://etcd1:2379,etcd2:2379 --dry-run
+
+exit status:
+  0  done      1  refused: standard error says why      2  wrong usage, or no answer
+"""
+
+
+def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = actions.add_parser(
+        "rebuild",
+        help="make a lost metadata store anew from storage",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--root", metavar="URL", help="where segments lie, as for `bmq serve` (BMQ_ROOT)")
+    parser.add_argument("--meta", metavar="URL", help="the new store: sqlite:///file or etcd://... (BMQ_META)")
+    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys (BMQ_CLUSTER)")
+    parser.add_argument("--config", metavar="FILE.toml", help="the servers' settings (BMQ_CONFIG)")
+    parser.add_argument(
+        "--adopt",
+        action="append",
+        type=_topic,
+        default=[],
+        metavar="TOPIC=N",
+        help="make this topic, with N partitions, though no file on storage tells of it; a dry run says of which",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write nothing: print what would be written")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run)
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, _, partitions = text.partition("=")
+    if not name or not partitions.isascii() or not partitions.isdecimal() or int(partitions) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TOPIC=PARTITIONS, as in orders=12")
+    return name, int(partitions)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bmq.cli.rebuild_run import perform
+
+    return perform(arguments)

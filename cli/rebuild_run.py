@@ -1,0 +1,276 @@
+"""``bmq cluster rebuild``, carried out: read storage, fill the store, say what was found.
+
+What is read and what it means is told in ``cli.rebuild_scan`` and ``cli.rebuild_plan``, in which order it is written in
+``cli.rebuild_store``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote, urlsplit
+
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused, UsageError
+from bmq.cli.output import fail, print_json
+from bmq.cli.rebuild_scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
+from bmq.cli.rebuild_store import NotLost, Rebuilding, check_lost
+from bmq.cli.serve import read_file
+from bmq.cli.tables import print_table
+from bmq.core.config import ConfigError, NodeConfig, load
+from bmq.core.errors import FormatError
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.controller.topics import internal_configs
+from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.open import open_keyvalue
+from bmq.meta.producer_ids import INCARNATION_MAX
+from bmq.storage import layout
+from bmq.storage.filesystem import FileSystem, StorageError, Unsupported
+from bmq.storage.open import open_filesystem
+from bmq.storage.topics import ClusterFile, StoredTopic, raise_incarnation, read_cluster
+
+_NO_ID = uuid.UUID(int=0)
+_TITLES = ("TOPIC", "PARTITION", "EPOCH", "FROM", "OPEN", "HOLDERS", "JOURNALS")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was found, and written unless it was a dry run."""
+
+    cluster: ClusterFile
+    topics: int = 0
+    partitions: int = 0
+    open_segments: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What an operator should know, a line each."""
+
+
+Tell = Callable[[FoundPartition], None]
+
+
+async def rebuild(
+    fs: FileSystem,
+    kv: KeyValue,
+    config: NodeConfig,
+    *,
+    adopt: Mapping[str, int] | None = None,
+    is_dry: bool = False,
+    tell: Tell | None = None,
+) -> Outcome:
+    """Read ``fs`` and fill ``kv``.  ``tell`` hears of every partition.
+
+    ``adopt``: topics, and how many partitions they have at least, that are wanted although no file tells of them.
+
+    NotLost, Refused; StorageError, KvError, FormatError: run it again when that is mended.
+    """
+    found = await read_cluster(fs)
+    if found is None:
+        raise Refused(f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right --root?")
+    if found.incarnation >= INCARNATION_MAX:
+        raise Refused(f"{fs.url} has had {found.incarnation} rebuilt stores, and there are no more numbers for another")
+    was_begun = await check_lost(kv, config.cluster)
+    risen = replace(found, incarnation=found.incarnation + 1) if is_dry else await raise_incarnation(fs, found)
+    outcome = Outcome(risen)
+    if was_begun:
+        outcome.notes.append("an earlier rebuilding did not end: this one begins anew")
+    store = None if is_dry else Rebuilding(kv, config.cluster, risen)
+    if store is not None:
+        await store.begin()
+    topics = await _find_topics(fs, _adoptable(config, adopt or {}), outcome)
+    spoken = await read_all_journals(fs)
+    async for partition in read_partitions(fs, topics, spoken, risen.incarnation):
+        outcome.partitions += 1
+        outcome.open_segments += sum(not entry.is_closed for entry in partition.record.segments)
+        if tell is not None:
+            tell(partition)
+        if store is not None:
+            await store.put_partition(partition)
+    if store is not None:
+        copies = await _default_replication(fs, config)
+        for topic in topics:
+            await store.put_topic(_topic(topic, copies))
+        await store.finish()
+    return outcome
+
+
+def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, StoredTopic]:
+    """What is known of topics whose file may be missing: those that the operator names, and the internal one, which can
+    never have been deleted."""
+    partitions = {**wanted, OFFSETS_TOPIC: config.offsets_topic_num_partitions}
+    return {
+        name: StoredTopic(
+            name=name, topic_id=_NO_ID, partitions=count, configs=internal_configs(name, config), revision=0
+        )
+        for name, count in partitions.items()
+    }
+
+
+async def _find_topics(fs: FileSystem, adoptable: Mapping[str, StoredTopic], outcome: Outcome) -> list[FoundTopic]:
+    topics: list[FoundTopic] = []
+    async for found in read_topics(fs, adoptable):
+        outcome.notes += _notes(found)
+        if found.topic is not None:
+            topics.append(found.topic)
+    outcome.topics = len(topics)
+    return topics
+
+
+def _notes(found: Found) -> list[str]:
+    notes: list[str] = []
+    topic, name = found.topic, found.name
+    if topic is not None and topic.stored.revision == 0:
+        notes.append(f"topic {name}: its file is missing; it gets {topic.partitions} partitions and default configs")
+    elif topic is not None and topic.partitions > topic.stored.partitions:
+        told = topic.stored.partitions
+        notes.append(f"topic {name}: its file tells of {told} partitions, there are {topic.partitions}: it gets these")
+    can_adopt = topic is None and len(found.orphans) == 1
+    advice = f"; if it is wanted, run this with --adopt {name}=PARTITIONS" if can_adopt else ""
+    notes += [
+        f"{layout.topic_folder(name)}/{orphan}: no topic's file names this id: a topic that was deleted, or made while"
+        f" storage could not be told. It stays away, and its files stay{advice}"
+        for orphan in found.orphans
+    ]
+    return notes
+
+
+def _topic(found: FoundTopic, copies: int) -> Topic:
+    stored = found.stored
+    return Topic(
+        name=stored.name,
+        topic_id=stored.topic_id,
+        partitions=found.partitions,
+        replication_factor=stored.replication_factor or copies,
+        configs=stored.configs,
+    )
+
+
+async def _default_replication(fs: FileSystem, config: NodeConfig) -> int:
+    """Of topics whose file does not tell it: what a new topic would get."""
+    try:
+        return 1 if await fs.replicas_max() == 1 else config.default_replication_factor
+    except Unsupported:
+        return config.default_replication_factor
+
+
+# ----------------------------------------------------------------------------------------------------- command line
+
+
+def perform(arguments: argparse.Namespace) -> int:
+    """The exit status; errors go to standard error in one line."""
+    try:
+        return asyncio.run(_run(arguments))
+    except (Refused, NotLost) as error:
+        return _fail(error, EXIT_REFUSED)
+    except (UsageError, ConfigError, StorageError, KvError, FormatError, ValueError) as error:
+        return _fail(error, EXIT_USAGE)
+
+
+def _fail(error: Exception, status: int) -> int:
+    sys.stdout.flush()
+    return fail(str(error) or type(error).__name__, status=status)
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    config = _settings(arguments)
+    rows: list[Sequence[object]] = []
+    tell = (_print if arguments.json else lambda found: rows.append(_row(found))) if arguments.dry_run else None
+    kv = await open_keyvalue(config.meta)
+    try:
+        fs = await open_filesystem(config.root, holder=f"bmq-rebuild-{uuid.uuid4().hex}")
+        try:
+            outcome = await rebuild(fs, kv, config, adopt=dict(arguments.adopt), is_dry=arguments.dry_run, tell=tell)
+        finally:
+            await fs.close()
+    finally:
+        await kv.close()
+    if rows:
+        print_table(_TITLES, rows)
+    _print_outcome(outcome, arguments)
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> NodeConfig:
+    config = load(
+        file=read_file(arguments.config or os.environ.get("BMQ_CONFIG")),
+        environment=os.environ,
+        flags={name: getattr(arguments, name) for name in ("root", "meta", "cluster")},
+    )
+    for name, where in (("root", "where the segments lie"), ("meta", "the store to be rebuilt")):
+        if not getattr(config, name):
+            raise UsageError(
+                f"give --{name}, {where}: a server that is given none has ./bmq-data/log and ./bmq-data/meta.db"
+            )
+    if config.root.startswith("webhdfs:"):
+        raise UsageError(f"{config.root} can be read and not written; give the same cluster's hdfs:// address")
+    parts = urlsplit(config.root)
+    if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
+        raise UsageError(f"{config.root}: there is no such folder")
+    if config.meta == "memory:":
+        raise UsageError("a store in memory ends with this command; give sqlite:///file or etcd://host:port")
+    return config
+
+
+def _row(found: FoundPartition) -> Sequence[object]:
+    record = found.record
+    opened = [entry for entry in record.segments if not entry.is_closed]
+    closed = [entry for entry in record.segments if entry.is_closed]
+    holders = dict.fromkeys(entry.holder or "?" for entry in opened)
+    return (
+        found.path.topic,
+        found.path.partition,
+        record.epoch,
+        closed[0].end_offset if closed else opened[0].name.base if opened else None,
+        len(opened),
+        ",".join(holders) or None,
+        ",".join(record.journals) or None,
+    )
+
+
+def _print(found: FoundPartition) -> None:
+    record = found.record
+    print_json(
+        {
+            "topic": found.path.topic,
+            "topic_id": found.path.topic_id,
+            "partition": found.path.partition,
+            "epoch": record.epoch,
+            "journals": record.journals,
+            "segments": [
+                {
+                    "name": str(entry.name),
+                    "is_closed": entry.is_closed,
+                    "holder": entry.holder,
+                    "file_id": entry.file_id,
+                    "end_offset": entry.end_offset,
+                }
+                for entry in record.segments
+            ],
+        }
+    )
+
+
+def _print_outcome(outcome: Outcome, arguments: argparse.Namespace) -> None:
+    for note in outcome.notes:
+        print(f"bmq: note: {note}", file=sys.stderr)
+    if arguments.json:
+        print_json(
+            {
+                "cluster_id": outcome.cluster.cluster_id,
+                "incarnation": outcome.cluster.incarnation,
+                "topics": outcome.topics,
+                "partitions": outcome.partitions,
+                "open_segments": outcome.open_segments,
+                "is_written": not arguments.dry_run,
+                "notes": outcome.notes,
+            }
+        )
+        return
+    done = "would be rebuilt" if arguments.dry_run else "is rebuilt: start the servers"
+    print(
+        f"cluster {outcome.cluster.cluster_id}, incarnation {outcome.cluster.incarnation}: {outcome.topics} topics,"
+        f" {outcome.partitions} partitions, {outcome.open_segments} segments to be fenced; the metadata store {done}"
+    )

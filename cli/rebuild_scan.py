@@ -1,0 +1,177 @@
+"""Reading a root for the rebuilding of its metadata store: topics, journals, partitions.
+
+Nothing is written.  Listings are read page by page; what is kept is a topic's facts, a few numbers of what the journals
+say of each partition, and of the folders that are being looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from bmq.broker.retention import read_idx
+from bmq.cli.rebuild_plan import SILENCE, Folder, Spoken, is_whole, record
+from bmq.core.model import PartitionKey
+from bmq.meta.ownership import PartitionRecord
+from bmq.storage import layout
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.journal import read_journals
+from bmq.storage.layout import PartitionPath
+from bmq.storage.topics import StoredTopic, read_topic
+
+_log = logging.getLogger(__name__)
+
+PARALLEL = 32
+"""Folders looked at together: each is one to three calls of the NameNode, which answers some thousands a second."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTopic:
+    """``partitions`` may be more than its file says: some were added, and storage had not been told yet."""
+
+    stored: StoredTopic
+    partitions: int
+    with_folder: frozenset[int]
+    """The partitions that ever had a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPartition:
+    path: PartitionPath
+    key: PartitionKey
+    record: PartitionRecord
+
+
+class Found(NamedTuple):
+    """What lies under one topic's name.
+
+    ``orphans``: the ids of folders that no topic's file names.  Their topic was deleted and its files are not gone yet,
+    or it was made and storage could not be told.
+    """
+
+    name: str
+    topic: FoundTopic | None
+    orphans: list[uuid.UUID]
+
+
+async def read_topics(fs: FileSystem, adopted: Mapping[str, StoredTopic]) -> AsyncGenerator[Found, None]:
+    """``adopted``: what is known of topics by name, should their file be missing; of these the id is not."""
+    names = (layout.base_name(status.path) async for status in fs.list(layout.TOPICS) if status.is_dir)
+    async for found in in_order(names, lambda name: _read_topic(fs, name, adopted.get(name))):
+        yield found
+
+
+async def _read_topic(fs: FileSystem, name: str, adopted: StoredTopic | None) -> Found:
+    if not layout.is_topic_name(name):
+        return Found(name, None, [])
+    stored = await read_topic(fs, name)
+    names = [layout.base_name(status.path) async for status in fs.list(layout.topic_folder(name)) if status.is_dir]
+    ids = [topic_id for topic_id in map(_parse_id, names) if topic_id is not None]
+    if stored is None and adopted is not None and len(ids) == 1:
+        stored = replace(adopted, topic_id=ids[0])
+    if stored is None:
+        return Found(name, None, ids)
+    orphans = [topic_id for topic_id in ids if topic_id != stored.topic_id]
+    folder = f"{layout.topic_folder(name)}/{stored.topic_id}"
+    numbers = [layout.base_name(status.path) async for status in fs.list(folder) if status.is_dir]
+    there = frozenset(int(number) for number in numbers if number.isascii() and number.isdecimal())
+    partitions = max(stored.partitions, max(there, default=-1) + 1)
+    return Found(name, FoundTopic(stored=stored, partitions=partitions, with_folder=there), orphans)
+
+
+def _parse_id(name: str) -> uuid.UUID | None:
+    try:
+        topic_id = uuid.UUID(name)
+    except ValueError:
+        return None
+    return topic_id if str(topic_id) == name else None
+
+
+async def read_all_journals(fs: FileSystem) -> dict[PartitionKey, Spoken]:
+    """What they say of each partition; one broker's at a time, since a journal is read whole."""
+    spoken: dict[PartitionKey, Spoken] = {}
+    last = ""
+    async for status in fs.list(layout.JOURNALS):
+        parsed = layout.parse_journal(layout.base_name(status.path))
+        if parsed is None or parsed[0] == last:
+            continue
+        last = parsed[0]
+        for key, checkpoint in (await read_journals(fs, last)).items():
+            spoken.setdefault(key, Spoken()).hear(last, checkpoint)
+    return spoken
+
+
+async def read_partitions(
+    fs: FileSystem, topics: Iterable[FoundTopic], spoken: dict[PartitionKey, Spoken], incarnation: int
+) -> AsyncGenerator[FoundPartition, None]:
+    """Every partition of these topics, in order, with the record that its next owner is to find.
+
+    FormatError when one's epochs are used up.
+    """
+
+    async def read(place: tuple[FoundTopic, int]) -> FoundPartition:
+        topic, number = place
+        path = PartitionPath(topic.stored.name, str(topic.stored.topic_id), number)
+        key = PartitionKey(topic.stored.topic_id, number)
+        folder = await _read_folder(fs, path) if number in topic.with_folder else Folder()
+        newest = await _newest_index(fs, path, folder)
+        made = record(path, folder, spoken.get(key, SILENCE), newest, incarnation)
+        return FoundPartition(path=path, key=key, record=made)
+
+    places = ((topic, number) for topic in topics for number in range(topic.partitions))
+    async for found in in_order(_iterated(places), read):
+        yield found
+
+
+async def _read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
+    folder = Folder()
+    async for status in fs.list(path.folder):
+        name = layout.base_name(status.path)
+        spare, segment = layout.parse_spare(name), layout.parse_segment(name)
+        if spare is not None:
+            folder.spare(spare[0], spare[2])
+        elif segment is not None:
+            folder.segment(*segment, status.length, status.file_id)
+    return folder
+
+
+async def _newest_index(fs: FileSystem, path: PartitionPath, folder: Folder) -> Checkpoint | None:
+    """Of the newest segment whose index is sound and covers all of it."""
+    for name in folder.closed():
+        checkpoint = await read_idx(fs, path.idx(name), _tell_damaged)
+        if is_whole(checkpoint, name, folder.files[name]):
+            return checkpoint
+    return None
+
+
+def _tell_damaged(path: str, error: Exception) -> None:
+    _log.warning("%s: %s: its segment will be scanned", path, error)
+
+
+async def in_order(items: AsyncIterable[T], work: Callable[[T], Awaitable[R]]) -> AsyncGenerator[R, None]:
+    """``work`` of every item, ``PARALLEL`` at once, results in the order of items."""
+    running: deque[asyncio.Future[R]] = deque()
+    try:
+        async for item in items:
+            running.append(asyncio.ensure_future(work(item)))
+            if len(running) == PARALLEL:
+                yield await running.popleft()
+        while running:
+            yield await running.popleft()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _iterated(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item

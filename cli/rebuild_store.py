@@ -1,0 +1,157 @@
+"""Writing a rebuilt metadata store.
+
+The order of writes is what makes it safe to be killed anywhere, and to run again:
+
+1. ``/cluster.json`` gets the next incarnation.  Whatever is made from here on cannot be mistaken for what the lost
+   store gave: producer ids have the incarnation in their high bits, topic files in their numbers, epochs a margin for
+   it.
+2. A *mark* is put into the store, and the store's cluster id is taken away.  From here on no server starts on it: the
+   first thing that a server does is to make an id if there is none, and this one is not storage's.
+3. What an earlier run had written goes; then come partition records and topics, and where producer ids go on.
+4. The cluster's id is put, and the mark goes, in one commit: servers start.
+
+Every commit from the second step on compares the mark, so of two runs at once the later one wins, whole.  A run that
+dies wastes an incarnation, of which there are 16,383, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+
+from bmq.cli.rebuild_scan import FoundPartition
+from bmq.meta.catalog import Topic, catalog_prefix, cluster_id_key, encode_topic, topic_key
+from bmq.meta.cluster.keys import members_prefix
+from bmq.meta.controller.commits import commit_settled
+from bmq.meta.controller.deletion import deleted_prefix
+from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
+from bmq.meta.ownership import encode, partition_key, partitions_prefix
+from bmq.meta.producer_ids import encode_counter, producer_ids_key
+from bmq.meta.registration import broker_key
+from bmq.storage.topics import ClusterFile
+
+WRITES_MAX = 100
+BYTES_MAX = 512 << 10
+"""Of one commit: half of what the store takes."""
+
+
+class NotLost(Exception):
+    """The store is not one to be rebuilt; ``str`` says why, and what to do."""
+
+
+def mark_key(cluster: str) -> str:
+    """There while a rebuilding is under way."""
+    return f"/{cluster}/rebuilding"
+
+
+async def check_lost(kv: KeyValue, cluster: str) -> bool:
+    """NotLost when it is in use, or has something to lose; True when an earlier rebuilding did not end."""
+    await check_nobody(kv, cluster)
+    if await kv.get(mark_key(cluster)) is not None:
+        return True
+    for what, prefix in (
+        ("topics", f"{catalog_prefix(cluster)}topics/"),
+        ("partitions", partitions_prefix(cluster)),
+        ("deleted topics", deleted_prefix(cluster)),
+    ):
+        entry = await _first(kv, prefix)
+        if entry is not None:
+            raise NotLost(
+                f"the metadata store has {what} already ({entry.key}): it is not lost, and nothing was done. If what is"
+                f" in it is worthless, remove all its keys below /{cluster}/ first"
+            )
+    return False
+
+
+async def check_nobody(kv: KeyValue, cluster: str) -> None:
+    """NotLost when a process of the cluster runs."""
+    for prefix in (members_prefix(cluster), broker_key(cluster, "")):
+        entry = await _first(kv, prefix)
+        if entry is not None:
+            incarnation = entry.key.removeprefix(prefix)
+            raise NotLost(
+                f"{incarnation} is running: stop every process of the cluster, and keep it from being started again"
+                " (one that was killed is gone in some ten seconds); then run this again"
+            )
+
+
+async def _first(kv: KeyValue, prefix: str) -> Entry | None:
+    async for entry in kv.list(prefix, limit=1):
+        return entry
+    return None
+
+
+class Rebuilding:
+    """``begin``, then ``put`` everything, then ``finish``.  KvError; NotLost when another run is faster."""
+
+    def __init__(self, kv: KeyValue, cluster: str, found: ClusterFile) -> None:
+        """``found`` has the new incarnation."""
+        self._kv = kv
+        self._cluster = cluster
+        self._found = found
+        self._mark = 0
+        self._writes: list[Write] = []
+        self._bytes = 0
+
+    async def begin(self) -> None:
+        mark, cluster_id = mark_key(self._cluster), cluster_id_key(self._cluster)
+        facts = {"format": 1, "incarnation": self._found.incarnation, "by": uuid.uuid4().hex}
+        value = json.dumps(facts, separators=(",", ":")).encode()
+        entries = {key: await self._kv.get(key) for key in (mark, cluster_id)}
+        compares = [Compare(key, entry.revision if entry else 0) for key, entry in entries.items()]
+        done = await commit_settled(self._kv, compares, [Put(mark, value), Delete(cluster_id)])
+        now = await self._kv.get(mark)
+        if now is None or now.value != value or not (done.commit.succeeded or done.may_be_ours):
+            raise _overtaken()
+        self._mark = now.revision
+        for prefix in (f"{catalog_prefix(self._cluster)}topics/", partitions_prefix(self._cluster)):
+            async for entry in self._kv.list(prefix):
+                await self._write(Delete(entry.key))
+        counter = encode_counter(self._found.incarnation, 0)
+        await self._write(Put(producer_ids_key(self._cluster), counter))
+        await self._flush()
+
+    async def put_partition(self, found: FoundPartition) -> None:
+        await self._write(Put(partition_key(self._cluster, found.key), encode(found.record)))
+
+    async def put_topic(self, topic: Topic) -> None:
+        await self._write(Put(topic_key(self._cluster, topic.name), encode_topic(topic)))
+
+    async def finish(self) -> None:
+        """NotLost when somebody has come up meanwhile: the store stays marked."""
+        await self._flush()
+        await check_nobody(self._kv, self._cluster)
+        cluster_id = self._found.cluster_id.encode("ascii")
+        await self._commit([Put(cluster_id_key(self._cluster), cluster_id), Delete(mark_key(self._cluster))])
+
+    async def _write(self, write: Write) -> None:
+        size = len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        if len(self._writes) == WRITES_MAX or self._bytes + size > BYTES_MAX:
+            await self._flush()
+        self._writes.append(write)
+        self._bytes += size
+
+    async def _flush(self) -> None:
+        if self._writes:
+            await self._commit(self._writes)
+            self._writes, self._bytes = [], 0
+
+    async def _commit(self, writes: Sequence[Write]) -> None:
+        """While the mark is ours.  An unknown outcome is settled by repeating: puts and deletes may be done twice."""
+        settled = await commit_settled(self._kv, [Compare(mark_key(self._cluster), self._mark)], writes)
+        if settled.commit.succeeded:
+            return
+        if settled.may_be_ours and await self._is_finished():
+            return
+        raise _overtaken()
+
+    async def _is_finished(self) -> bool:
+        """Whether our last commit was done after all: it takes the mark away."""
+        entry = await self._kv.get(cluster_id_key(self._cluster))
+        is_ours = entry is not None and entry.value == self._found.cluster_id.encode("ascii")
+        return is_ours and await self._kv.get(mark_key(self._cluster)) is None
+
+
+def _overtaken() -> NotLost:
+    return NotLost("another `bmq cluster rebuild` is at work on this metadata store: let one of them end")
