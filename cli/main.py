@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from bmq.cli import cluster, group, segment, serve, topic
+from bmq.cli import cluster, group, job, segment, serve, topic
 
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"bmq {version('bmq')}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    for command in (serve, topic, group, cluster, segment):
+    for command in (serve, topic, group, cluster, segment, job):
         command.add_parser(commands)
     return parser
 

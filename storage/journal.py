@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from crc32c import crc32c
 
@@ -88,6 +88,30 @@ def _record_before(data: memoryview, end: int) -> tuple[int, memoryview, int] | 
     return kind, payload, start
 
 
+def read_forwards(data: memoryview) -> tuple[list[tuple[int, memoryview]], int]:
+    """(type, payload) of each whole record, first first; and how many bytes they are, so that a reader that follows a
+    journal knows where to go on.  Bytes that are no record are stepped over; the beginning of one is left for later.
+    """
+    records = []
+    text = bytes(data)
+    start = 0
+    while len(data) - start >= OVERHEAD:
+        magic, _, length = HEAD.unpack_from(data, start)
+        end = start + OVERHEAD + length
+        record = None
+        if magic == MAGIC and length <= RECORD_BYTES_MAX:
+            if end > len(data):
+                break
+            record = _record_before(data, end)
+        if record is not None:
+            records.append(record[:2])
+            start = end
+            continue
+        hit = text.find(MAGIC, start + 1)
+        start = hit if hit >= 0 else len(data) - len(MAGIC) + 1  # it may begin in the last bytes
+    return records, start
+
+
 class JournalView:
     """The last checkpoint of each partition in one journal file."""
 
@@ -96,15 +120,21 @@ class JournalView:
         self.has_snapshot = has_snapshot
 
     @classmethod
-    def parse(cls, data: memoryview) -> JournalView:
-        """Newest first: the deltas of a partition are kept until its full checkpoint is met, then merged."""
+    def parse(cls, data: memoryview, wanted: Container[PartitionKey] | None = None) -> JournalView:
+        """Newest first: the deltas of a partition are kept until its full checkpoint is met, then merged.
+
+        ``wanted`` partitions only; None: all.
+        """
         deltas: dict[PartitionKey, list[Checkpoint]] = {}
         done: dict[PartitionKey, Checkpoint] = {}
         has_snapshot = False
         for kind, payload in read_backwards(data):
             if kind == SNAPSHOT_END:
                 has_snapshot = True
-            elif kind == CHECKPOINT and decode_key(payload) not in done:
+            elif kind == CHECKPOINT:
+                key = decode_key(payload)
+                if key in done or (wanted is not None and key not in wanted):
+                    continue
                 checkpoint = decode(payload)
                 chain = deltas.setdefault(checkpoint.key, [])
                 if checkpoint.is_full:
@@ -127,8 +157,10 @@ def _block_bytes(roll_bytes: int) -> int:
     return max(_BLOCK_BYTES_MIN, 2 * -(-roll_bytes // megabyte) * megabyte)
 
 
-async def read_journals(fs: FileSystem, incarnation: str) -> dict[PartitionKey, Checkpoint]:
-    """The last checkpoint of every partition in a broker's journals.
+async def read_journals(
+    fs: FileSystem, incarnation: str, wanted: Container[PartitionKey] | None = None
+) -> dict[PartitionKey, Checkpoint]:
+    """The last checkpoint of every partition (of the ``wanted`` ones) in a broker's journals.
 
     All files count, the later checkpoint of each partition wins: the newest one's snapshot may be torn, and a whole one
     holds only what the broker held when it was written, so that one which lost its partitions (paused, then resumed)
@@ -140,7 +172,7 @@ async def read_journals(fs: FileSystem, incarnation: str) -> dict[PartitionKey, 
         is_complete = True
         for n in sorted(set(await _numbers(fs, incarnation)) - done, reverse=True):
             try:
-                view = JournalView.parse(memoryview(await _read_all(fs, layout.journal(incarnation, n))))
+                view = JournalView.parse(memoryview(await _read_all(fs, layout.journal(incarnation, n))), wanted)
             except NoSuchFile:
                 is_complete = False  # rolled away since it was listed: a newer one holds its snapshot, list once more
                 continue

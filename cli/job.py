@@ -1,0 +1,55 @@
+"""``bmq job``: Spark applications over topics, on this machine's own Spark or on a cluster.
+
+Spark is imported when a job runs, not before: help needs none, and a machine without ``bmq[spark]`` says what it
+lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+from functools import partial
+
+from bmq.spark.jobs import JOBS
+from bmq.spark.jobs.session import add_session_arguments, run_job
+
+_DESCRIPTION = """\
+Run a Spark application over a topic. It reads the segments on storage; no broker is asked, and none needs to run.
+By default it runs in this process and its children; --master names a cluster.
+"""
+
+_EPILOG = """\
+Each is also an application for spark-submit, once the package is installed where Spark runs:
+  spark-submit "$(python -c 'import bmq.spark.jobs.{name} as job; print(job.__file__)')" --root ...
+
+exit status:
+  0  done      1  the audit found something wrong      2  wrong usage, or it cannot be done
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "job",
+        help="a topic to a Parquet table, or an audit of it, with Spark",
+        description=_DESCRIPTION,
+        epilog=_EPILOG.format(name="audit"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    jobs = parser.add_subparsers(dest="job", metavar="NAME", required=True)
+    for name, module_name in JOBS.items():
+        module = importlib.import_module(module_name)
+        job = jobs.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(job)
+        add_session_arguments(job)
+        job.set_defaults(run=partial(_run, module_name))
+
+
+def _run(module_name: str, arguments: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    return run_job(importlib.import_module(module_name), arguments)

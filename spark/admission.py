@@ -1,0 +1,115 @@
+"""How much a micro-batch takes of what is there: limits in, end offsets out.  Pure.
+
+Limits are shared out among the partitions by how much each has pending, as Spark's Kafka source does it.  No partition
+with anything pending is starved: each gets one record at least, or what lies between two index entries, so that the
+whole may exceed its limit by so much for each partition.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bmq.spark.offsets import Offsets, TopicPartition
+from bmq.spark.options import OptionError, byte_count, positive
+from bmq.spark.plan import SegmentFacts
+from bmq.storage.index import ENTRY, SegmentIndex
+
+LIMITS = {
+    "maxOffsetsPerTrigger": "records to a micro-batch at most, over all partitions",
+    "maxBytesPerTrigger": "bytes of log to a micro-batch at most, over all partitions, as in 64m",
+    "minOffsetsPerTrigger": "a micro-batch waits for so many records",
+    "maxTriggerDelay": "and no longer than this after the last one, as in 30s; default 15m",
+}
+MAX_DELAY_MS = 15 * 60 * 1000
+_UNITS_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6, "d": 8.64e7, "us": 1e-3, "": 1.0}
+_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a micro-batch may take; None: whatever is there."""
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = MAX_DELAY_MS
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Limits:
+        """From a reader's options, others among them.  OptionError."""
+        folded = {name.casefold(): value for name, value in given.items()}
+        options = {name: folded[name.casefold()] for name in LIMITS if name.casefold() in folded}
+        most = positive(options, "maxOffsetsPerTrigger", 1) if "maxOffsetsPerTrigger" in options else None
+        least = positive(options, "minOffsetsPerTrigger", 1) if "minOffsetsPerTrigger" in options else None
+        if most is not None and least is not None and least > most:
+            raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+        return cls(
+            max_offsets=most,
+            max_bytes=byte_count(options, "maxBytesPerTrigger", 1) if "maxBytesPerTrigger" in options else None,
+            min_offsets=least,
+            max_delay_ms=_milliseconds(options["maxTriggerDelay"]) if "maxTriggerDelay" in options else MAX_DELAY_MS,
+        )
+
+    def is_worth_waiting(self, pending: int, waited_ms: float | None) -> bool:
+        """Whether so few records are to wait for more.  ``waited_ms`` since the last batch, None before the first."""
+        if self.min_offsets is None or waited_ms is None or waited_ms >= self.max_delay_ms:
+            return False
+        return pending < self.min_offsets
+
+
+def _milliseconds(text: str) -> int:
+    match = _DURATION.fullmatch(text.lower())
+    unit = _UNITS_MS.get(match[2]) if match is not None else None
+    if match is None or unit is None:
+        raise OptionError(f"maxTriggerDelay={text!r}: expected a duration, as in 500ms, 30s or 15m")
+    return int(int(match[1]) * unit)
+
+
+# ---------------------------------------------------------------------------------------------------------- shares
+
+
+def pending(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
+    """Records between them, counted by offsets."""
+    return sum(max(0, end - begins[key]) for key, end in ends.items())
+
+
+def shares(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """``limit`` by size; at least 1 of what is not empty, never more than there is."""
+    total = sum(sizes.values())
+    return {key: min(size, max(1, limit * size // total)) for key, size in sizes.items() if size > 0}
+
+
+def admit_offsets(limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
+    """Ends of a batch of about ``limit`` records."""
+    granted = shares(limit, {key: end - begins[key] for key, end in ends.items()})
+    return {key: begins[key] + granted[key] if key in granted else end for key, end in ends.items()}
+
+
+# ----------------------------------------------------------------------------------------------------------- bytes
+
+
+def position_at(facts: SegmentFacts, offset: int) -> int:
+    """Where reading for ``offset`` would begin; where the segment ends when it lies past it."""
+    assert facts.position is not None
+    if offset >= facts.segment.end:
+        return facts.position
+    return SegmentIndex(entries=facts.entries).position_of(offset)
+
+
+def cut_within(facts: SegmentFacts, start: int, end: int, budget: int, *, must_advance: bool) -> int:
+    """The last index entry in (start, end) that ``budget`` bytes reach, counted from ``start``.
+
+    Without one: ``start``, or the next entry or ``end`` if it ``must_advance``.
+    """
+    entries = facts.entries
+    count = len(entries) // ENTRY
+    after = bisect_right(range(count), start, key=lambda i: entries[i * ENTRY])
+    reached = bisect_right(range(count), position_at(facts, start) + budget, key=lambda i: entries[i * ENTRY + 1])
+    if reached > after:
+        return min(end, entries[(reached - 1) * ENTRY])
+    if not must_advance:
+        return start
+    return min(end, entries[after * ENTRY]) if after < count else end

@@ -1,0 +1,128 @@
+"""Topics as they grow: a streaming query's view of storage, brought up to date by what changed.
+
+A look lists each topic's folder, reads what journals have gained (``spark.journals``), and lists each partition behind
+the last segment known.  What lies below the offsets that the query has committed is dropped.  So a look costs the same
+however old a topic is; only a query's first one lists partitions from the beginning.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bmq.core.model import PartitionKey
+from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics
+from bmq.spark.indexes import IndexCache
+from bmq.spark.journals import FollowedJournals
+from bmq.spark.logview import LogView, in_windows
+from bmq.spark.offsets import TopicPartition
+from bmq.spark.options import ReadOptions, Subscription
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.layout import PartitionPath
+from bmq.storage.log import Listed, walk
+from bmq.storage.topics import StoredTopic
+
+
+class Follower:
+    """``views``: each partition as it stood at the last ``look``.  ``anew``: those of topics that were made anew."""
+
+    def __init__(self, fs: FileSystem, options: ReadOptions) -> None:
+        self._fs = fs
+        self._options = options
+        self._journals = FollowedJournals(fs)
+        self._cache = IndexCache()
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self.views: dict[TopicPartition, LogView] = {}
+        self.anew: set[TopicPartition] = set()
+
+    def __repr__(self) -> str:
+        return f"<Follower {len(self._partitions)} partitions, {self._journals!r}, {self._cache!r}>"
+
+    @property
+    def journal_bytes_read(self) -> int:
+        return self._journals.bytes_read
+
+    async def look(self) -> None:
+        """Bring ``views`` up to date.  NoSuchTopic before the first topic was found, OptionError, StorageError."""
+        paths = [
+            PartitionPath(topic.name, str(topic.topic_id), partition)
+            for topic in await self._topics()
+            for partition in range(topic.partitions)
+        ]
+        checkpoints = await self._journals.look(frozenset(map(_key, paths)))  # before listing: see spark.discover
+        before = self._partitions
+        self._partitions = {}
+        for path in paths:
+            at = path.topic, path.partition
+            known = before.get(at)
+            if known is not None and known.path != path:
+                self.anew.add(at)
+                known = None
+            self._partitions[at] = known or _Partition(self._fs, path)
+        found = await in_windows(
+            list(self._partitions.values()), lambda each: self._view(each, checkpoints), PARTITIONS_AT_ONCE
+        )
+        self.views = dict(zip(self._partitions, found, strict=True))
+
+    async def _topics(self) -> list[StoredTopic]:
+        if self._options.subscription is Subscription.PATTERN or not self._partitions:
+            return await find_topics(self._fs, self._options)
+        topics = []
+        for name in self._options.topics:
+            try:
+                topics += await find_topics(self._fs, replace(self._options, topics=(name,)))
+            except NoSuchTopic:  # deleted: whoever was reading it is told that it is gone
+                continue
+        return topics
+
+    async def _view(self, partition: _Partition, checkpoints: Mapping[PartitionKey, Checkpoint]) -> LogView:
+        checkpoint = checkpoints.get(_key(partition.path))
+        view = LogView(self._fs, partition.path, checkpoint, self._cache)
+        return await view.over(await partition.listed(), committed=self._options.committed)
+
+    def forget(self) -> None:
+        """List all partitions from the beginning at the next look: a file that was known is gone."""
+        for partition in self._partitions.values():
+            partition.forget()
+
+    def trim(self, committed: Mapping[TopicPartition, int]) -> None:
+        """What lies below will not be asked for again."""
+        for at, offset in committed.items():
+            if at in self._partitions:
+                self._partitions[at].trim(offset)
+
+
+def _key(path: PartitionPath) -> PartitionKey:
+    return PartitionKey(uuid.UUID(path.topic_id), path.partition)
+
+
+class _Partition:
+    """The live segments of one partition that are still to be read, and the one before them."""
+
+    def __init__(self, fs: FileSystem, path: PartitionPath) -> None:
+        self._fs = fs
+        self.path = path
+        self._listed: list[Listed] = []
+
+    async def listed(self) -> list[Listed]:
+        """Brought up to date from the oldest on that may have changed: the last, or one that had no index yet."""
+        at = next((n for n, each in enumerate(self._listed) if not each.has_idx), len(self._listed) - 1)
+        if self._listed:
+            after = self._listed[at].name
+            fresh = [each async for each in walk(self._fs, self.path, after) if each.is_live]
+            if fresh and fresh[0].name == after:
+                self._listed[at:] = fresh
+                return self._listed
+        # The first look; or it is gone: joined with its neighbour, deleted, or superseded by one of the same base.
+        self._listed = [each async for each in walk(self._fs, self.path) if each.is_live]
+        return self._listed
+
+    def forget(self) -> None:
+        self._listed = []
+
+    def trim(self, offset: int) -> None:
+        """The segment before the first one needed stays: its index tells which transactions that one begins with."""
+        needed = next((n for n, each in enumerate(self._listed) if each.end is None or each.end > offset), 0)
+        del self._listed[: max(0, needed - 1)]

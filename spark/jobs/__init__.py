@@ -1,0 +1,13 @@
+"""Spark applications over topics, each run by ``spark-submit`` and by ``bmq job NAME``.
+
+A job is a module with ``SUMMARY``, ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments)``.  None of them
+imports Spark before ``run``: ``bmq job NAME --help`` needs none.
+"""
+
+from __future__ import annotations
+
+JOBS = {"to_parquet": "bmq.spark.jobs.to_parquet", "audit": "bmq.spark.jobs.audit"}
+
+
+class JobError(Exception):
+    """The job cannot be done as asked; ``str`` says why, and what to do."""

@@ -1,0 +1,175 @@
+"""Avro values: their schema as Spark's, and a reader of them.
+
+Types become those that Spark's own Avro source gives them.  Of logical types date, timestamp and decimal are what they
+say; of all others the values are kept as they are stored.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from bmq.spark.jobs import JobError
+
+_PLAIN: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+    "fixed": BinaryType(),
+}
+_LOGICAL: dict[str, DataType] = {
+    "date": DateType(),
+    "timestamp-millis": TimestampType(),
+    "timestamp-micros": TimestampType(),
+}
+_KEPT_LOGICAL = frozenset({*_LOGICAL, "decimal"})
+_NO_SCHEMA = (ValueError, KeyError, TypeError, SchemaParseException, UnknownType)
+_WIDENED = ({"int", "long"}, LongType()), ({"float", "double"}, DoubleType())
+
+
+def avro_schema(text: str) -> StructType:
+    """JobError for what is no record, or cannot be a table's column."""
+    raw = _parsed(text)
+    found = _Types().type_of(raw, ())
+    if not isinstance(found, StructType):
+        raise JobError("--schema: values must be Avro records")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AvroReader:
+    """Goes to the workers as text; made there once."""
+
+    text: str
+
+    def __call__(self) -> Callable[[bytes], Any]:
+        schema = fastavro.parse_schema(_stripped(_parsed(self.text)))
+
+        def read(value: bytes) -> Any:
+            stream = io.BytesIO(value)
+            found = fastavro.schemaless_reader(stream, schema, None)
+            if stream.tell() != len(value):
+                raise ValueError(f"{len(value) - stream.tell()} bytes are left behind the record")
+            return found
+
+        return read
+
+
+def _parsed(text: str) -> Any:
+    try:
+        raw = json.loads(text)
+        fastavro.parse_schema(raw)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        fastavro.schema.SchemaParseException,
+        fastavro.schema.UnknownType,
+    ) as error:
+        raise JobError(f"--schema is no Avro schema: {error!r}") from error
+    return raw
+
+
+def _stripped(raw: Any) -> Any:
+    """Without the logical types that a column could not hold."""
+    if isinstance(raw, list):
+        return [_stripped(each) for each in raw]
+    if not isinstance(raw, Mapping):
+        return raw
+    is_dropped = raw.get("logicalType") not in _KEPT_LOGICAL
+    return {
+        name: _stripped(value) if name in ("type", "items", "values", "fields") else value
+        for name, value in raw.items()
+        if not (name == "logicalType" and is_dropped)
+    }
+
+
+class _Types:
+    """Walks a schema; names that it has defined may be used again."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, DataType | None] = {}  # None while it is being defined
+
+    def type_of(self, raw: Any, path: tuple[str, ...], namespace: str = "") -> DataType:
+        if isinstance(raw, list):
+            return self._union(raw, path, namespace)
+        if isinstance(raw, str):
+            return _PLAIN[raw] if raw in _PLAIN else self._known(raw, path, namespace)
+        kind, logical = raw["type"], raw.get("logicalType")
+        if logical == "decimal":
+            found: DataType = DecimalType(raw["precision"], raw.get("scale", 0))
+        elif logical in _LOGICAL:
+            found = _LOGICAL[logical]
+        elif kind == "array":
+            return ArrayType(self.type_of(raw["items"], path, namespace))
+        elif kind == "map":
+            return MapType(StringType(), self.type_of(raw["values"], path, namespace))
+        elif kind == "record":
+            return self._record(raw, path, namespace)
+        elif isinstance(kind, str) and kind in _PLAIN:
+            found = _PLAIN[kind]
+        else:
+            return self.type_of(kind, path, namespace)
+        if "name" in raw and kind in ("enum", "fixed"):
+            self._named[_full_name(raw, namespace)] = found
+        return found
+
+    def _record(self, raw: Mapping[str, Any], path: tuple[str, ...], namespace: str) -> DataType:
+        name = _full_name(raw, namespace)
+        self._named[name] = None
+        inner = name.rpartition(".")[0]
+        found = StructType()
+        for field in raw["fields"]:
+            found.add(field["name"], self.type_of(field["type"], (*path, field["name"]), inner))
+        self._named[name] = found
+        return found
+
+    def _known(self, name: str, path: tuple[str, ...], namespace: str) -> DataType:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        full = full if full in self._named else name
+        found = self._named.get(full)
+        if found is None:
+            raise JobError(f"--schema: {'.'.join(path)} is a {name} within a {name}, which no table can hold")
+        return found
+
+    def _union(self, branches: list[Any], path: tuple[str, ...], namespace: str) -> DataType:
+        left = [each for each in branches if each != "null"]
+        if len(left) == 1:
+            return self.type_of(left[0], path, namespace)
+        for kinds, wider in _WIDENED:
+            if left and all(isinstance(each, str) and each in kinds for each in left):
+                return wider
+        raise JobError(f"--schema: {'.'.join(path) or 'the value'} is a union of several types: use --format raw")
+
+
+def _full_name(raw: Mapping[str, Any], namespace: str) -> str:
+    name = str(raw["name"])
+    space = raw.get("namespace", namespace)
+    return name if "." in name or not space else f"{space}.{name}"

@@ -1,0 +1,136 @@
+"""``spark.read.format("bmq-batches")``: a row for each record batch of a topic, from its header alone.
+
+It takes the options of ``format("bmq")`` and shows what that one hides: control batches, batches of aborted
+transactions, and what compaction has left.  No record is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bmq.core.errors import FormatError
+from bmq.core.records import CODEC_MASK, CODECS, Batch, split_batches
+from bmq.spark.batch import BmqBatchReader
+from bmq.spark.handover import WithMachineCode
+from bmq.spark.isolation import Marker, marker_of
+from bmq.spark.loop import storage_loop
+from bmq.spark.options import ReadOptions
+from bmq.spark.plan import DataLoss, Slice
+from bmq.spark.ranged import RangedReader, ReadPolicy
+from bmq.spark.reading import BmqPartition
+
+SCHEMA = (
+    "partition int, base_offset bigint, last_offset bigint, records bigint, bytes bigint, base_timestamp bigint,"
+    " max_timestamp timestamp, codec string, producer_id bigint, producer_epoch int, base_sequence int,"
+    " is_transactional boolean, marker string"
+)
+"""``marker`` is null but for control batches: abort, commit or other; ``max_timestamp`` is null without one."""
+_ARROW = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),
+        ("base_timestamp", pa.int64()),
+        ("max_timestamp", pa.timestamp("us", tz="UTC")),
+        ("codec", pa.string()),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("base_sequence", pa.int32()),
+        ("is_transactional", pa.bool_()),
+        ("marker", pa.string()),
+    ]
+)
+ROWS_MAX = 16_384
+"""Of a record batch that is given out."""
+_TIME_MAX_MS = 2**63 // 1000 - 1
+
+
+class BatchHeaders(DataSource):
+    """The batches of a topic."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bmq-batches"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(ReadOptions.parse(dict(self.options.items())), schema)
+
+
+class _Reader(WithMachineCode, DataSourceReader):
+    """Plans as the batch source does, and reads headers."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._planner = BmqBatchReader(options, schema, {})
+
+    def partitions(self) -> list[InputPartition]:
+        return self._planner.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read
+            return iter(())
+        return self._read(partition)
+
+    def _read(self, partition: BmqPartition) -> Iterator[pa.RecordBatch]:
+        io = storage_loop()
+        policy = ReadPolicy(find=_not_again, fail_on_data_loss=True, permissive=self._options.permissive)
+        rows: list[tuple[Any, ...]] = []
+        for piece, run in RangedReader(io, io.filesystem(self._options.root), policy).runs(partition.slices):
+            for data in split_batches(run.data):
+                batch = Batch(data)
+                if batch.next_offset > piece.start and batch.base_offset < piece.end:
+                    rows.append(_row(piece, batch))
+                if len(rows) == ROWS_MAX:
+                    yield _as_arrow(rows)
+                    rows = []
+        if rows:
+            yield _as_arrow(rows)
+
+
+def _not_again(piece: Slice) -> Any:
+    raise DataLoss(
+        f"a file of {piece.topic}-{piece.partition} was joined with its neighbour, or deleted, while it was read: run"
+        " it again"
+    )
+
+
+def _row(piece: Slice, batch: Batch) -> tuple[Any, ...]:
+    time = batch.max_timestamp
+    return (
+        piece.partition,
+        batch.base_offset,
+        batch.last_offset,
+        batch.count,
+        batch.size,
+        batch.base_timestamp,
+        time * 1000 if 0 <= time <= _TIME_MAX_MS else None,
+        CODECS[batch.attributes & CODEC_MASK] if batch.attributes & CODEC_MASK < len(CODECS) else "unknown",
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.is_transactional,
+        _marker(batch) if batch.is_control else None,
+    )
+
+
+def _marker(batch: Batch) -> str:
+    """A control batch whose record cannot be read marks nothing; the read of the records tells that it is corrupt."""
+    try:
+        return marker_of(batch).value
+    except FormatError:
+        return Marker.OTHER.value
+
+
+def _as_arrow(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _ARROW, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)

@@ -1,0 +1,246 @@
+"""What a table holds, by the entries of its commit log.  Pure.
+
+::
+
+    <table>/_bmq/log/<number, 20 digits>.json          entries, from 1 up without a gap
+    <table>/_bmq/log/<number, 20 digits>.state.json    the table after that entry; the entries up to it may be gone
+    <table>/_bmq/staging/<number>-<part>/              files of the run that began with that entry, not yet in place
+    <table>/date=2026-11-01/...parquet                 files in place
+
+An entry is one of three:
+
+* **Begin**: a run starts.  A run commits at the numbers right behind its own begin and nowhere else.  An entry's name
+  is taken by a rename that never overwrites, so whoever takes the next number has stopped every earlier run, dead or
+  only slow: there is no lock, and no time limit.
+* **Append**: a range of offsets of each partition, and the files that hold it.  The entry is the commit: before it
+  nothing counts, after it everything does.
+* **Merge**: files that take the place of others, with the same records.
+
+Files are renamed from staging into place after the entry that names them, and always before the next one: whatever a
+crash leaves undone belongs to the last entry, and doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+FORMAT = 1
+_NAME = re.compile(r"(\d{20})(\.state)?\.json\Z", re.ASCII)
+
+
+class ManifestError(Exception):
+    """The log contradicts itself, or what is asked contradicts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a table is of; the same for all its life.  ``schema`` is Spark's JSON of the values, none for raw ones."""
+
+    topic: str
+    topic_id: str
+    layout: str
+    """What the folders are: ``date``, or ``hour`` for date and hour."""
+    format: str
+    schema: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """``path`` is where it belongs, ``staged`` where it was written; both within the table."""
+
+    path: str
+    staged: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    ranges: Mapping[int, tuple[int, int]]
+    files: tuple[DataFile, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    files: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+
+
+Entry = Begin | Append | Merge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The table after entry ``number``.  ``last`` is that entry, when its files may not be in place yet."""
+
+    number: int = 0
+    identity: Identity | None = None
+    reached: Mapping[int, int] = field(default_factory=dict)
+    """By partition: the first offset that the table does not have."""
+    files: Mapping[str, int] = field(default_factory=dict)
+    """Path to size."""
+    rows: int = 0
+    last: Append | Merge | None = None
+
+
+def advance(state: State, number: int, entry: Entry) -> State:
+    """``state`` after its next entry.  ManifestError."""
+    if number != state.number + 1:
+        raise ManifestError(f"entry {number} follows {state.number}")
+    match entry:
+        case Begin(identity=identity):
+            check_same(state.identity, identity)
+            return replace(state, number=number, identity=identity)  # ``last`` stays: it may be undone still
+        case Append(ranges=ranges, files=files, rows=rows):
+            for partition, (start, end) in ranges.items():
+                if start < state.reached.get(partition, 0) or start >= end:
+                    raise ManifestError(
+                        f"entry {number} has offsets {start} to {end} of partition {partition}, of which the table has"
+                        f" all below {state.reached.get(partition, 0)}"
+                    )
+            reached = {**state.reached, **{partition: end for partition, (_, end) in ranges.items()}}
+            added = _added(state.files, files, number)
+            return replace(state, number=number, reached=reached, files=added, rows=state.rows + rows, last=entry)
+        case Merge(files=files, removed=removed):
+            if missing := [path for path in removed if path not in state.files]:
+                raise ManifestError(f"entry {number} replaces {missing[0]}, which the table does not have")
+            left = {path: size for path, size in state.files.items() if path not in set(removed)}
+            return replace(state, number=number, files=_added(left, files, number), last=entry)
+
+
+def _added(files: Mapping[str, int], new: Iterable[DataFile], number: int) -> dict[str, int]:
+    added = dict(files)
+    for file in new:
+        if file.path in added:
+            raise ManifestError(f"entry {number} adds {file.path} a second time")
+        added[file.path] = file.size
+    return added
+
+
+def check_same(known: Identity | None, wanted: Identity) -> None:
+    """ManifestError says in what they differ."""
+    if known is None or known == wanted:
+        return
+    if known.topic != wanted.topic:
+        raise ManifestError(f"the table is of topic {known.topic}, not of {wanted.topic}: use another folder")
+    if known.topic_id != wanted.topic_id:
+        raise ManifestError(
+            f"topic {known.topic} was deleted and made anew since the table was begun, and its offsets begin again:"
+            " use another folder"
+        )
+    if known.layout != wanted.layout:
+        raise ManifestError(f"the table's folders are by {known.layout}, not by {wanted.layout}")
+    if known.format != wanted.format:
+        raise ManifestError(f"the table's values were read as {known.format}, not as {wanted.format}")
+    raise ManifestError("the table's values have another schema than --schema says: leave it out, or use a new folder")
+
+
+# --------------------------------------------------------------------------------------------------------- as files
+
+
+def entry_name(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+def state_name(number: int) -> str:
+    return f"{number:020d}.state.json"
+
+
+def parse_name(name: str) -> tuple[int, bool] | None:
+    """(number, whether it is a state); None for what is neither."""
+    match = _NAME.match(name)
+    return None if match is None else (int(match[1]), match[2] is not None)
+
+
+def encode_entry(number: int, entry: Entry, token: str) -> bytes:
+    """``token`` tells whose it is, should the answer to its rename be lost."""
+    content: dict[str, Any] = {"format": FORMAT, "number": number, "token": token}
+    match entry:
+        case Begin(identity=identity):
+            content |= {"kind": "begin", "table": _identity_fields(identity)}
+        case Append(ranges=ranges, files=files, rows=rows):
+            content |= {"kind": "append", "rows": rows, "files": [[f.path, f.staged, f.size] for f in files]}
+            content["offsets"] = {str(partition): list(each) for partition, each in sorted(ranges.items())}
+        case Merge(files=files, removed=removed):
+            content |= {"kind": "merge", "files": [[f.path, f.staged, f.size] for f in files]}
+            content["removed"] = list(removed)
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def decode_entry(number: int, data: bytes) -> tuple[Entry, str]:
+    """The entry and its token.  ManifestError."""
+    try:
+        raw = _parse(number, data)
+        return _entry(raw), str(raw["token"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"entry {number} of the table's log cannot be read: {error!r}") from error
+
+
+def encode_state(state: State) -> bytes:
+    """Of a state whose files are all in place."""
+    content = {
+        "format": FORMAT,
+        "number": state.number,
+        "table": None if state.identity is None else _identity_fields(state.identity),
+        "reached": {str(partition): offset for partition, offset in sorted(state.reached.items())},
+        "files": dict(state.files),
+        "rows": state.rows,
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def decode_state(number: int, data: bytes) -> State:
+    """ManifestError."""
+    try:
+        raw = _parse(number, data)
+        return State(
+            number=number,
+            identity=None if raw["table"] is None else Identity(**raw["table"]),
+            reached={int(partition): int(offset) for partition, offset in raw["reached"].items()},
+            files={str(path): int(size) for path, size in raw["files"].items()},
+            rows=int(raw["rows"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"state {number} of the table's log cannot be read: {error!r}") from error
+
+
+def _entry(raw: Mapping[str, Any]) -> Entry:
+    files = tuple(DataFile(str(path), str(staged), int(size)) for path, staged, size in raw.get("files", ()))
+    match raw["kind"]:
+        case "begin":
+            return Begin(identity=Identity(**raw["table"]))
+        case "append":
+            ranges = {int(partition): (int(start), int(end)) for partition, (start, end) in raw["offsets"].items()}
+            return Append(ranges=ranges, files=files, rows=int(raw["rows"]))
+        case "merge":
+            return Merge(files=files, removed=tuple(map(str, raw["removed"])))
+        case kind:
+            raise ValueError(f"an entry of kind {kind!r}")
+
+
+def _identity_fields(identity: Identity) -> dict[str, str | None]:
+    return {
+        "topic": identity.topic,
+        "topic_id": identity.topic_id,
+        "layout": identity.layout,
+        "format": identity.format,
+        "schema": identity.schema,
+    }
+
+
+def _parse(number: int, data: bytes) -> dict[str, Any]:
+    raw = json.loads(data)
+    if raw["format"] != FORMAT:
+        raise ValueError(f"format {raw['format']}: this version knows {FORMAT}")
+    if raw["number"] != number:
+        raise ValueError(f"it says that it is number {raw['number']}")
+    return dict(raw)

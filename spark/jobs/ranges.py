@@ -1,0 +1,78 @@
+"""Which offsets a run takes: what the table holds and what the log has, to a range for each partition.  Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bmq.spark.options import EARLIEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A partition's log [log_start, log_end), and what was asked of it [start, end)."""
+
+    log_start: int
+    log_end: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Offsets [start, end) by partition, none empty; ``losses`` says what should have been among them and is gone."""
+
+    by_partition: Mapping[int, tuple[int, int]]
+    losses: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(end - start for start, end in self.by_partition.values())
+
+
+def plan(reached: Mapping[int, int], bounds: Mapping[int, Bounds], *, offsets_max: int | None = None) -> Ranges:
+    """From where the table reaches to what was asked for, ``offsets_max`` offsets in all at most.
+
+    ``reached`` is where the table goes on, for each partition that it has something of; the others begin where the
+    user wants.
+    """
+    wanted: dict[int, tuple[int, int]] = {}
+    losses = []
+    for partition, each in sorted(bounds.items()):
+        start = reached.get(partition, each.start)
+        if start > each.log_end:
+            losses.append(f"partition {partition}: the table goes on at {start}, but the log ends at {each.log_end}")
+        elif start < each.log_start:
+            losses.append(f"partition {partition}: offsets {start} to {each.log_start} are gone")
+            start = each.log_start
+        if start < each.end:
+            wanted[partition] = start, each.end
+    if offsets_max is not None:
+        wanted = _shared(wanted, offsets_max)
+    return Ranges(wanted, tuple(losses))
+
+
+def _shared(wanted: Mapping[int, tuple[int, int]], offsets_max: int) -> dict[int, tuple[int, int]]:
+    """As many of each partition; what a short one leaves goes to the longer ones."""
+    left = offsets_max
+    taken: dict[int, tuple[int, int]] = {}
+    by_size = sorted(wanted.items(), key=lambda item: item[1][1] - item[1][0])
+    for position, (partition, (start, end)) in enumerate(by_size):
+        size = min(end - start, left // (len(by_size) - position))
+        left -= size
+        if size:
+            taken[partition] = start, start + size
+    return dict(sorted(taken.items()))
+
+
+def as_options(topic: str, partitions: int, ranges: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    """``startingOffsets`` and ``endingOffsets`` of the source, which name every partition.
+
+    Those without a range read nothing: from the earliest offset to before it, wherever retention puts that meanwhile.
+    """
+    places = {partition: ranges.get(partition, (EARLIEST, 0)) for partition in range(partitions)}
+    return {
+        "startingOffsets": json.dumps({topic: {str(partition): start for partition, (start, _) in places.items()}}),
+        "endingOffsets": json.dumps({topic: {str(partition): end for partition, (_, end) in places.items()}}),
+    }

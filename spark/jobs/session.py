@@ -1,0 +1,161 @@
+"""The Spark session of a job: the one that ``spark-submit`` set up, or a local one."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from bmq.spark.jobs import JOBS, JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+JAVA_MIN = 17
+"""What Spark 4 runs on."""
+_NEEDS = ("pyspark", "pyarrow", "pandas", "numba", "fastavro", "matplotlib")
+_FIXED = {
+    "spark.sql.session.timeZone": "UTC",  # a record's day is its day in UTC, wherever the job runs
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",  # it hides what is wrong with a record
+}
+_CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error|Loss|Segment|Topic|File): (.+)$", re.MULTILINE)
+_log = logging.getLogger("bmq.spark")
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "8",  # 200, Spark's default, are for many machines
+}
+
+
+def add_session_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help=f"Spark's master, as in yarn or local[4] (default: what spark-submit says, else {LOCAL})",
+    )
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
+    )
+
+
+def start_session(name: str, arguments: Namespace) -> SparkSession:
+    """With the sources registered.  JobError when something is missing that it needs."""
+    check_extra()
+    master = arguments.master
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:
+        master = master or LOCAL
+        check_java()
+    from pyspark.sql import SparkSession
+
+    from bmq.spark.jobs.batches import BatchHeaders
+    from bmq.spark.source import BmqDataSource
+
+    builder = SparkSession.builder.appName(f"bmq {name}")
+    if master:
+        builder = builder.master(master)
+    if master and master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        for key, value in _LOCAL.items():
+            builder = builder.config(key, value)
+        builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    for key, value in {**_FIXED, **_settings(arguments.conf)}.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    for source in (BmqDataSource, BatchHeaders):
+        spark.dataSource.register(source)
+    return spark
+
+
+def check_extra() -> None:
+    """JobError when the packages of ``bmq[spark]`` are not there."""
+    for name in _NEEDS:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise JobError(f"Spark jobs need the package {name}: pip install 'bmq[spark]'") from None
+
+
+def java_version() -> int | None:
+    """Of the Java that Spark would start; None when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        return None
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    return int(match[1]) if match else None
+
+
+def check_java() -> None:
+    """JobError when Spark would find no Java that it runs on."""
+    version = java_version()
+    if version is None or version < JAVA_MIN:
+        found = "there is none" if version is None else f"there is Java {version}"
+        raise JobError(
+            f"Spark needs Java {JAVA_MIN} or later, {found}: install it (Debian, Ubuntu: openjdk-17-jre-headless or"
+            " openjdk-21-jre-headless), or let JAVA_HOME name it"
+        )
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise JobError(f"--conf {text}: expected NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+def main_of(job: str, arguments: Sequence[str] | None = None) -> int:
+    """A job as a program of its own, which is how ``spark-submit`` starts it; the exit status."""
+    module: ModuleType = importlib.import_module(JOBS[job])
+    parser = ArgumentParser(prog=job, description=module.DESCRIPTION)
+    module.add_arguments(parser)
+    add_session_arguments(parser)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    return run_job(module, parser.parse_args(arguments))
+
+
+def run_job(module: ModuleType, arguments: Namespace) -> int:
+    """The exit status; what is the user's to put right is told in a line."""
+    try:
+        status: int = module.run(arguments)
+    except JobError as error:
+        sys.stderr.write(f"bmq: {error}\n")
+        return 2
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        _log.debug("the job failed", exc_info=error)
+        sys.stderr.write(f"bmq: Spark: {reason}\n")
+        return 2
+    return status
+
+
+def _reason(error: Exception) -> str | None:
+    """What Spark says is the cause, behind stack traces of Java and of Python workers; None of other errors."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, Py4JError | PySparkException):
+        return None
+    told = str(error)
+    causes = _CAUSE.findall(told)
+    return str(causes[-1] if causes else told.partition("\n")[0]).strip()

@@ -1,0 +1,323 @@
+"""A table's commit log on storage: begin a run, commit, put files in place, clean up.  See ``manifest`` for the rules.
+
+Readers that must be exact at every moment ask ``table_files``; all others read the folder, where
+nothing uncommitted ever shows, and where a commit of many files shows file by file.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+
+from bmq.spark.jobs.manifest import (
+    Append,
+    Begin,
+    DataFile,
+    Entry,
+    Identity,
+    ManifestError,
+    Merge,
+    State,
+    advance,
+    check_same,
+    decode_entry,
+    decode_state,
+    encode_entry,
+    encode_state,
+    entry_name,
+    parse_name,
+    state_name,
+)
+from bmq.spark.loop import storage_loop
+from bmq.storage.filesystem import AlreadyExists, CreateOptions, FileSystem, NoSuchFile, StorageError, write_once
+from bmq.storage.layout import base_name
+
+LOG = "/_bmq/log"
+STAGING = "/_bmq/staging"
+STATE_EVERY = 32
+"""Entries between states: so many files are read at most to know what a table holds."""
+ATTEMPTS_MAX = 16
+_READ_BYTES = 4 << 20
+_SMALL = CreateOptions(block_bytes=1 << 20)
+_STAGED = re.compile(r"(\d+)-\d+\Z", re.ASCII)
+
+Step = Callable[[str], None]
+"""Told of every point where a crash leaves something else behind."""
+
+
+class Fenced(Exception):
+    """Another run has begun on this table; this one may not commit any more."""
+
+
+def _unheard(_: str) -> None: ...
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+async def read_state(fs: FileSystem) -> State:
+    """What the table holds now.  ManifestError, StorageError."""
+    for _ in range(ATTEMPTS_MAX):
+        numbers = await _numbers(fs)
+        state = State()
+        try:
+            if numbers.states:
+                newest = max(numbers.states)
+                state = decode_state(newest, await _read_whole(fs, f"{LOG}/{state_name(newest)}"))
+            for number in sorted(number for number in numbers.entries if number > state.number):
+                data = await _read_whole(fs, f"{LOG}/{entry_name(number)}")
+                state = advance(state, number, decode_entry(number, data)[0])
+        except NoSuchFile:  # a newer state came, and these went
+            continue
+        except ManifestError:
+            if numbers != await _numbers(fs):  # a listing in pages may be of two moments
+                continue
+            raise
+        return state
+    raise ManifestError(f"the table's log did not hold still for {ATTEMPTS_MAX} looks")
+
+
+async def committed_files(fs: FileSystem) -> list[str]:
+    """Where the table's files lie now, those that a crash left in staging among them."""
+    state = await read_state(fs)
+    places = {path: path for path in state.files}
+    for file in state.last.files if state.last is not None else ():
+        if file.path in places and not await _exists(fs, "/" + file.path):
+            places[file.path] = file.staged
+    return sorted(places.values())
+
+
+def table_files(table: str) -> list[str]:
+    """URLs of the files of the table at ``table``, whole commits only, for a reader without an event loop."""
+    io = storage_loop()
+    files = io.run(committed_files(io.filesystem(table)))
+    return [f"{table.rstrip('/')}/{path}" for path in files]
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+
+class Run:
+    """One run on a table, from its begin on.  Fenced as soon as another one begins."""
+
+    def __init__(self, fs: FileSystem, state: State, on_step: Step) -> None:
+        self._fs = fs
+        self._on_step = on_step
+        self._began = state.number
+        self._parts = 0
+        self.state = state
+
+    @classmethod
+    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _unheard) -> Run:
+        """Stop all earlier runs, finish what the last commit left undone, remove what never was committed.
+
+        ManifestError when the table is of something else, Fenced when others begin all the time.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            state = await read_state(fs)
+            if not state.number:
+                await _require_new(fs)
+            check_same(state.identity, identity)
+            entry = Begin(identity=identity)
+            if await _take(fs, state.number + 1, entry):
+                run = cls(fs, advance(state, state.number + 1, entry), on_step)
+                on_step("begun")
+                await run._put_in_place()
+                await run._remove_leftovers()
+                return run
+        raise Fenced(f"{ATTEMPTS_MAX} other runs have begun on this table meanwhile")
+
+    def stage(self) -> str:
+        """A folder within the table, new for each call, for files to be committed."""
+        self._parts += 1
+        return f"{STAGING}/{self._began}-{self._parts}"
+
+    async def staged(self, folder: str) -> list[DataFile]:
+        """The data files that Spark left in a folder of ``stage``, and where they belong."""
+        found = []
+        for path, size in await _walk(self._fs, folder):
+            name = base_name(path)
+            if not name.startswith((".", "_")):
+                found.append(DataFile(path.removeprefix(folder + "/"), path.removeprefix("/"), size))
+        return sorted(found, key=lambda file: file.path)
+
+    async def commit(self, entry: Append | Merge) -> None:
+        """From now on the table is what ``entry`` makes of it.  Fenced, ManifestError: nothing has changed."""
+        state = advance(self.state, self.state.number + 1, entry)
+        if not await _take(self._fs, state.number, entry):
+            raise Fenced("another run has begun on this table: nothing was committed, and that one goes on from there")
+        self.state = state
+        self._on_step("committed")
+        await self._put_in_place()
+        self._on_step("in place")
+        await self._write_state()
+
+    async def end(self) -> None:
+        """Leave nothing of this run in staging; what others have there is not ours to touch."""
+        for part in range(1, self._parts + 1):
+            await self._fs.delete(f"{STAGING}/{self._began}-{part}", recursive=True)
+
+    async def _put_in_place(self) -> None:
+        """What the last commit means for the files.  May be done any number of times, also by two runs at once."""
+        last = self.state.last
+        if last is None:
+            return
+        if isinstance(last, Merge):
+            for path in last.removed:
+                await self._fs.delete("/" + path)
+                self._on_step("removed")
+        for file in last.files:
+            await self._place(file)
+            self._on_step("placed")
+
+    async def _place(self, file: DataFile) -> None:
+        staged, path = "/" + file.staged, "/" + file.path
+        if await _exists(self._fs, path):
+            return
+        try:
+            await self._fs.rename(staged, path)
+        except AlreadyExists:
+            return
+        except NoSuchFile:
+            if await _exists(self._fs, staged):
+                await _make_folder(self._fs, path.rpartition("/")[0])
+                await self._fs.rename(staged, path)
+            elif not await _exists(self._fs, path):
+                await self._require_newest()
+                raise ManifestError(f"{file.path} is committed, and neither there nor in staging") from None
+
+    async def _require_newest(self) -> None:
+        numbers = await _numbers(self._fs)
+        if max(numbers.entries | numbers.states, default=0) > self.state.number:
+            raise Fenced("another run has begun on this table: it goes on from what was committed")
+
+    async def _remove_leftovers(self) -> None:
+        """Of runs before this one, none of which can commit any more."""
+        folders = [child.path async for child in self._fs.list(STAGING)]
+        for folder in folders:
+            match = _STAGED.match(base_name(folder))
+            if match is None or int(match[1]) < self._began:
+                await self._fs.delete(folder, recursive=True)
+                self._on_step("leftover removed")
+        scaffolding = [child.path async for child in self._fs.list(LOG) if base_name(child.path).startswith(".")]
+        for path in scaffolding:
+            await self._fs.delete(path)
+
+    async def _write_state(self) -> None:
+        """Now and then; then remove what it stands for.  All files are in place."""
+        numbers = await _numbers(self._fs)
+        known = max(numbers.states, default=0)
+        if self.state.number - known >= STATE_EVERY:
+            await _write_whole(self._fs, f"{LOG}/{state_name(self.state.number)}", encode_state(self.state))
+            self._on_step("state written")
+            known = self.state.number
+        for number in sorted(number for number in numbers.entries if number <= known):
+            await self._fs.delete(f"{LOG}/{entry_name(number)}")
+        for number in sorted(number for number in numbers.states if number < known):
+            await self._fs.delete(f"{LOG}/{state_name(number)}")
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+class _Numbers:
+    """What the log's folder shows."""
+
+    def __init__(self) -> None:
+        self.entries: set[int] = set()
+        self.states: set[int] = set()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Numbers) and (self.entries, self.states) == (other.entries, other.states)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def _numbers(fs: FileSystem) -> _Numbers:
+    found = _Numbers()
+    async for child in fs.list(LOG):
+        parsed = parse_name(base_name(child.path))
+        if parsed is not None:
+            (found.states if parsed[1] else found.entries).add(parsed[0])
+    return found
+
+
+async def _take(fs: FileSystem, number: int, entry: Entry) -> bool:
+    """Make ``entry`` the one of that number; False when another one is.
+
+    An entry that a state stands for may be gone, and its name free: then a run that slept through all that finds the
+    state, and its entry is void.
+    """
+    token = uuid.uuid4().hex
+    path = f"{LOG}/{entry_name(number)}"
+    try:
+        await _write_whole(fs, path, encode_entry(number, entry, token))
+    except AlreadyExists:
+        pass  # by another run, or by a repeated call of ours whose first answer was lost: it is looked at below
+    except StorageError as error:
+        if not await _exists(fs, path):
+            if isinstance(error, NoSuchFile):  # a run that began has swept our scaffolding
+                return False
+            raise
+    try:
+        is_ours = decode_entry(number, await _read_whole(fs, path))[1] == token
+    except NoSuchFile:
+        is_ours = False
+    if is_ours and max((await _numbers(fs)).states, default=0) >= number:
+        await fs.delete(path)
+        return False
+    return is_ours
+
+
+async def _write_whole(fs: FileSystem, path: str, data: bytes) -> None:
+    """AlreadyExists when the name is taken.  Nobody sees a part of it."""
+    folder, _, name = path.rpartition("/")
+    spare = f"{folder}/.{name}-{uuid.uuid4().hex[:16]}"
+    await write_once(fs, spare, data, _SMALL)
+    try:
+        await fs.rename(spare, path)
+    except AlreadyExists:
+        await fs.delete(spare)
+        raise
+
+
+async def _read_whole(fs: FileSystem, path: str) -> bytes:
+    parts: list[bytes] = []
+    while not parts or len(parts[-1]) == _READ_BYTES:
+        parts.append(await fs.read(path, len(parts) * _READ_BYTES, _READ_BYTES))
+    return b"".join(parts)
+
+
+async def _exists(fs: FileSystem, path: str) -> bool:
+    try:
+        await fs.status(path)
+    except NoSuchFile:
+        return False
+    return True
+
+
+async def _walk(fs: FileSystem, folder: str) -> list[tuple[str, int]]:
+    """(path, size) of all files below."""
+    found: list[tuple[str, int]] = []
+    children = [child async for child in fs.list(folder)]
+    for child in children:
+        if child.is_dir:
+            found += await _walk(fs, child.path)
+        else:
+            found.append((child.path, child.length))
+    return found
+
+
+async def _make_folder(fs: FileSystem, folder: str) -> None:
+    """The seam makes folders for new files only."""
+    scaffold = f"{folder}/.bmq-{uuid.uuid4().hex[:16]}"
+    await write_once(fs, scaffold, b"\n", _SMALL)
+    await fs.delete(scaffold)
+
+
+async def _require_new(fs: FileSystem) -> None:
+    names: Sequence[str] = [base_name(child.path) async for child in fs.list("/")]
+    foreign = [name for name in names if not name.startswith(("_", "."))]
+    if foreign:
+        raise ManifestError(f"{fs.url} holds {foreign[0]} and no log of this job: give the table a folder of its own")

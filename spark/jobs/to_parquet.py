@@ -1,0 +1,230 @@
+"""A topic to a Parquet table, exactly once: each commit holds a range of offsets of each partition.
+
+A run takes what is new since the last commit, writes it beside the table, commits it with one entry of the table's log
+(``manifest``), and merges small files.  It may be killed at any moment, and started again, also while it still runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bmq.spark.jobs import JobError
+from bmq.spark.jobs.manifest import Append, Identity, ManifestError, Merge, State
+from bmq.spark.jobs.merging import choose
+from bmq.spark.jobs.ranges import Ranges, as_options, plan
+from bmq.spark.jobs.session import main_of, start_session
+from bmq.spark.jobs.table import Fenced, Run, Step, read_state
+from bmq.spark.jobs.topic import PLACE, Topic, look_at
+from bmq.spark.loop import storage_loop
+from bmq.storage.filesystem import StorageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from bmq.spark.jobs.values import Values
+
+SUMMARY = "a topic to a Parquet table, exactly once, as often as you like"
+DESCRIPTION = """\
+Append what is new in a topic to a Parquet table, in folders by date (UTC) of the records' timestamps. Each commit names
+the offsets that it holds, so nothing is lost or doubled, whenever a run is killed; the next one goes on. Run it from
+cron, or by hand; two at once do no harm.
+"""
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
+FORMATS = ("raw", "json", "avro", "protobuf")
+FRAMINGS = ("none", "confluent")
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--root", required=True, metavar="URL", help="the cluster's root: hdfs:// or file://")
+    parser.add_argument("--topic", required=True, metavar="NAME")
+    parser.add_argument("--table", required=True, metavar="URL", help="the table's folder: hdfs:// or file://")
+    parser.add_argument("--by", choices=("date", "hour"), default="date", help="folders (default: %(default)s)")
+    what = parser.add_argument_group("values")
+    what.add_argument("--format", choices=FORMATS, default="raw", help="of the values (default: %(default)s)")
+    what.add_argument(
+        "--schema",
+        metavar="FILE|DDL",
+        help="json: DDL, or a file of it, or of Spark's or a JSON Schema (default: inferred from a sample, once);"
+        " avro: an .avsc file; protobuf: a descriptor set (protoc --include_imports --descriptor_set_out)",
+    )
+    what.add_argument("--message", metavar="NAME", help="protobuf: the message's full name")
+    what.add_argument(
+        "--framing", choices=FRAMINGS, default="none", help="confluent: values begin with a registry's schema id"
+    )
+    what.add_argument(
+        "--mode",
+        type=str.upper,
+        choices=("PERMISSIVE", "FAILFAST"),
+        default="PERMISSIVE",
+        help="what cannot be read goes to the column _corrupt, or ends the run (default: %(default)s)",
+    )
+    what.add_argument(
+        "--sample", type=_count, default=10_000, metavar="N", help="records that a schema is inferred from"
+    )
+    which = parser.add_argument_group("offsets", f"A place is {PLACE}.")
+    which.add_argument("--from", dest="start", default="earliest", metavar="PLACE", help="where a new table begins")
+    which.add_argument("--to", dest="end", default="latest", metavar="PLACE", help="where this run ends, at most")
+    which.add_argument("--max-offsets", type=_count, metavar="N", help="in one commit, over all partitions")
+    which.add_argument(
+        "--accept-data-loss", action="store_true", help="go on, with a warning, where records are gone before they came"
+    )
+    files = parser.add_argument_group("files")
+    files.add_argument("--compression", choices=COMPRESSIONS, default="zstd", help="default: %(default)s")
+    files.add_argument("--file-bytes", type=_size, default="128m", metavar="N", help="of a full file (default: 128m)")
+    files.add_argument(
+        "--merge-files",
+        type=int,
+        default=16,
+        metavar="N",
+        help="merge a folder's small files when there are N of them; 0 never (default: %(default)s)",
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    digits, unit = (text[:-1], text[-1].casefold()) if text[-1:].isalpha() else (text, "")
+    if not (digits.isascii() and digits.isdecimal()) or unit not in {"", *_UNITS} or not int(digits):
+        raise ArgumentTypeError(f"{text!r} is no size, as in 134217728 or 128m")
+    return int(digits) * _UNITS.get(unit, 1)
+
+
+def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
+    """Bring the table up to where the topic ends now.  JobError."""
+    spark = start_session("to_parquet", arguments)
+    try:
+        return _Job(spark, arguments, on_step).run()
+    except (Fenced, ManifestError, StorageError) as error:
+        raise JobError(str(error)) from error
+    finally:
+        spark.stop()
+
+
+class _Job:
+    """One run, up to where the topic ends when it begins."""
+
+    def __init__(self, spark: SparkSession, arguments: Namespace, on_step: Step) -> None:
+        self._spark = spark
+        self._arguments = arguments
+        self._on_step = on_step
+        self._io = storage_loop()
+        self._table = _url(arguments.table)
+        self._fs = self._io.filesystem(self._table)
+
+    def run(self) -> int:
+        given = self._arguments
+        topic = look_at(given.root, given.topic, start=given.start, end=given.end)
+        state = self._io.run(read_state(self._fs))
+        values = self._values(state, topic)
+        if values is None:
+            _say("nothing to infer a schema from: the topic has no records yet")
+            return 0
+        identity = Identity(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            layout=given.by,
+            format=given.format,
+            schema=values.identity,
+        )
+        run = self._io.run(Run.begin(self._fs, identity, self._on_step))
+        while (ranges := self._plan(run.state, topic)).by_partition:
+            self._append(run, topic, values, ranges)
+            self._merge(run)
+        self._merge(run)
+        self._io.run(run.end())
+        _say(f"{run.state.rows:,} records in {len(run.state.files):,} files of {self._table}")
+        return 0
+
+    def _plan(self, state: State, topic: Topic) -> Ranges:
+        ranges = plan(state.reached, topic.bounds, offsets_max=self._arguments.max_offsets)
+        for loss in ranges.losses:
+            if not self._arguments.accept_data_loss:
+                raise JobError(f"{loss}. With --accept-data-loss the table goes on behind them")
+            _say(f"warning: {loss}")
+        return ranges
+
+    def _values(self, state: State, topic: Topic) -> Values | None:
+        """How values are read; None when a schema is to be inferred and there is nothing to infer it from."""
+        from bmq.spark.jobs.values import Values
+
+        known = state.identity.schema if state.identity is not None else None
+        return Values.build(self._arguments, known, lambda: self._sample(topic))
+
+    def _sample(self, topic: Topic) -> DataFrame | None:
+        """The first values there are."""
+        ranges = plan({}, topic.bounds)
+        if not ranges.by_partition:
+            return None
+        return self._read(topic, ranges, "value binary").where("value is not null").limit(self._arguments.sample)
+
+    def _read(self, topic: Topic, ranges: Ranges, schema: str) -> DataFrame:
+        reader = self._spark.read.format("bmq").schema(schema)
+        reader = reader.option("root", self._arguments.root).option("topic", topic.name)
+        reader = reader.option("failOnDataLoss", str(not self._arguments.accept_data_loss).lower())
+        options = as_options(topic.name, len(topic.bounds), ranges.by_partition)
+        return reader.options(**options).load()
+
+    def _append(self, run: Run, topic: Topic, values: Values, ranges: Ranges) -> None:
+        """Write and commit one range of each partition."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as sql
+
+        seen = Observation()
+        records = self._read(topic, ranges, values.SOURCE).observe(seen, sql.count(sql.lit(1)).alias("rows"))
+        folders = [sql.to_date("timestamp").alias("date")]
+        if self._arguments.by == "hour":
+            folders.append(sql.date_format("timestamp", "HH").alias("hour"))
+        rows = values.parse(records).select("*", *folders)
+        staging = self._write(run, rows, ["date", "hour"][: len(folders)])
+        files = tuple(self._io.run(run.staged(staging)))
+        count = int(seen.get["rows"])
+        self._io.run(run.commit(Append(ranges=ranges.by_partition, files=files, rows=count)))
+        _say(f"committed {count:,} records of {ranges.count:,} offsets, {len(files):,} files")
+
+    def _write(self, run: Run, rows: DataFrame, folders: list[str]) -> str:
+        staging = run.stage()
+        writer = rows.write.option("compression", self._arguments.compression)
+        writer.partitionBy(*folders).parquet(self._table + staging)
+        self._on_step("written")
+        return staging
+
+    def _merge(self, run: Run) -> None:
+        """One commit a folder, so that a run that is killed keeps what it has merged."""
+        files_min, size = self._arguments.merge_files, self._arguments.file_bytes
+        for each in choose(run.state.files, files_min=files_min, file_bytes=size) if files_min > 0 else ():
+            paths = [f"{self._table}/{path}" for path in each.paths]
+            rows = self._spark.read.parquet(*paths)
+            rows = rows.coalesce(each.count).sortWithinPartitions("partition", "offset")
+            staging = run.stage()
+            writer = rows.write.option("compression", self._arguments.compression)
+            writer.parquet(f"{self._table}{staging}/{each.folder}")
+            self._on_step("merge written")
+            merged = tuple(self._io.run(run.staged(staging)))
+            self._io.run(run.commit(Merge(files=merged, removed=each.paths)))
+            _say(f"merged {len(paths)} files of {each.folder} into {len(merged)}")
+
+
+def _url(table: str) -> str:
+    """A bare path is a local folder."""
+    return table.rstrip("/") if "://" in table else Path(table).absolute().as_uri()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"to_parquet: {text}\n")
+    sys.stderr.flush()
+
+
+def main() -> int:
+    return main_of("to_parquet")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A topic as storage has it now: its id, its cleanup policy, and the bounds of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bmq.spark.discover import NoSuchTopic, find_logs
+from bmq.spark.jobs import JobError
+from bmq.spark.jobs.ranges import Bounds
+from bmq.spark.loop import storage_loop
+from bmq.spark.options import OptionError, ReadOptions
+from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.topics import read_topic
+
+PLACE = "earliest or latest, a time as in 2026-11-01 or 2026-11-01T13:30 (UTC) or milliseconds, or offsets as JSON"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    name: str
+    topic_id: str
+    is_compacted: bool
+    bounds: Mapping[int, Bounds]
+
+
+def look_at(root: str, topic: str, *, start: str, end: str) -> Topic:
+    """``start`` and ``end`` are the user's words for ``PLACE``.  JobError."""
+    given = {"root": root, "topic": topic, **_place("starting", start), **_place("ending", end)}
+    io = storage_loop()
+    try:
+        return io.run(_look(io.filesystem(root), ReadOptions.parse(given)))
+    except (OptionError, NoSuchTopic, StorageError) as error:
+        raise JobError(str(error)) from error
+
+
+async def _look(fs: FileSystem, options: ReadOptions) -> Topic:
+    stored = await read_topic(fs, options.topics[0])
+    views = await find_logs(fs, options)
+    bounds = {}
+    for view in views:
+        wanted = await view.wanted(options)
+        bounds[view.path.partition] = Bounds(
+            log_start=view.log.start, log_end=view.log.end, start=wanted.start, end=wanted.end
+        )
+    return Topic(
+        name=options.topics[0],
+        topic_id=views[0].path.topic_id,
+        is_compacted=stored is not None and "compact" in stored.configs.get("cleanup.policy", ""),
+        bounds=bounds,
+    )
+
+
+def _place(which: str, text: str) -> dict[str, str]:
+    """The source's option that says it."""
+    text = text.strip()
+    if text.startswith("{") or text.casefold() in ("earliest", "latest"):
+        return {f"{which}Offsets": text}
+    if not (text.isascii() and text.isdecimal()):
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise JobError(f"{text!r} is no place in a log: {PLACE}") from None
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        text = str(round(time.timestamp() * 1000))
+    options = {f"{which}Timestamp": text}
+    if which == "starting":
+        options["startingOffsetsByTimestampStrategy"] = "latest"
+    return options

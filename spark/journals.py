@@ -1,0 +1,91 @@
+"""Brokers' journals, followed: of each look only what was written since the last one is read.
+
+A broker's next file begins with a snapshot, so each file tells by itself what it tells.  A file that has a successor is
+read once more, to its end, and then not again; one that was rolled away is forgotten.  Checkpoints stay true for ever,
+so the newest of a partition is kept whatever becomes of the file that told it.
+"""
+
+from __future__ import annotations
+
+from bmq.core.model import PartitionKey
+from bmq.spark.discover import JOURNALS_AT_ONCE
+from bmq.spark.logview import in_windows
+from bmq.storage import layout
+from bmq.storage.checkpoint import Checkpoint, decode, decode_key, merge
+from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.journal import CHECKPOINT, read_forwards
+
+READ_BYTES = 4 << 20
+
+
+class FollowedJournals:
+    """The newest checkpoint of each partition wanted, over all brokers' journals, living or dead."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._files: dict[str, _Followed] = {}
+        self._wanted: frozenset[PartitionKey] = frozenset()
+        self._newest: dict[PartitionKey, Checkpoint] = {}
+        self.bytes_read = 0
+
+    def __repr__(self) -> str:
+        return f"<FollowedJournals {len(self._files)} files, {len(self._wanted)} partitions>"
+
+    async def look(self, wanted: frozenset[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
+        """Costs a listing, a read for each broker, and what was written since."""
+        if not wanted <= self._wanted:
+            self._files.clear()  # what was said of the others was passed over
+        self._wanted = wanted
+        listed = [layout.base_name(status.path) async for status in self._fs.list(layout.JOURNALS)]
+        names = {name: parsed for name in listed if (parsed := layout.parse_journal(name)) is not None}
+        last = dict(sorted(names.values()))
+        self._files = {name: self._files.get(name) or _Followed() for name in names}
+        open_ones = [name for name in names if not self._files[name].is_done]
+        await in_windows(open_ones, self._catch_up, JOURNALS_AT_ONCE)
+        for name in open_ones:
+            if name in self._files and last[names[name][0]] > names[name][1]:
+                self._files[name].is_done = True
+                self._files[name].said.clear()
+        self._newest = {key: checkpoint for key, checkpoint in self._newest.items() if key in wanted}
+        return self._newest
+
+    async def _catch_up(self, name: str) -> None:
+        file, path, rest = self._files[name], f"{layout.JOURNALS}/{name}", b""
+        while True:
+            try:
+                data = await self._fs.read(path, file.position + len(rest), READ_BYTES)
+            except NoSuchFile:  # rolled away since it was listed; its successor's snapshot was not in this listing
+                del self._files[name]
+                return
+            self.bytes_read += len(data)
+            rest += data
+            records, used = read_forwards(memoryview(rest))
+            for kind, payload in records:
+                if kind == CHECKPOINT and decode_key(payload) in self._wanted:
+                    self._take(file, decode(payload))
+            file.position += used
+            rest = rest[used:]
+            if len(data) < READ_BYTES:
+                return
+
+    def _take(self, file: _Followed, said: Checkpoint) -> None:
+        before = file.said.get(said.key)
+        if not said.is_full:
+            if before is None or before.segment != said.segment:
+                return  # a delta to what this file does not tell
+            said = merge(before, said)
+        file.said[said.key] = said
+        newest = self._newest.get(said.key)
+        if newest is None or newest.order < said.order:
+            self._newest[said.key] = said
+
+
+class _Followed:
+    """One file: read up to ``position``; what it said last of each partition, to which deltas are added."""
+
+    __slots__ = ("is_done", "position", "said")
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.said: dict[PartitionKey, Checkpoint] = {}
+        self.is_done = False

@@ -1,0 +1,74 @@
+"""This process's event loop for storage, in a thread of its own, and the file systems opened on it.
+
+Spark calls Python synchronously, and starts worker processes by fork and uses them again: the loop is made when it is
+first wanted, and made anew in a child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.open import open_filesystem
+
+ROOTS_MAX = 8
+"""File systems kept open; a process reads one or two roots."""
+
+T = TypeVar("T")
+
+
+class StorageLoop:
+    """A thread that runs one event loop as long as the process lives."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._roots: OrderedDict[str, FileSystem] = OrderedDict()
+        self._opening = asyncio.Lock()
+        threading.Thread(target=self._loop.run_forever, name="bmq-storage", daemon=True).start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start ``work`` on the loop; cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """``work``'s result; it is cancelled when the caller is interrupted."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def filesystem(self, root: str) -> FileSystem:
+        """The root, opened once.  Errors as ``open_filesystem``."""
+        return self.run(self._filesystem(root))
+
+    async def _filesystem(self, root: str) -> FileSystem:
+        async with self._opening:  # held across the opening on purpose: the others wait for the same root
+            fs = self._roots.get(root)
+            if fs is None:
+                fs = self._roots[root] = await open_filesystem(root, holder=f"spark-{uuid.uuid4().hex[:16]}")
+                while len(self._roots) > ROOTS_MAX:
+                    await self._roots.popitem(last=False)[1].close()
+            self._roots.move_to_end(root)
+            return fs
+
+
+_current: StorageLoop | None = None
+_making = threading.Lock()
+
+
+def storage_loop() -> StorageLoop:
+    """This process's."""
+    global _current
+    with _making:
+        if _current is None or _current.pid != os.getpid():
+            _current = StorageLoop()
+        return _current

@@ -1,0 +1,305 @@
+"""The options of ``spark.read.format("bmq")``: names, meanings and checks.  Pure.
+
+Names and meanings are those of Spark's Kafka source wherever it has them; ``OPTIONS`` is the list that errors show.
+``OffsetLimit`` says where a read begins or ends, before anything is known of the partitions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+EARLIEST, LATEST = -2, -1
+"""Kafka's numbers for the ends of a partition, in JSON."""
+
+OPTIONS = {
+    "root": "the cluster's root: hdfs://, webhdfs:// or file://",
+    "topic": "the topic; or",
+    "subscribe": "topics, separated by commas; or",
+    "subscribePattern": "a regular expression that whole topic names match",
+    "startingOffsets": 'earliest (default), or JSON: {"topic": {"0": 23, "1": -2}}, -2 for earliest',
+    "endingOffsets": 'latest (default), or JSON: {"topic": {"0": 50, "1": -1}}, -1 for latest',
+    "startingTimestamp": "milliseconds: from the first record not older, in each partition",
+    "endingTimestamp": "milliseconds: up to the first record not older, in each partition",
+    "startingOffsetsByTimestamp": 'JSON: {"topic": {"0": 1700000000000}}, as startingTimestamp by partition',
+    "endingOffsetsByTimestamp": "JSON, as endingTimestamp by partition",
+    "startingOffsetsByTimestampStrategy": "error (default) or latest: what to do when no record is that young",
+    "failOnDataLoss": "true (default): fail when records asked for are gone; false: warn and go on",
+    "includeHeaders": "true: a column headers; default false",
+    "isolationLevel": "read_committed (default) or read_uncommitted",
+    "consistency": "committed (default), or latest: also what was written after the last checkpoint",
+    "mode": "FAILFAST (default): corrupt data fails the read; PERMISSIVE: it is skipped and counted",
+    "maxPartitionBytes": "bytes of log to an input partition, default 128m",
+    "minPartitions": "at least so many input partitions, as far as the data can be cut",
+}
+_BY_FOLDED = {name.casefold(): name for name in OPTIONS}
+STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
+"""Without meaning for a batch, which ignores them as Spark's Kafka source does.  See ``bmq.spark.admission``."""
+
+_SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern")
+_HINTS = {
+    "kafka.bootstrap.servers": "no broker is asked here: name the storage by root",
+    "kafka.isolation.level": "use isolationLevel",
+    "assign": "use subscribe, and filter by the column partition",
+    "path": "use root, and load() without a path",
+}
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_BYTES = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*", re.ASCII)
+
+
+class OptionError(ValueError):
+    """An option that makes no sense; the text names it and says what would."""
+
+
+class Subscription(Enum):
+    TOPICS = "these topics"
+    PATTERN = "topics whose whole name matches"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One end of the log: ``EARLIEST`` or ``LATEST``."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByOffset:
+    """An offset for each partition, which may be ``EARLIEST`` or ``LATEST``."""
+
+    offsets: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ByTimestamp:
+    """The first record that is not older, in each partition (milliseconds).
+
+    ``timestamps`` None: ``everywhere`` for all of them.
+    """
+
+    everywhere: int = 0
+    timestamps: Mapping[str, Mapping[int, int]] | None = None
+
+
+OffsetLimit = Edge | ByOffset | ByTimestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """A read, as its user wants it."""
+
+    root: str
+    subscription: Subscription
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    starting: OffsetLimit = field(default_factory=lambda: Edge(EARLIEST))
+    ending: OffsetLimit = field(default_factory=lambda: Edge(LATEST))
+    start_at_latest_if_none: bool = False
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    committed: bool = True
+    to_visible_end: bool = False
+    permissive: bool = False
+    max_partition_bytes: int = 128 << 20
+    min_partitions: int = 1
+
+    @property
+    def begins_at_latest(self) -> bool:
+        """Whether where to begin is another place at another time, however little storage loses."""
+        match self.starting:
+            case Edge(offset=offset):
+                return offset == LATEST
+            case ByOffset(offsets=offsets):
+                return any(LATEST in partitions.values() for partitions in offsets.values())
+            case ByTimestamp():
+                return self.start_at_latest_if_none
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+        """A batch's.  OptionError for whatever cannot be meant."""
+        options = known(given)
+        starting = _limit(options, "starting", Edge(EARLIEST))
+        ending = _limit(options, "ending", Edge(LATEST))
+        _refuse_edge(starting, LATEST, "startingOffsets may not be latest in a batch: nothing would be read")
+        _refuse_edge(ending, EARLIEST, "endingOffsets may not be earliest in a batch: nothing would be read")
+        return cls._of(options, starting, ending)
+
+    @classmethod
+    def parse_stream(cls, given: Mapping[str, str]) -> ReadOptions:
+        """A streaming query's, which begins with what is new unless it is told otherwise.  OptionError."""
+        options = known(given)
+        for name in options:
+            if name.startswith("ending"):
+                raise OptionError(f"{name} has no meaning in a streaming query, which does not end")
+        if _choice(options, "consistency", "committed", "latest") == "latest":
+            raise OptionError("consistency=latest reads what may be gone again: not in a streaming query")
+        return cls._of(options, _limit(options, "starting", Edge(LATEST)), Edge(LATEST))
+
+    @classmethod
+    def _of(cls, options: Mapping[str, str], starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
+        subscription, topics, pattern = _subscription(options)
+        to_visible_end = _choice(options, "consistency", "committed", "latest") == "latest"
+        committed = _choice(options, "isolationLevel", "read_committed", "read_uncommitted") == "read_committed"
+        if to_visible_end and committed and "isolationLevel" in options:
+            raise OptionError(
+                "consistency=latest reads what no checkpoint tells of, aborted transactions among it:"
+                " isolationLevel=read_committed cannot be promised beside it"
+            )
+        return cls(
+            root=_root(options),
+            subscription=subscription,
+            topics=topics,
+            pattern=pattern,
+            starting=starting,
+            ending=ending,
+            start_at_latest_if_none=_choice(options, "startingOffsetsByTimestampStrategy", "error", "latest")
+            == "latest",
+            fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+            include_headers=_flag(options, "includeHeaders", default=False),
+            committed=committed and not to_visible_end,
+            to_visible_end=to_visible_end,
+            permissive=_choice(options, "mode", "FAILFAST", "PERMISSIVE") == "PERMISSIVE",
+            max_partition_bytes=byte_count(options, "maxPartitionBytes", 128 << 20),
+            min_partitions=positive(options, "minPartitions", 1),
+        )
+
+
+def wants_headers(given: Mapping[str, str]) -> bool:
+    """``includeHeaders`` alone: columns are asked for before it is known whether a query is a batch or streams."""
+    return _flag(known(given), "includeHeaders", default=False)
+
+
+def known(given: Mapping[str, str]) -> dict[str, str]:
+    """Under their right names; OptionError lists what there is."""
+    ignored = {name.casefold() for name in STREAM_OPTIONS}
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        right = _BY_FOLDED.get(name.casefold())
+        if right is not None:
+            found[right] = value
+        elif name.casefold() not in ignored:
+            hint = _HINTS.get(name.casefold(), "there is no such option")
+            names = "\n".join(f"  {name}: {text}" for name, text in OPTIONS.items())
+            raise OptionError(f"option {name!r}: {hint}. The options of bmq:\n{names}")
+    return found
+
+
+def _root(options: Mapping[str, str]) -> str:
+    root = options.get("root", "").strip()
+    if not root:
+        raise OptionError(f"option 'root' is missing: {OPTIONS['root']}")
+    return root
+
+
+def _subscription(options: Mapping[str, str]) -> tuple[Subscription, tuple[str, ...], str]:
+    given = [name for name in _SUBSCRIPTIONS if name in options]
+    if len(given) != 1:
+        raise OptionError(f"give exactly one of {', '.join(_SUBSCRIPTIONS)}; there is {', '.join(given) or 'none'}")
+    value = options[given[0]].strip()
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise OptionError(f"subscribePattern={value!r} is no regular expression: {error}") from error
+        if value:
+            return Subscription.PATTERN, (), value
+    topics = [value] if given[0] == "topic" else [name.strip() for name in value.split(",")]
+    topics = list(dict.fromkeys(name for name in topics if name))
+    if not topics:
+        raise OptionError(f"option {given[0]!r} names no topic")
+    return Subscription.TOPICS, tuple(topics), ""
+
+
+def _limit(options: Mapping[str, str], which: str, default: Edge) -> OffsetLimit:
+    """Timestamp before timestamps by partition before offsets, as in Spark's Kafka source."""
+    everywhere, by_timestamp = f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+    by_offset = f"{which}Offsets"
+    if everywhere in options:
+        return ByTimestamp(everywhere=_milliseconds(everywhere, options[everywhere].strip()))
+    if by_timestamp in options:
+        parsed = _by_partition(by_timestamp, options[by_timestamp])
+        for partitions in parsed.values():
+            for value in partitions.values():
+                _milliseconds(by_timestamp, str(value))
+        return ByTimestamp(timestamps=parsed)
+    text = options.get(by_offset, "").strip()
+    match text.casefold():
+        case "":
+            return default
+        case "earliest":
+            return Edge(EARLIEST)
+        case "latest":
+            return Edge(LATEST)
+    parsed = _by_partition(by_offset, text)
+    for topic, partitions in parsed.items():
+        for partition, offset in partitions.items():
+            if offset < EARLIEST:
+                raise OptionError(f"{by_offset}: {topic}-{partition} cannot have offset {offset}")
+    return ByOffset(parsed)
+
+
+def _refuse_edge(limit: OffsetLimit, edge: int, text: str) -> None:
+    match limit:
+        case Edge(offset=offset) if offset == edge:
+            raise OptionError(text)
+        case ByOffset(offsets=offsets) if any(edge in partitions.values() for partitions in offsets.values()):
+            raise OptionError(text)
+
+
+def _by_partition(name: str, text: str) -> dict[str, dict[int, int]]:
+    example = '{"topic": {"0": 23, "1": -2}}'
+    try:
+        raw: Any = json.loads(text)
+        return {
+            str(topic): {int(partition): _integer(number) for partition, number in partitions.items()}
+            for topic, partitions in raw.items()
+        }
+    except (ValueError, AttributeError) as error:
+        raise OptionError(f"{name}={text!r} is not of the form {example}") from error
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no integer")
+    return value
+
+
+def _milliseconds(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise OptionError(f"{name}={text!r}: expected milliseconds since 1970, as in 1700000000000")
+    return int(text)
+
+
+def _choice(options: Mapping[str, str], name: str, *choices: str) -> str:
+    """The first one is the default."""
+    value = options.get(name, choices[0]).strip()
+    for choice in choices:
+        if choice.casefold() == value.casefold():
+            return choice
+    raise OptionError(f"{name}={value!r}: expected {' or '.join(choices)}")
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return _choice(options, name, *(("true", "false") if default else ("false", "true"))) == "true"
+
+
+def positive(options: Mapping[str, str], name: str, default: int) -> int:
+    """A number of at least 1.  OptionError."""
+    value = options.get(name, str(default)).strip()
+    if not value.isascii() or not value.isdecimal() or int(value) < 1:
+        raise OptionError(f"{name}={value!r}: expected a number of at least 1")
+    return int(value)
+
+
+def byte_count(options: Mapping[str, str], name: str, default: int) -> int:
+    """A number of bytes, with or without a unit.  OptionError."""
+    value = options.get(name, str(default))
+    match = _BYTES.fullmatch(value)
+    unit = _UNITS.get(match[2].casefold()) if match is not None else None
+    if match is None or unit is None or int(match[1]) * unit < 1:
+        raise OptionError(f"{name}={value!r}: expected bytes, as in 134217728 or 128m")
+    return int(match[1]) * unit

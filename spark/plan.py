@@ -1,0 +1,281 @@
+"""From what storage says of partitions to pieces of work of even size: facts in, ranges out.  Pure.
+
+A ``PartitionLog`` is one partition's live segments with their offsets (names alone tell them, rules 3 and 5).
+``resolve`` turns what the user wants into a range [start, end) of it, ``slices`` the range into byte ranges of
+segments, ``pack`` the slices of all partitions into tasks.  A slice is cut only where an index entry stands, which is
+where a batch begins; so every batch belongs to exactly one slice.
+
+What is pruned is pruned for certain: by offsets from names and index entries, by a lower bound of timestamps from the
+largest timestamps that an index knows.  Nothing says how *old* a segment's records are at most, so an upper bound of
+timestamps prunes nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bmq.core.model import SegmentName
+from bmq.spark.options import EARLIEST, LATEST
+from bmq.storage.checkpoint import AbortedTransaction
+from bmq.storage.index import ENTRY, SegmentIndex
+
+OFFSET_MAX = 2**63 - 1
+OPEN_BYTES = 256 << 10
+"""A slice weighs at least this: opening a file costs what decoding so many bytes does."""
+
+
+class DataLoss(Exception):
+    """Records that were asked for are gone, or were never there.  ``failOnDataLoss=false`` warns instead."""
+
+
+# ----------------------------------------------------------------------------------------------------------- facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A live segment as its folder shows it: offsets [name.base, end).
+
+    ``length`` is the namespace's word, exact once the file is closed.
+    """
+
+    name: SegmentName
+    end: int
+    length: int
+    has_idx: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """What an index or a checkpoint adds.  ``entries`` as in ``storage.index``.
+
+    ``position`` is where the bytes up to ``segment.end`` end, None while that is not known: all else then describes
+    the bytes before ``known_position``, which is where ``known_offset`` is due.  ``open_txns`` are (producer id, first
+    offset) of the transactions open at that point.
+    """
+
+    segment: Segment
+    entries: array[int] = field(default_factory=lambda: array("q"))
+    position: int | None = None
+    max_timestamp: int | None = None
+    first_open_txn: int = -1
+    open_txns: tuple[tuple[int, int], ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    known_position: int = 0
+    known_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLog:
+    """One partition: what may be read is [start, end)."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def between(self, start: int, end: int) -> tuple[Segment, ...]:
+        """The segments that hold offsets of [start, end), oldest first."""
+        if start >= end:
+            return ()
+        first = max(0, bisect_right(self.segments, start, key=_base) - 1)
+        held = self.segments[first : bisect_left(self.segments, end, key=_base)]
+        return tuple(each for each in held if each.end > max(start, each.name.base))
+
+
+def _base(segment: Segment) -> int:
+    return segment.name.base
+
+
+# --------------------------------------------------------------------------------------------------------- offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """[start, end) of a partition's offsets; ``losses`` says what was asked for and cannot be given."""
+
+    start: int
+    end: int
+    losses: tuple[str, ...] = ()
+
+
+def resolve(log: PartitionLog, start: int, end: int) -> Range:
+    """What is left of [start, end), where each may be ``EARLIEST`` or ``LATEST``."""
+    losses = []
+    if start not in (EARLIEST, LATEST):
+        if start < log.start:
+            losses.append(f"{log.label}: records from offset {start} are gone, the log begins at {log.start}")
+        elif start > log.end:
+            losses.append(f"{log.label}: starting offset {start} is past the end, {log.end}")
+    if end not in (EARLIEST, LATEST) and end > log.end:
+        losses.append(f"{log.label}: ending offset {end} is past the end, {log.end}")
+    first = _clamp(log, start)
+    return Range(first, max(first, _clamp(log, end)), tuple(losses))
+
+
+def _clamp(log: PartitionLog, offset: int) -> int:
+    if offset == EARLIEST:
+        return log.start
+    return log.end if offset == LATEST else min(max(offset, log.start), log.end)
+
+
+# ---------------------------------------------------------------------------------------------------------- slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Bytes [position, end_position) of a segment's log, whole batches, and the offsets [start, end) wanted of them.
+
+    ``offset`` is due at ``position``.  ``cuts`` are index entries within, (offset, position) in a flat list: where it
+    may be cut further.  ``aborted`` are (producer id, first offset, last offset) of the transactions to
+    be left out.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    segment: SegmentName
+    start: int
+    end: int
+    offset: int
+    position: int
+    end_position: int
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    cuts: array[int] = field(default_factory=lambda: array("q"), repr=False)
+
+    @property
+    def size(self) -> int:
+        return self.end_position - self.position
+
+    def cut(self, size: int) -> tuple[Slice, Slice] | None:
+        """Two, the first of about ``size`` bytes; None when no entry stands within."""
+        count = len(self.cuts) // 2
+        if not count:
+            return None
+        wanted = self.position + size
+        at = bisect_left(range(count), wanted, key=lambda i: self.cuts[2 * i + 1])
+        if at == count or (at and wanted - self.cuts[2 * at - 1] < self.cuts[2 * at + 1] - wanted):
+            at -= 1
+        offset, position = self.cuts[2 * at], self.cuts[2 * at + 1]
+        head = replace(self, end=min(self.end, offset), end_position=position, cuts=self.cuts[: 2 * at])
+        tail = replace(
+            self, start=max(self.start, offset), offset=offset, position=position, cuts=self.cuts[2 * at + 2 :]
+        )
+        return head.leaving_out(self.aborted), tail.leaving_out(self.aborted)
+
+    def leaving_out(self, aborted: Iterable[tuple[int, int, int]]) -> Slice:
+        """Told of those that have records in it.
+
+        Not of one that ended before the slice begins: its producer may have committed since.
+        """
+        return replace(self, aborted=tuple(each for each in aborted if each[1] < self.end and each[2] >= self.start))
+
+
+def slices(
+    log: PartitionLog,
+    wanted: Range,
+    facts: Iterable[SegmentFacts],
+    *,
+    start_timestamp: int | None = None,
+    spacing: int = 1,
+) -> list[Slice]:
+    """The byte ranges that hold ``wanted``, of segments whose ``position`` is known.
+
+    ``spacing``: bytes between the cuts that they may have, at least.
+    """
+    found = (_slice(log, wanted, each, start_timestamp, spacing) for each in facts)
+    return [piece for piece in found if piece is not None]
+
+
+def _slice(
+    log: PartitionLog, wanted: Range, facts: SegmentFacts, start_timestamp: int | None, spacing: int
+) -> Slice | None:
+    assert facts.position is not None
+    segment, entries = facts.segment, facts.entries
+    index = SegmentIndex(entries=entries)
+    start, end = max(wanted.start, segment.name.base), min(wanted.end, segment.end)
+    position = index.position_of(start)
+    if start_timestamp is not None:
+        if facts.max_timestamp is not None and facts.max_timestamp < start_timestamp:
+            return None
+        position = max(position, index.position_of_timestamp(start_timestamp))
+    after = bisect_left(range(len(index)), end, key=lambda i: entries[i * ENTRY])
+    # All that is wanted lies before the first entry at or past the end.
+    end_position = entries[after * ENTRY + 1] if after < len(index) else facts.position
+    if start >= end or position >= end_position:
+        return None
+    offset, last, cuts = segment.name.base, position, array("q")
+    for i in range(after):
+        entry_offset, entry_position = entries[i * ENTRY], entries[i * ENTRY + 1]
+        if entry_position <= position:
+            offset = entry_offset
+        elif entry_position - last >= spacing and entry_position < end_position:
+            cuts.extend((entry_offset, entry_position))
+            last = entry_position
+    return Slice(
+        topic=log.topic,
+        topic_id=log.topic_id,
+        partition=log.partition,
+        segment=segment.name,
+        start=start,
+        end=end,
+        offset=offset if position else segment.name.base,
+        position=position,
+        end_position=end_position,
+        cuts=cuts,
+    )
+
+
+def leave_out(pieces: Iterable[Slice], aborted: Iterable[AbortedTransaction]) -> list[Slice]:
+    """Tell each slice of the aborted transactions that it holds records of."""
+    told = sorted({(each.producer_id, each.first_offset, each.last_offset) for each in aborted})
+    return [piece.leaving_out(told) for piece in pieces]
+
+
+# ----------------------------------------------------------------------------------------------------------- tasks
+
+
+def pack(pieces: Sequence[Slice], *, max_bytes: int, min_partitions: int = 1) -> list[list[Slice]]:
+    """Tasks of even size in the order of the slices, of about ``max_bytes`` at most where cuts allow it.
+
+    All slices are laid end to end and cut at equal distances, each time at the entry nearest to it: what one cut is
+    off does not move the next.
+    """
+    if not pieces:
+        return []
+    size = sum(piece.size for piece in pieces)
+    least = min(OPEN_BYTES, max_bytes, max(1, size // min_partitions))
+    total = sum(max(piece.size, least) for piece in pieces)
+    count = max(min_partitions, -(-total // max_bytes))
+    tasks: list[list[Slice]] = [[]]
+    laid = 0
+    for piece in pieces:
+        rest = piece
+        weight = max(piece.size, least)
+        while True:
+            room = total * len(tasks) // count - laid
+            if room < weight and room <= total // count // 8:  # no slivers
+                tasks.append([])
+                continue
+            halves = rest.cut(room) if room < weight else None
+            if halves is None and tasks[-1] and weight > 2 * room:  # cannot be cut, and more of it lies behind
+                tasks.append([])
+                continue
+            head = rest if halves is None else halves[0]
+            tasks[-1].append(replace(head, cuts=array("q")))
+            if halves is None:
+                laid += weight
+                break
+            laid += head.size
+            weight -= head.size
+            rest = halves[1]
+            tasks.append([])
+    return [task for task in tasks if task]

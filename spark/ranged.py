@@ -1,0 +1,167 @@
+"""Reading slices of segments: whole batches in order, from ranged reads a few chunks ahead.
+
+Memory: ``AHEAD`` chunks under way, the one being decoded, and one batch where it is larger than a chunk.  A file that
+has gone since it was planned (joined with its neighbour, or deleted: rule 10) is looked for once more by its offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from bmq.spark.decode import CorruptSegment
+from bmq.spark.framing import Framer, Misframed, Run
+from bmq.spark.loop import StorageLoop
+from bmq.spark.plan import DataLoss, Slice
+from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.layout import PartitionPath
+
+_log = logging.getLogger("bmq.spark")
+
+CHUNK_BYTES = 8 << 20
+AHEAD = 3
+"""Chunks read ahead: enough to hide storage's latency behind decoding, little enough for many tasks on a machine."""
+RELOCATIONS_MAX = 3
+
+Find = Callable[[Slice], tuple[Sequence[Slice], Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPolicy:
+    """What to do about faults.  ``find`` looks anew for the offsets of a slice whose file is gone."""
+
+    find: Find
+    fail_on_data_loss: bool = True
+    permissive: bool = False
+
+
+def path_of(piece: Slice) -> str:
+    return PartitionPath(piece.topic, piece.topic_id, piece.partition).log(piece.segment)
+
+
+class RangedReader:
+    """Reads slices one after the other."""
+
+    def __init__(self, io: StorageLoop, fs: FileSystem, policy: ReadPolicy) -> None:
+        self._io = io
+        self._fs = fs
+        self._policy = policy
+        self.skipped_places = 0
+
+    def runs(self, pieces: Iterable[Slice]) -> Iterator[tuple[Slice, Run]]:
+        """(slice, run of whole batches).  DataLoss, CorruptSegment, StorageError."""
+        with _Ahead(self._io, self._fs, pieces) as ahead:
+            for piece, chunks in ahead:
+                yield from self._runs(piece, chunks, RELOCATIONS_MAX)
+
+    def _runs(self, piece: Slice, chunks: Iterator[bytes], relocations: int) -> Iterator[tuple[Slice, Run]]:
+        framer = Framer(piece.position, piece.offset, start=piece.start, stop=piece.end)
+        got = 0
+        try:
+            for chunk in chunks:
+                got += len(chunk)
+                for run in self._framed(piece, framer, chunk):
+                    yield piece, run
+                if framer.is_done:
+                    return
+        except NoSuchFile:
+            if not relocations:
+                raise
+            yield from self._moved(replace(piece, start=max(piece.start, framer.next_offset)), relocations - 1)
+            return
+        if got < piece.size:
+            self._lost(
+                f"{path_of(piece)} ends at {piece.position + got}, {piece.end_position} is promised:"
+                f" offsets {max(framer.next_offset, piece.start)} to {piece.end} of {piece.topic}-{piece.partition}"
+                " are missing"
+            )
+        elif framer.pending and not framer.is_lost:
+            self._damaged(piece, framer, f"the batch does not end before {piece.end_position}")
+
+    def _framed(self, piece: Slice, framer: Framer, chunk: bytes) -> Iterator[Run]:
+        while True:
+            try:
+                yield from framer.feed(chunk)
+                return
+            except Misframed as error:
+                self._damaged(piece, framer, error.fault)
+                framer.skip()
+                chunk = b""
+
+    def _damaged(self, piece: Slice, framer: Framer, reason: str) -> None:
+        error = CorruptSegment(path_of(piece), framer.position, framer.next_offset, reason)
+        if not self._policy.permissive:
+            raise error
+        self.skipped_places += 1
+        _log.warning("%s; skipped", error)
+
+    def _moved(self, piece: Slice, relocations: int) -> Iterator[tuple[Slice, Run]]:
+        found, losses = self._policy.find(piece)
+        for loss in losses:
+            self._lost(loss)
+        reached = piece.start
+        with _Ahead(self._io, self._fs, found) as ahead:
+            for each, chunks in ahead:
+                self._gap(piece, reached, each.start)
+                yield from self._runs(each, chunks, relocations)
+                reached = each.end
+        self._gap(piece, reached, piece.end)
+
+    def _gap(self, piece: Slice, reached: int, start: int) -> None:
+        if reached < start:
+            self._lost(f"{piece.topic}-{piece.partition}: offsets {reached} to {start} were deleted while being read")
+
+    def _lost(self, text: str) -> None:
+        if self._policy.fail_on_data_loss:
+            raise DataLoss(f"{text}. With failOnDataLoss=false what is left would be read")
+        _log.warning("%s", text)
+
+
+class _Ahead:
+    """The chunks of several slices in order, ``AHEAD`` of them being read before they are asked for."""
+
+    def __init__(self, io: StorageLoop, fs: FileSystem, pieces: Iterable[Slice]) -> None:
+        self._io = io
+        self._fs = fs
+        self._wanted = _requests(pieces)
+        self._flying: deque[tuple[Slice, int, Future[bytes]]] = deque()
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for _, _, future in self._flying:
+            future.cancel()
+
+    def __iter__(self) -> Iterator[tuple[Slice, Iterator[bytes]]]:
+        self._read_ahead()
+        while self._flying:
+            piece = self._flying[0][0]
+            yield piece, self._chunks(piece)
+            while self._flying and self._flying[0][0] is piece:  # not wanted any more
+                self._flying.popleft()[2].cancel()
+                self._read_ahead()
+
+    def _chunks(self, piece: Slice) -> Iterator[bytes]:
+        """Ends early where the file does."""
+        while self._flying and self._flying[0][0] is piece:
+            _, length, future = self._flying.popleft()
+            self._read_ahead()
+            chunk = future.result()
+            yield chunk
+            if len(chunk) < length:
+                return
+
+    def _read_ahead(self) -> None:
+        while len(self._flying) < AHEAD and (request := next(self._wanted, None)) is not None:
+            piece, position, length = request
+            self._flying.append((piece, length, self._io.submit(self._fs.read(path_of(piece), position, length))))
+
+
+def _requests(pieces: Iterable[Slice]) -> Iterator[tuple[Slice, int, int]]:
+    for piece in pieces:
+        for position in range(piece.position, piece.end_position, CHUNK_BYTES):
+            yield piece, position, min(CHUNK_BYTES, piece.end_position - position)

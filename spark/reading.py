@@ -1,0 +1,94 @@
+"""Slices of segments into Arrow, on an executor: what batch and streaming queries do alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from bmq.spark.decode import BatchDecoder, DecodeOptions
+from bmq.spark.discover import relocate
+from bmq.spark.loop import storage_loop
+from bmq.spark.options import ReadOptions
+from bmq.spark.plan import Slice
+from bmq.spark.ranged import RangedReader, ReadPolicy, path_of
+
+_log = logging.getLogger("bmq.spark")
+
+
+class BmqPartition(InputPartition):
+    """What one task reads: byte ranges of segments, one after the other."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        super().__init__(None)
+        self.slices = tuple(slices)
+
+    def __repr__(self) -> str:
+        size = sum(piece.size for piece in self.slices)
+        return f"BmqPartition({len(self.slices)} slices of {size} bytes)"
+
+
+class SliceReading:
+    """Reads slices into ``schema``, whose columns are ``columns`` of the source.
+
+    Records with a timestamp outside [``start_timestamp``, ``end_timestamp``] are left out.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        columns: tuple[str, ...],
+        *,
+        start_timestamp: int | None = None,
+        end_timestamp: int | None = None,
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = columns
+        self._timestamps = start_timestamp, end_timestamp
+
+    def batches(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+        """DataLoss, CorruptSegment, StorageError."""
+        io = storage_loop()
+        fs = io.filesystem(self._options.root)
+        policy = ReadPolicy(
+            find=lambda piece: io.run(relocate(fs, piece, committed=self._options.committed)),
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            permissive=self._options.permissive,
+        )
+        reader = RangedReader(io, fs, policy)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        current: Slice | None = None
+        decoder: BatchDecoder | None = None
+        for piece, run in reader.runs(slices):
+            if piece is not current or decoder is None:
+                _tell_corrupt(current, decoder)
+                current, decoder = piece, self._decoder(piece)
+            for batch in decoder.decode(run.data, run.position):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        _tell_corrupt(current, decoder)
+
+    def _decoder(self, piece: Slice) -> BatchDecoder:
+        start_timestamp, end_timestamp = self._timestamps
+        options = DecodeOptions(
+            columns=self._columns,
+            start_offset=piece.start,
+            end_offset=piece.end,
+            committed=self._options.committed,
+            start_timestamp=start_timestamp,
+            end_timestamp=end_timestamp,
+            permissive=self._options.permissive,
+        )
+        aborted = [(producer_id, first) for producer_id, first, _ in piece.aborted]
+        return BatchDecoder(piece.topic, piece.partition, options, where=path_of(piece), aborted=aborted)
+
+
+def _tell_corrupt(piece: Slice | None, decoder: BatchDecoder | None) -> None:
+    if piece is not None and decoder is not None and decoder.corrupt.batches:
+        found = decoder.corrupt
+        _log.warning("%s: %d corrupt batches of %d bytes skipped", path_of(piece), found.batches, found.bytes)

@@ -1,0 +1,215 @@
+"""The sink: rows of a query to a topic, through the Kafka endpoint, on executors.
+
+A task is done when every row of it is acknowledged.  The producer is idempotent: what it sends again itself is stored
+once.  What Spark does again (a task that failed or was run twice, a micro-batch after a restart) is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaException, Producer
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from bmq.spark.sink_options import SinkOptions
+
+_log = logging.getLogger("bmq.spark")
+
+ROWS_BETWEEN_LOOKS = 1000
+"""Rows handed to the producer before it is asked whether one has failed."""
+WAIT_S = 1.0
+ANY_PARTITION = -1
+NOW = 0
+"""How librdkafka spells the absence of a partition and of a time, so no row can be of 1970's first millisecond."""
+
+
+class SinkError(Exception):
+    """A row cannot be written, or was not acknowledged; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: int
+
+
+class BmqWriter(DataSourceArrowWriter):
+    """Of a batch query."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Acknowledged:
+        return write(self._options, iterator)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        tell_left(messages)
+
+
+class BmqStreamWriter(DataSourceStreamArrowWriter):
+    """Of a streaming query."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Acknowledged:
+        return write(self._options, iterator)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        tell_left(messages)
+
+
+def tell_left(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """What was acknowledged stays: a topic takes nothing back."""
+    rows = sum(each.rows for each in messages if isinstance(each, Acknowledged))
+    _log.warning("the write was given up; %d rows of finished tasks, and some of failed ones, are in the topic", rows)
+
+
+def write(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Acknowledged:
+    """Every row of ``batches``, acknowledged.  SinkError; the producer is given up with it."""
+    sending = _Sending(_kept.producer(options.config))
+    try:
+        for batch in batches:
+            sending.send(options, batch)
+        sending.finish()
+    except BaseException:
+        _kept.give_up()
+        raise
+    return Acknowledged(sending.rows)
+
+
+class _Sending:
+    """One task's rows on their way."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._failed: str | None = None
+        self.rows = 0
+
+    def send(self, options: SinkOptions, batch: pa.RecordBatch) -> None:
+        for topic, key, value, partition, timestamp, headers in rows_of(options, batch):
+            if topic is None:
+                raise SinkError("null topic present in the data. Use the topic option for setting a default topic.")
+            self._produce(topic, value, key, partition, timestamp, headers)
+            self.rows += 1
+            if not self.rows % ROWS_BETWEEN_LOOKS:
+                self._look(0)
+
+    def _produce(self, topic: str, *record: Any) -> None:
+        value, key, partition, timestamp, headers = record
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=self._reported, timestamp=timestamp, headers=headers
+                )
+                return
+            except BufferError:  # bounded: rows that cannot go out fail after delivery.timeout.ms
+                self._look(WAIT_S)
+            except KafkaException as error:
+                size = len(key or b"") + len(value or b"")
+                raise SinkError(f"a row of {size} bytes for {topic} was refused: {error.args[0].str()}") from error
+
+    def finish(self) -> None:
+        while self._producer.flush(WAIT_S):
+            self._look(0)
+        self._look(0)
+
+    def _look(self, wait_s: float) -> None:
+        self._producer.poll(wait_s)
+        if self._failed is not None:
+            raise SinkError(self._failed)
+
+    def _reported(self, error: Any, message: Any) -> None:
+        """Of rows that were not acknowledged only; the first one tells what is wrong."""
+        if error is not None and self._failed is None:
+            partition = message.partition()  # None before one was chosen
+            place = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
+            self._failed = f"a row for {place} was not acknowledged: {error.str()}"
+
+
+class _Kept:
+    """This process's producer, kept for the next task: Spark uses its Python processes again."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._config: dict[str, str] = {}
+        self._producer: Producer | None = None
+
+    def producer(self, config: dict[str, str]) -> Producer:
+        """SinkError for settings that librdkafka does not take."""
+        if self._producer is None or self._pid != os.getpid() or self._config != config:
+            try:
+                self._producer = Producer({**config, "delivery.report.only.error": True}, logger=_log)
+            except KafkaException as error:
+                raise SinkError(f"a setting of kafka.* is wrong: {error.args[0].str()}") from error
+            self._pid, self._config = os.getpid(), config
+        return self._producer
+
+    def give_up(self) -> None:
+        """With what it still holds; after some errors it would take nothing more."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+
+
+_kept = _Kept()
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+Row = tuple[Any, Any, Any, Any, Any, Any]
+
+
+def rows_of(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[Row]:
+    """(topic, key, value, partition, timestamp, headers) of each row, as the producer takes them.  SinkError."""
+    columns = {name: batch.column(name) for name in options.columns}
+    count = batch.num_rows
+    topics = columns["topic"].to_pylist() if "topic" in columns else [options.topic] * count
+    return zip(
+        topics,
+        _bytes(columns.get("key"), count),
+        _bytes(columns["value"], count),
+        _numbers(columns.get("partition"), count, ANY_PARTITION),
+        _milliseconds(columns.get("timestamp"), count),
+        _headers(columns.get("headers"), count),
+        strict=True,
+    )
+
+
+def _bytes(column: pa.Array | None, count: int) -> list[bytes | None]:
+    return [None] * count if column is None else column.cast(pa.large_binary()).to_pylist()
+
+
+def _numbers(column: pa.Array | None, count: int, none: int) -> list[int]:
+    if column is None:
+        return [none] * count
+    if pc.min(column).as_py() is not None and pc.min(column).as_py() < 0:
+        raise SinkError(f"there is no partition {pc.min(column).as_py()}")
+    return list(column.fill_null(none).to_pylist())
+
+
+def _milliseconds(column: pa.Array | None, count: int) -> list[int]:
+    if column is None:
+        return [NOW] * count
+    times = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    if (least := pc.min(times).as_py()) is not None and least < 0:
+        raise SinkError(f"a timestamp of {-least} ms before 1970 cannot be written")
+    return list(times.fill_null(NOW).to_pylist())
+
+
+def _headers(column: pa.Array | None, count: int) -> list[list[tuple[str, bytes | None]] | None]:
+    if column is None:
+        return [None] * count
+    return [None if each is None else [_header(header) for header in each] for each in column.to_pylist()]
+
+
+def _header(header: dict[str, Any] | None) -> tuple[str, bytes | None]:
+    if header is None or header["key"] is None:
+        raise SinkError("a header without a key cannot be written")
+    return header["key"], header["value"]

@@ -1,0 +1,127 @@
+"""The options of ``write.format("bmq")`` and the columns it takes: checks on the driver, before anything is written.
+
+Names, and what errors say, are those of Spark's Kafka sink.  Producer settings (``kafka.*``) go to librdkafka, which
+shares most names with Kafka's Java client; those that it calls otherwise are translated, or refused with the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bmq.spark.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SINK_OPTIONS = {
+    "kafka.bootstrap.servers": "the endpoint, host:port, several separated by commas",
+    "topic": "the topic of all rows; goes before a column topic",
+    "includeHeaders": "taken, and without meaning: a column headers is always written, as Spark's Kafka sink does",
+}
+_OTHERS = frozenset(("checkpointlocation", "queryname", "path"))
+"""Spark's own, which it hands to the sink of a streaming query."""
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+TYPES: Mapping[str, Sequence[str]] = {
+    "topic": ("string",),
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": (_HEADERS,),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+DEFAULTS: Mapping[str, str] = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "5",
+    "delivery.timeout.ms": "120000",
+    "queue.buffering.max.kbytes": "32768",
+    "partitioner": "murmur2_random",
+}
+"""Kafka's Java client's, where librdkafka's differ: keys are hashed alike, so that both clients put a key into the same
+partition; 32 MB of buffer to a task; two minutes until a row counts as not written."""
+
+_REFUSED = {
+    "key.serializer": "keys are written as the bytes that they are: cast them in the query",
+    "value.serializer": "values are written as the bytes that they are: cast them in the query",
+    "transactional.id": "the sink writes no transactions",
+    "partitioner.class": "give kafka.partitioner, one of librdkafka's, or a column partition",
+    "interceptor.classes": "there are no interceptors",
+    "sasl.jaas.config": "give kafka.sasl.username and kafka.sasl.password",
+    "ssl.truststore.location": "give kafka.ssl.ca.location, a file of PEM certificates",
+    "ssl.truststore.password": "give kafka.ssl.ca.location, a file of PEM certificates",
+    "max.block.ms": "rows that cannot be written fail after kafka.delivery.timeout.ms",
+}
+_RENAMED = {"max.request.size": "message.max.bytes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """``topic`` None: each row's own.  ``config`` is the producer's; ``columns`` are those written."""
+
+    topic: str | None
+    columns: tuple[str, ...]
+    config: dict[str, str] = field(repr=False)  # it may hold a password
+
+
+def sink_of(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    """OptionError for whatever cannot be meant."""
+    if overwrite:
+        raise OptionError("a topic is appended to and never overwritten: use mode('append')")
+    options = {name.casefold(): value for name, value in given.items()}
+    topic = options.get("topic")
+    if topic is not None and not topic.strip():
+        raise OptionError("option 'topic' names no topic")
+    if options.get("includeheaders", "false").strip().casefold() not in ("true", "false"):
+        raise OptionError(f"includeHeaders={options['includeheaders']!r}: expected true or false")
+    _refuse_unknown(options)
+    types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    columns = _columns(types, has_topic_option=topic is not None)
+    return SinkOptions(topic=topic and topic.strip(), columns=columns, config=_config(options))
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    known = {name.casefold() for name in SINK_OPTIONS} | _OTHERS
+    for name in options:
+        if name not in known and not name.startswith(("kafka.", "asyncprogresstracking")):
+            hint = "the sink writes through kafka.bootstrap.servers" if name == "root" else "there is no such option"
+            names = "\n".join(f"  {each}: {text}" for each, text in SINK_OPTIONS.items())
+            raise OptionError(f"option {name!r}: {hint}. The options of the sink, beside kafka.*:\n{names}")
+
+
+def _columns(types: Mapping[str, str], *, has_topic_option: bool) -> tuple[str, ...]:
+    """As in Spark's Kafka sink, others are passed over."""
+    if "topic" not in types and not has_topic_option:
+        raise OptionError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+        )
+    if "value" not in types:
+        raise OptionError("Required attribute 'value' not found")
+    written = tuple(name for name in TYPES if name in types and not (name == "topic" and has_topic_option))
+    for name in written:
+        if types[name] not in TYPES[name]:
+            wanted = " or ".join(TYPES[name])
+            raise OptionError(f"{name} attribute unsupported type {types[name]}. {name} must be a(n) {wanted}")
+    return written
+
+
+def _config(options: Mapping[str, str]) -> dict[str, str]:
+    given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    if not given.get("bootstrap.servers", "").strip():
+        raise OptionError("Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer")
+    config = dict(DEFAULTS)
+    for name, value in given.items():
+        if name in _REFUSED:
+            raise OptionError(f"Kafka option '{name}' is not supported: {_REFUSED[name]}")
+        if name == "buffer.memory":
+            name, value = "queue.buffering.max.kbytes", _kilobytes(value)
+        config[_RENAMED.get(name, name)] = value
+    return config
+
+
+def _kilobytes(value: str) -> str:
+    if not value.strip().isdecimal():
+        raise OptionError(f"kafka.buffer.memory={value!r}: expected bytes, as in 33554432")
+    return str(max(1, int(value) // 1024))

@@ -1,0 +1,95 @@
+"""``spark.read.format("bmq")``: topics straight from the storage that holds them, without a broker.
+
+    from bmq.spark import BmqDataSource
+    spark.dataSource.register(BmqDataSource)
+    spark.read.format("bmq").option("root", "hdfs://namenode:8020/bmq").option("topic", "orders").load()
+
+Columns are those of Spark's Kafka source.  See docs/spark.md for the options.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from bmq.spark.admission import Limits
+from bmq.spark.options import OptionError, ReadOptions, wants_headers
+from bmq.spark.sink_options import sink_of
+
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+_BY_FOLDED = {name.casefold(): name for name in _TYPES}
+
+
+class BmqDataSource(DataSource):
+    """Topics under a root."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bmq"
+
+    def schema(self) -> StructType:
+        """All columns; headers only where they were asked for, as in Spark's Kafka source."""
+        has_headers = wants_headers(self.options)
+        names = [name for name in _TYPES if name != "headers" or has_headers]
+        return StructType([StructField(name, _TYPES[name]) for name in names])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from bmq.spark.batch import BmqBatchReader
+
+        return BmqBatchReader(ReadOptions.parse(self.options), schema, columns_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from bmq.spark.stream import BmqStreamReader
+
+        options, limits = ReadOptions.parse_stream(self.options), Limits.parse(self.options)
+        return BmqStreamReader(options, limits, schema, columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from bmq.spark.sink import BmqWriter
+
+        return BmqWriter(sink_of(self.options, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from bmq.spark.sink import BmqStreamWriter
+
+        return BmqStreamWriter(sink_of(self.options, schema, overwrite=overwrite))
+
+
+def columns_of(schema: StructType) -> dict[str, str]:
+    """The source's column for each of the user's, in the user's order; only these are built.  OptionError."""
+    columns = {}
+    for field in schema.fields:
+        name = _BY_FOLDED.get(field.name.casefold())
+        if name is None or field.dataType.simpleString() != _TYPES[name].simpleString():
+            known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
+            raise OptionError(
+                f"the schema asks for {field.name} {field.dataType.simpleString()}; there are {known}."
+                " Cast after reading"
+            )
+        columns[field.name] = name
+    return columns

@@ -1,0 +1,116 @@
+"""Stepping through a segment by headers, and what is taken from it: what an index would have said.  Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bmq.core.errors import FormatError
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch
+from bmq.spark.isolation import Marker, marker_of
+from bmq.spark.plan import Segment, SegmentFacts
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
+from bmq.storage.index import SegmentIndex
+
+REFINE_INFLATED_MAX = 64 << 20
+"""A batch is searched for a timestamp record by record up to this size, once decompressed."""
+
+
+class Scan:
+    """Gathers, batch by batch, what an index would say."""
+
+    def __init__(self, facts: SegmentFacts) -> None:
+        self._facts = facts
+        self._index = SegmentIndex(entries=array("q", facts.entries))
+        self._index.max_timestamp = -1 if facts.max_timestamp is None else facts.max_timestamp
+        self._position, self._offset = facts.known_position, facts.known_offset
+        self._open = dict(facts.open_txns)
+        self._aborted = list(facts.aborted)
+
+    def pass_batch(self, batch: Batch, position: int) -> None:
+        self._index.add(batch.base_offset, position, batch.max_timestamp)
+        self._position, self._offset = position + batch.size, batch.next_offset
+        if batch.is_control:
+            first = self._open.pop(batch.producer_id, None)
+            if first is not None and marker_of(batch) is Marker.ABORT:
+                stable = min(self._open.values(), default=batch.next_offset)
+                self._aborted.append(AbortedTransaction(batch.producer_id, first, batch.last_offset, stable))
+        elif batch.is_transactional:
+            self._open.setdefault(batch.producer_id, batch.base_offset)
+
+    def result(self, *, is_open_ended: bool = False, is_damaged: bool = False) -> SegmentFacts:
+        """``is_open_ended``: the log ends where the whole batches end.  ``is_damaged``: they end in something else, so
+        the file's end stands for theirs, and whoever reads on will say what is wrong."""
+        segment, position = self._facts.segment, self._position
+        if is_open_ended:
+            segment = replace(segment, end=self._offset)
+        elif is_damaged:
+            position = max(position, segment.length)
+        return replace(
+            self._facts,
+            segment=segment,
+            entries=self._index.entries,
+            position=position,
+            max_timestamp=self._index.max_timestamp,
+            first_open_txn=min(self._open.values(), default=-1),
+            open_txns=tuple(self._open.items()),
+            aborted=tuple(self._aborted),
+            known_position=position,
+            known_offset=segment.end if is_damaged else self._offset,
+        )
+
+
+def facts_of(segment: Segment, checkpoint: Checkpoint) -> SegmentFacts:
+    is_whole = checkpoint.end_offset == segment.end
+    return SegmentFacts(
+        segment=segment,
+        entries=checkpoint.index,
+        position=checkpoint.position if is_whole else None,
+        max_timestamp=checkpoint.max_timestamp,
+        first_open_txn=checkpoint.first_open_txn,
+        open_txns=tuple((p.producer_id, p.txn_start) for p in checkpoint.producers if p.txn_start >= 0),
+        aborted=checkpoint.aborted,
+        known_position=checkpoint.position,
+        known_offset=checkpoint.end_offset,
+    )
+
+
+def shortened(facts: SegmentFacts, length: int) -> SegmentFacts:
+    """As far as ``length`` bytes show it, to be stepped through from its last entry there."""
+    index = SegmentIndex(entries=facts.entries)
+    count = sum(position <= length for _, position in _pairs(facts.entries))
+    offset, position = index.entries[(count - 1) * 3 : count * 3 - 1] if count else (facts.segment.name.base, 0)
+    largest = index.entries[count * 3 - 1] if count else None
+    return replace(
+        facts,
+        entries=facts.entries[: count * 3],
+        position=None,
+        max_timestamp=largest,
+        known_position=position,
+        known_offset=offset,
+    )
+
+
+def place_for_timestamp(facts: SegmentFacts, timestamp: int, start: int) -> tuple[int, int]:
+    """(offset, position) where to begin looking for the first record in [start, ...) that is not older."""
+    index = SegmentIndex(entries=facts.entries)
+    position = max(index.position_of_timestamp(timestamp), index.position_of(start))
+    offset = max((offset for offset, at in _pairs(facts.entries) if at <= position), default=facts.segment.name.base)
+    return offset, position
+
+
+def first_in(batch: Batch, timestamp: int, start: int) -> int | None:
+    """The first record of the batch that is not older; the batch's first offset where it cannot be looked into."""
+    try:
+        for record in read_records(batch, bytes_max=REFINE_INFLATED_MAX):
+            if record.timestamp >= timestamp and record.offset >= start:
+                return record.offset
+    except FormatError:
+        return max(int(batch.base_offset), start)
+    return None
+
+
+def _pairs(entries: array[int]) -> Iterable[tuple[int, int]]:
+    return zip(entries[::3], entries[1::3], strict=True)

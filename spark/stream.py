@@ -1,0 +1,134 @@
+"""The stream reader: offsets and plans on the driver, reads on executors.
+
+Spark keeps one reader in a Python process beside the driver for as long as a query runs, so what a look at storage has
+found serves the next one.  Another copy of it is sent to executors, and only reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from bmq.spark.admission import Limits
+from bmq.spark.handover import WithMachineCode
+from bmq.spark.loop import StorageLoop, storage_loop
+from bmq.spark.offsets import Offsets, from_json, to_json
+from bmq.spark.options import ReadOptions
+from bmq.spark.stream_plan import StreamPlanner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what ``options`` ask for into ``schema``, whose names are ``columns``' keys, in micro-batches."""
+
+    def __init__(self, options: ReadOptions, limits: Limits, schema: StructType, columns: dict[str, str]) -> None:
+        self._options = options
+        self._limits = limits
+        self._schema = schema
+        self._columns = columns
+        self._driver: _Driver | None = None
+
+    # ---- on the driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        return to_json(self._on_driver().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of them stands for all: Spark takes one, hands it back, and does not look into it."""
+        limits = self._limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        return to_json(self._on_driver().latest(from_json(start), is_limited=is_limited))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return to_json(self._on_driver().seen) or None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._on_driver().settle_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        from bmq.spark.reading import BmqPartition
+
+        if start == end:  # asked of each restarted query, and of batches that have nothing of this source
+            return []
+        return [BmqPartition(task) for task in self._on_driver().tasks(from_json(start), from_json(end))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._on_driver().planner.follower.trim(from_json(end))
+
+    def _on_driver(self) -> _Driver:
+        if self._driver is None:
+            self._driver = _Driver(self._options, self._limits)
+        return self._driver
+
+    # ---- on executors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        assert self._driver is None, "the reader that plans stays where it is"
+        return super().__reduce__()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from bmq.spark.reading import BmqPartition, SliceReading
+
+        assert isinstance(partition, BmqPartition)
+        return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)
+
+
+class _Driver:
+    """What the planning reader knows: storage's loop and the planner, and where the query began."""
+
+    def __init__(self, options: ReadOptions, limits: Limits) -> None:
+        self._io: StorageLoop = storage_loop()
+        self._options = options
+        self._initial: Offsets | None = None
+        self._is_begun = False
+        fs = self._io.filesystem(options.root)
+        self.planner = StreamPlanner(fs, options, limits, lambda: time.monotonic() * 1000)
+
+    @property
+    def seen(self) -> Offsets:
+        return self.planner.seen
+
+    def initial(self) -> Offsets:
+        """The same all through one run: Spark asks more than once."""
+        if self._initial is None:
+            self._initial = self._io.run(self.planner.initial())
+        return self._initial
+
+    def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
+        """The first micro-batch of a query that begins at ``latest`` is empty.
+
+        Spark writes down where a micro-batch ends, never where the first one began: a query killed in it would begin
+        at another ``latest`` when restarted, past what it had taken on.  Thus its beginning is written down first.
+        """
+        if not self._is_begun:
+            self._is_begun = True
+            if start == self._initial and self._options.begins_at_latest:
+                return start
+        return self._io.run(self.planner.latest(start, is_limited=is_limited))
+
+    def settle_target(self) -> None:
+        self._io.run(self.planner.settle_target())
+
+    def tasks(self, start: Offsets, end: Offsets) -> Any:
+        return self._io.run(self.planner.tasks(start, end, is_first=start == self._initial))

@@ -1,0 +1,233 @@
+"""What a streaming query reads next, and the tasks that read it: decided on the driver, from storage alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from bmq.spark.admission import Limits, admit_offsets, cut_within, pending, position_at, shares
+from bmq.spark.discover import require_all
+from bmq.spark.follow import Follower
+from bmq.spark.logview import LogView, Pruning
+from bmq.spark.offsets import Offsets
+from bmq.spark.options import LATEST, ReadOptions
+from bmq.spark.plan import DataLoss, PartitionLog, Range, Segment, Slice, pack, resolve
+from bmq.storage.filesystem import FileSystem, NoSuchFile
+
+_log = logging.getLogger("bmq.spark")
+T = TypeVar("T")
+
+CUTS_PER_PARTITION = 64
+"""As ``spark.batch``'s."""
+
+
+class StreamPlanner:
+    """One streaming query's.  ``now_ms`` is a clock that never goes back."""
+
+    def __init__(self, fs: FileSystem, options: ReadOptions, limits: Limits, now_ms: Callable[[], float]) -> None:
+        self._options = options
+        self._limits = limits
+        self._now_ms = now_ms
+        self._last_batch_ms: float | None = None
+        self._target: Offsets | None = None
+        self.follower = Follower(fs, options)
+        self.seen: Offsets = {}
+
+    # ---- offsets
+
+    async def initial(self) -> Offsets:
+        """Where a new query begins.  NoSuchTopic, OptionError, DataLoss, StorageError."""
+        await self.follower.look()
+        views = self.follower.views
+        require_all(self._options.starting, [view.path for view in views.values()], "startingOffsets")
+        found: Offsets = {}
+        for at, view in views.items():
+            strategy = self._options.start_at_latest_if_none
+            start = await view.offset_of(self._options.starting, is_start=True, latest_if_none=strategy)
+            wanted = resolve(view.log, start, LATEST)
+            found[at] = view.log.end if start == LATEST else wanted.start
+            self._accept(wanted.losses)
+        return found
+
+    async def settle_target(self) -> None:
+        """What is there now is all that will be read, whatever comes later."""
+        await self.follower.look()
+        self._target = self._ends({})
+
+    async def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
+        """Where the micro-batch that begins at ``start`` ends; ``start`` itself when there is nothing to read."""
+        await self.follower.look()
+        ends = self._ends(start)
+        self._accept(self._check(start, ends))
+        self.seen = ends
+        if self._target is not None:
+            ends = _up_to(self._target, start, ends)
+        if not is_limited:
+            return ends
+        return await self._admitted(start, ends)
+
+    def _ends(self, start: Offsets) -> Offsets:
+        """Of all partitions.  One that shows less than was read shows it because open transactions are left out now,
+        which is nothing new; or because it lost it, which is left for ``_check`` to see."""
+        ends = {}
+        for at, view in sorted(self.follower.views.items()):
+            end = view.log.end
+            read = start.get(at, 0)
+            ends[at] = read if end < read <= view.flushed else end
+        return ends
+
+    def _check(self, start: Offsets, ends: Offsets) -> list[str]:
+        losses = [f"{topic}-{partition} is gone" for topic, partition in sorted(start.keys() - ends.keys())]
+        for at in sorted(start.keys() & ends.keys()):
+            label = f"{at[0]}-{at[1]}"
+            if at in self.follower.anew:
+                ends[at] = min(start[at], self.follower.views[at].log.start)
+                losses.append(f"{label}: the topic was deleted and made anew")
+            elif ends[at] < start[at]:
+                losses.append(f"{label} ends at {ends[at]}, but was read up to {start[at]}")
+        self.follower.anew.clear()
+        return losses
+
+    async def _admitted(self, start: Offsets, ends: Offsets) -> Offsets:
+        begins = {at: start.get(at, self.follower.views[at].log.start) for at in ends}
+        now = self._now_ms()
+        waited = None if self._last_batch_ms is None else now - self._last_batch_ms
+        new = pending(begins, ends)
+        if self._target is None and self._limits.is_worth_waiting(new, waited):
+            return start
+        if new:
+            self._last_batch_ms = now
+        by_count, by_size = self._limits.max_offsets, self._limits.max_bytes
+        if by_count is not None:
+            ends = admit_offsets(by_count, begins, ends)
+        if by_size is not None:
+            counted = ends
+            ends = await self._over_what_is_there(lambda: self._admit_bytes(by_size, begins, counted))
+        return ends
+
+    async def _admit_bytes(self, limit: int, begins: Offsets, ends: Offsets) -> Offsets:
+        views = self.follower.views
+        sizes = {at: await weight(views[at], begins[at], end) for at, end in ends.items() if end > begins[at]}
+        granted = shares(limit, sizes)
+        return {
+            at: await reach(views[at], begins[at], end, granted[at]) if at in granted else end
+            for at, end in ends.items()
+        }
+
+    # ---- tasks
+
+    async def tasks(self, start: Offsets, end: Offsets, *, is_first: bool = False) -> list[list[Slice]]:
+        """Of the micro-batch [start, end).  DataLoss, StorageError.
+
+        ``is_first``: ``start`` is where a new query would begin now.  A query that was killed in its first micro-batch
+        has settled ``end`` before, and goes on from there.
+        """
+        views = self.follower.views
+        if any(at not in views or views[at].log.end < until for at, until in end.items()):
+            await self.follower.look()
+        return await self._over_what_is_there(lambda: self._tasks(start, end, is_first=is_first))
+
+    async def _over_what_is_there(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Once more if a file was joined with its neighbour or deleted since it was listed (rule 10)."""
+        try:
+            return await work()
+        except NoSuchFile:
+            self.follower.forget()
+            await self.follower.look()
+            return await work()
+
+    async def _tasks(self, start: Offsets, end: Offsets, *, is_first: bool) -> list[list[Slice]]:
+        ranges, losses = {}, []
+        for at, until in sorted(end.items()):
+            view = self.follower.views.get(at)
+            if view is None:
+                losses.append(f"{at[0]}-{at[1]} is gone")
+                continue
+            begin = start.get(at)
+            if is_first and begin is not None and begin > until:
+                begin = until
+            ranges[at], lost = range_of(view.log, begin, until)
+            losses += lost
+        self._accept(losses)
+        size = sum(_size(self.follower.views[at].log, wanted) for at, wanted in ranges.items())
+        most, least = self._options.max_partition_bytes, self._options.min_partitions
+        spacing = max(1, min(most, size // least) // CUTS_PER_PARTITION)
+        found: list[Slice] = []
+        for at, wanted in ranges.items():
+            view = self.follower.views[at]
+            view.losses.clear()
+            found += await view.slices(wanted, Pruning(), committed=self._options.committed, spacing=spacing)
+            self._accept(view.losses)
+        return pack(found, max_bytes=most, min_partitions=least)
+
+    def _accept(self, losses: Iterable[str]) -> None:
+        for loss in losses:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"{loss}. With failOnDataLoss=false what is there would be read")
+            _log.warning("%s", loss)
+
+
+def _up_to(target: Offsets, start: Offsets, ends: Offsets) -> Offsets:
+    """``ends``, nothing past ``target``.
+
+    An earlier run of the query may have read further: then there is nothing to read.  A log that lost what was read
+    goes back, whatever the target.
+    """
+    clipped = {}
+    for at, end in ends.items():
+        begin = start.get(at, 0)
+        if at in target or at in start:
+            clipped[at] = end if end < begin else max(begin, min(end, target.get(at, 0)))
+    return clipped
+
+
+def range_of(log: PartitionLog, start: int | None, end: int) -> tuple[Range, list[str]]:
+    """What of a micro-batch is there, and what is not.  ``start`` None: the partition is new."""
+    if start is None:
+        wanted = resolve(log, 0, end)  # all its records are new: one that is gone already was never read
+    elif start > end:  # the log was made anew, and is read from its beginning
+        wanted = Range(log.start, max(log.start, min(end, log.end)))
+        return wanted, [f"{log.label} was read up to {start}, and goes on up to {end}"]
+    elif start == end:
+        return Range(start, start), []
+    else:
+        wanted = resolve(log, start, end)
+    return wanted, list(wanted.losses)
+
+
+def _size(log: PartitionLog, wanted: Range) -> int:
+    return sum(segment.length for segment in log.between(wanted.start, wanted.end))
+
+
+# ----------------------------------------------------------------------------------------------------------- bytes
+
+
+async def weight(view: LogView, start: int, end: int) -> int:
+    """About how many bytes hold [start, end): indexes are read of the segments at both ends only."""
+    return sum([await _weigh(view, segment, start, end) for segment in view.log.between(start, end)])
+
+
+async def reach(view: LogView, start: int, end: int, budget: int) -> int:
+    """The offset up to which ``budget`` bytes reach from ``start``; past it in any case, and ``end`` at most."""
+    reached = start
+    for segment in view.log.between(start, end):
+        size = await _weigh(view, segment, start, end)
+        upto = min(segment.end, end)
+        if size <= budget:
+            budget -= size
+            reached = upto
+            continue
+        begin = max(start, segment.name.base)
+        facts = await view.facts(segment)
+        found = cut_within(facts, begin, upto, budget, must_advance=reached == start)
+        return max(reached, found)
+    return reached
+
+
+async def _weigh(view: LogView, segment: Segment, start: int, end: int) -> int:
+    is_whole = start <= segment.name.base and segment.end <= end
+    if is_whole and segment.name != view.log.segments[-1].name:
+        return segment.length
+    facts = await view.facts(segment)
+    return position_at(facts, end) - position_at(facts, max(start, segment.name.base))

@@ -1,0 +1,33 @@
+"""``bmq job to_parquet`` that dies at a step: ``python -m tests.integration.parquet_job STEP COUNT ARGUMENTS...``.
+
+It kills itself with SIGKILL when it comes to STEP for the COUNT-th time; COUNT 0 never.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import ArgumentParser
+
+from bmq.spark.jobs import to_parquet
+from bmq.spark.jobs.session import add_session_arguments
+
+
+def main(step: str, count: int, rest: list[str]) -> int:
+    parser = ArgumentParser()
+    to_parquet.add_arguments(parser)
+    add_session_arguments(parser)
+    left = count
+
+    def on_step(reached: str) -> None:
+        nonlocal left
+        left -= reached == step
+        if count and not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return to_parquet.run(parser.parse_args(rest), on_step)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,504 @@
+"""Spark reads topics straight from storage: every option, every shape of a log, and the same as a Kafka consumer.
+
+Real Spark, two local cores; logs are written by real brokers on a local folder and on a real HDFS, and by the test
+itself where it wants what no broker would do today.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import Row, SparkSession
+
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.core.model import PartitionKey
+from bmq.core.records import BatchRules, Record, build_batch
+from bmq.meta.open import open_keyvalue
+from bmq.spark.discover import find_logs
+from bmq.spark.options import ReadOptions
+from bmq.storage.layout import PartitionPath
+from bmq.storage.local import LocalFileSystem
+from bmq.storage.open import open_filesystem
+from bmq.storage.topics import StoredTopics
+from tests.integration.driver import TOPIC, DriverProcess
+from tests.integration.history import broker_on, report
+from tests.services.bmq import BmqServer
+from tests.services.hdfs import HdfsCluster
+from tests.services.processes import wait_for
+from tests.services.spark import frame, rows, start_spark
+from tests.simulation.world import MARK, encode
+from tests.unit.spark.storing import Store, batch, marker, series, transactional
+
+TIMEOUT_S = 240.0
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = start_spark()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[SparkSession]:
+    """With filters pushed down, which Spark does not do by itself."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield spark
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def stored(root: Path, work: Callable[[Store], Any], *, partitions: int = 1, topic: str = "orders") -> str:
+    """The URL of a local root whose files ``work`` writes."""
+
+    async def main() -> None:
+        fs = LocalFileSystem(root, "test")
+        await work(await Store(fs, topic, uuid.uuid4()).create(partitions))
+        await fs.close()
+
+    asyncio.run(main())
+    return root.as_uri()
+
+
+# ------------------------------------------------------------------------------------------- as a consumer reads it
+
+Told = tuple[int, int, bytes | None, bytes | None, int, Any]
+HEADERS: list[list[tuple[str, str | bytes | None]]] = [[], [("a", b"1"), ("a", None), ("\u00fc", b"")], [("n", b"x")]]
+
+
+def produce(bootstrap: str, topic: str) -> None:
+    """All codecs; keys, values and headers of every kind; some records as large as they may be."""
+    for codec in CODECS:
+        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
+        for number in range(400):
+            producer.produce(
+                topic,
+                key=[None, b"", b"k%d" % number][number % 3],
+                value=[None, b"", f"{codec}-{number}".encode() * (number % 50)][number % 7 % 3],
+                headers=HEADERS[number % 5 % 3],
+                timestamp=1_700_000_000_000 + number,
+            )
+        producer.produce(topic, value=os.urandom(700_000), key=b"large")
+        assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str, topic: str, partitions: int) -> list[Told]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reference", "enable.auto.commit": False})
+    told: list[Told] = []
+    for partition in range(partitions):
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while left := end - sum(each[0] == partition for each in told):
+            for message in consumer.consume(left, 30):
+                assert message.error() is None, message.error()
+                offset = message.offset()
+                assert offset is not None
+                told.append(
+                    (
+                        partition,
+                        offset,
+                        message.key(),
+                        message.value(),
+                        message.timestamp()[1],
+                        message.headers() or None,
+                    )
+                )
+    consumer.close()
+    return sorted(told, key=lambda each: each[:2])
+
+
+def as_told(row: Row) -> Told:
+    headers = None if row.headers is None else [(header.key, _bytes(header.value)) for header in row.headers]
+    milliseconds = (row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
+    return row.partition, row.offset, _bytes(row.key), _bytes(row.value), milliseconds, headers
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def same_as_a_consumer(spark: SparkSession, root: str, folder: Path) -> None:
+    server = BmqServer(root, folder=folder)
+    try:
+        server.start()
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("all", 3)])["all"].result(30)
+        produce(server.bootstrap, "all")
+        told = consume(server.bootstrap, "all", 3)
+        assert len(told) == len(CODECS) * 401
+        wait_for(lambda: checkpointed(root, "all") == len(told), "checkpoints of all that was written", timeout_s=30)
+    finally:
+        server.kill()
+    data = frame(spark, root, topic="all", includeHeaders="true")
+    assert [field.name for field in data.schema.fields] == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+    ]  # fmt: skip
+    found = rows(data)
+    assert [as_told(row) for row in found] == told
+    assert {row.topic for row in found} == {"all"}
+    assert {row.timestampType for row in found} == {0}
+
+
+def checkpointed(root: str, topic: str) -> int:
+    """Records that a reader of storage may see now."""
+
+    async def main() -> int:
+        fs = await open_filesystem(root, holder="look")
+        logs = await find_logs(fs, ReadOptions.parse({"root": root, "topic": topic}))
+        await fs.close()
+        return sum(view.log.end - view.log.start for view in logs)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.smoke
+def test_the_same_as_a_consumer_on_a_local_folder(spark: SparkSession, tmp_path: Path) -> None:
+    same_as_a_consumer(spark, (tmp_path / "root").as_uri(), tmp_path)
+
+
+def test_the_same_as_a_consumer_on_hdfs(spark: SparkSession, hdfs_root: str, tmp_path: Path) -> None:
+    same_as_a_consumer(spark, hdfs_root, tmp_path)
+
+
+# --------------------------------------------------------------------------------------------- logs of real brokers
+
+
+def driven(folder: Path, root: str, **options: Any) -> DriverProcess:
+    return DriverProcess(folder, root, f"sqlite://{folder / 'meta.db'}", uuid.uuid4(), **options)
+
+
+async def register(root: str, driver: DriverProcess, partitions: int = 1) -> None:
+    """The driver has no controller: the topic's file is written for it."""
+    fs = await open_filesystem(root, holder="register")
+    topic_id = uuid.UUID(driver_topic(driver))
+    await StoredTopics(fs).write(TOPIC, 1, topic_id, partitions, {})
+    await fs.close()
+
+
+def driver_topic(driver: DriverProcess) -> str:
+    command = driver.process.command
+    return command[command.index("--topic-id") + 1]
+
+
+def agree(found: list[Row], driver: DriverProcess, *, is_all: bool) -> None:
+    """Dense from the first offset; every acknowledged record where its producer was told."""
+    assert [row.offset for row in found] == list(range(len(found)))
+    for ack in driver.transcript.acks:
+        if ack.offset < len(found):
+            assert bytes(found[ack.offset].value).startswith(MARK + encode(ack.producer, ack.number))
+    if is_all:
+        assert max(ack.offset for ack in driver.transcript.acks) < len(found)
+
+
+def test_an_open_segment_under_load_and_its_processes_killed(
+    spark: SparkSession, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """While it is written, after its broker was killed, and after the next one fenced the file; also with a datanode
+    killed under it, whose file ends in a failed write."""
+
+    async def test() -> list[int]:
+        counts = []
+        driver = driven(tmp_path, hdfs_root, size=5_000, broker={"checkpoint_bytes": 200_000})
+        try:
+            await register(hdfs_root, driver)
+            driver.start()
+            await driver.until_acks(1000)
+            for _ in range(2):
+                found = await asyncio.to_thread(lambda: rows(frame(spark, hdfs_root, topic=TOPIC)))
+                driver.transcript.refresh()
+                agree(found, driver, is_all=False)
+                counts.append(len(found))
+            assert 0 < counts[0] < counts[1], "it goes on being written"
+
+            segment = next(e for e in reversed(driver.transcript.of("created")) if "/.spare-" in e["path"])
+            hdfs.kill_datanode(hdfs.datanode_of(segment["nodes"][0]))
+            before = len(driver.transcript.of("created"))
+            await driver.until(lambda seen: len(seen.of("created")) > before, "another segment")
+            await driver.until_acks(500)
+            driver.kill()
+            found = await asyncio.to_thread(lambda: rows(frame(spark, hdfs_root, topic=TOPIC)))
+            agree(found, driver, is_all=False)
+            counts.append(len(found))
+            assert counts[2] > counts[1]
+            visible = frame(spark, hdfs_root, topic=TOPIC, consistency="latest")
+            latest = await asyncio.to_thread(lambda: rows(visible))
+            agree(latest, driver, is_all=True)
+
+            driver.start()
+            await driver.until_ready()
+            await driver.until_acks(300)
+            driver.terminate()
+            await driver.until(lambda seen: bool(seen.of("closed")), "an orderly end")
+            driver.kill()
+            found = await asyncio.to_thread(lambda: rows(frame(spark, hdfs_root, topic=TOPIC)))
+            agree(found, driver, is_all=True)
+            counts.append(len(found))
+        finally:
+            driver.kill()
+        return counts
+
+    async def bounded() -> list[int]:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await test()
+
+    report(request, f"read under load, killed, taken over: {uvloop.run(bounded())} records")
+
+
+@pytest.mark.parametrize("kind", ["local", "hdfs"])
+def test_large_records_rolls_and_a_deleted_prefix(
+    spark: SparkSession, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Records over a packet (1 MB) and over a block (1 MB here), many segments, then a moved log start."""
+    root = (tmp_path / "root").as_uri() if kind == "local" else request.getfixturevalue("hdfs_root")
+    values = [os.urandom(size) for size in (10, 3 << 20, 100_000, 1_500_000, 0, 5 << 20, 7)]
+
+    async def write() -> None:
+        kv = await open_keyvalue(f"sqlite://{tmp_path / 'meta.db'}")
+        topic_id = uuid.uuid4()
+        path, key = PartitionPath("big", str(topic_id), 0), PartitionKey(topic_id, 0)
+        fs = await open_filesystem(root, holder="register")
+        await StoredTopics(fs).write("big", 1, topic_id, 1, {})
+        await fs.close()
+        log = LogConfig(segment_bytes=4 << 20, rules=BatchRules(max_message_bytes=8 << 20))
+        async with broker_on(root, kv, config=BrokerConfig(block_bytes=1 << 20)) as broker:
+            writer = await broker.open(path, key, log)
+            for value in values:
+                await writer.append(memoryview(build_batch([Record(value=value)])))
+            await writer.delete_before(2)
+        await kv.close()
+
+    uvloop.run(write())
+    found = rows(frame(spark, root, topic="big", maxPartitionBytes="1m"))
+    assert [row.offset for row in found] == list(range(2, len(values)))
+    assert [bytes(row.value) for row in found] == values[2:]
+    with pytest.raises(Exception, match="records from offset 0 are gone, the log begins at 2"):
+        frame(spark, root, topic="big", startingOffsets='{"big":{"0":0}}').collect()
+    lenient = frame(spark, root, topic="big", startingOffsets='{"big":{"0":0}}', failOnDataLoss="false")
+    assert lenient.count() == len(values) - 2
+
+
+def test_webhdfs(spark: SparkSession, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
+    """Closed segments as ever; of an open one what the NameNode shows."""
+    with BmqServer(hdfs_root, folder=tmp_path) as server:
+        producer = Producer({"bootstrap.servers": server.bootstrap})
+        for number in range(1000):
+            producer.produce("web", b"%d" % number, partition=0)
+        assert producer.flush(60) == 0
+    root = hdfs_root.replace(hdfs.root, hdfs.webhdfs_root)
+    found = rows(frame(spark, root, topic="web"))
+    assert [bytes(row.value) for row in found] == [b"%d" % number for number in range(1000)]
+
+
+# --------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """``orders``, two partitions, segments of ten records a second apart; ``other`` with one."""
+
+    async def orders(store: Store) -> None:
+        for partition in range(2):
+            for n in range(5):
+                start = 10 * n
+                timestamp = 1_700_000_000_000 + 1000 * start + partition
+                await store.segment(series(start, 10, timestamp=timestamp, step=1000), partition=partition, n=n)
+
+    async def other(store: Store) -> None:
+        await store.segment(series(0, 3))
+
+    root = tmp_path_factory.mktemp("spark") / "root"
+    stored(root, orders, partitions=2)
+    return stored(root, other, topic="other")
+
+
+ALL = {(partition, offset) for partition in range(2) for offset in range(50)}
+SECOND = 1_700_000_000_000
+
+
+def both(low: int, high: int) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition in range(2) for offset in range(low, high)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ALL),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
+        ({"startingOffsets": '{"orders":{"0":47,"1":-2}}'}, {*both(0, 50)} - {(0, n) for n in range(47)}),
+        ({"endingOffsets": '{"orders":{"0":3,"1":-1}}'}, {*both(0, 50)} - {(0, n) for n in range(3, 50)}),
+        ({"startingTimestamp": str(SECOND + 12_000), "endingTimestamp": str(SECOND + 20_000)},
+         {(0, n) for n in range(12, 20)} | {(1, n) for n in range(12, 20)}),
+        ({"startingOffsetsByTimestamp": f'{{"orders":{{"0":{SECOND + 48_000},"1":{SECOND + 49_001}}}}}'},
+         {(0, 48), (0, 49), (1, 49)}),
+        ({"endingOffsetsByTimestamp": f'{{"orders":{{"0":{SECOND + 1000},"1":{SECOND}}}}}'}, {(0, 0)}),
+        ({"startingTimestamp": str(SECOND + 10**9), "startingOffsetsByTimestampStrategy": "latest"}, set()),
+        ({"isolationLevel": "read_uncommitted"}, ALL),
+        ({"consistency": "latest"}, ALL),
+        ({"mode": "PERMISSIVE"}, ALL),
+        ({"maxPartitionBytes": "1000", "minPartitions": "9"}, ALL),
+    ],
+)  # fmt: skip
+def test_options(spark: SparkSession, topics: str, options: dict[str, str], expected: set[tuple[int, int]]) -> None:
+    data = frame(spark, topics, topic="orders", schema="partition int, offset bigint", **options)
+    assert {(row.partition, row.offset) for row in data.collect()} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topic": "none"}, "there is no topic none"),
+        ({"topic": "orders", "speed": "fast"}, "there is no such option"),
+        ({"topic": "orders", "subscribe": "other"}, "exactly one of"),
+        ({"topic": "orders", "startingOffsets": '{"orders":{"0":1}}'}, "missing are orders-1"),
+        ({"topic": "orders", "endingOffsets": '{"orders":{"0":51,"1":-1}}'}, "ending offset 51 is past the end"),
+        ({"topic": "orders", "startingTimestamp": str(SECOND * 2)}, "no record is as young"),
+    ],
+)
+def test_errors(spark: SparkSession, topics: str, options: dict[str, str], text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        frame(spark, topics, **options).collect()
+
+
+def test_subscriptions(spark: SparkSession, topics: str) -> None:
+    for given, expected in {
+        ("subscribe", "orders, other"): {"orders": 100, "other": 3},
+        ("subscribePattern", "o.*"): {"orders": 100, "other": 3},
+        ("subscribePattern", "other"): {"other": 3},
+        ("subscribePattern", "o"): {},
+    }.items():
+        data = frame(spark, topics, **{given[0]: given[1]})
+        assert {row.topic: row["count"] for row in data.groupBy("topic").count().collect()} == expected
+
+
+def test_partitions_of_even_size(spark: SparkSession, topics: str) -> None:
+    assert frame(spark, topics, topic="orders").rdd.getNumPartitions() == 1
+    data = frame(spark, topics, topic="orders", minPartitions="8")
+    sizes = [len(part) for part in data.rdd.glom().collect()]
+    assert len(sizes) == 8
+    assert max(sizes) - min(sizes) <= 4
+    assert sum(sizes) == 100
+
+
+def test_columns_by_schema(spark: SparkSession, topics: str) -> None:
+    """Any of them, in any order and case, as Spark's rules for names have it."""
+    schema = "Offset bigint, VALUE binary NOT NULL, headers array<struct<key:string,value:binary>>"
+    data = frame(spark, topics, topic="other", schema=schema)
+    assert [tuple(row)[:1] for row in data.orderBy("offset").collect()] == [(0,), (1,), (2,)]
+    assert frame(spark, topics, topic="other", schema="topic string").distinct().count() == 1
+    for schema in ("offset int", "offset bigint, colour string"):
+        with pytest.raises(Exception, match="Cast after reading"):
+            frame(spark, topics, topic="other", schema=schema).collect()
+
+
+FILTERS = [
+    "partition = 1",
+    "partition in (0, 7)",
+    "offset >= 17 and offset < 33 and partition < 1",
+    "offset = 21",
+    "topic = 'orders' and offset > 45",
+    "topic in ('none')",
+    "timestamp >= timestamp'2023-11-14 22:13:40.001Z'",
+    "timestamp > timestamp'2023-11-14 22:13:40.000Z' and timestamp <= timestamp'2023-11-14 22:13:45.000Z'",
+    "timestamp = timestamp'2023-11-14 22:13:40.0005Z'",
+    "offset % 7 = 3 and offset > 10",
+    "offset > 40 or partition = 0",
+    "cast(key as string) = 'k33'",
+    "key is not null and offset < 3",
+    "not (offset = 3) and offset < 5",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_filters_pushed_down_give_what_spark_itself_would(pushing: SparkSession, topics: str, condition: str) -> None:
+    data = frame(pushing, topics, topic="orders")
+    kept = rows(data.where(condition))
+    pushing.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    assert kept == rows(frame(pushing, topics, topic="orders").where(condition))
+
+
+def test_what_is_pushed_is_not_done_again(pushing: SparkSession, topics: str) -> None:
+    data = frame(pushing, topics, topic="orders").where(
+        "partition = 1 and offset between 10 and 12 and length(value) > 0"
+    )
+    plan = data._jdf.queryExecution().executedPlan().toString()
+    assert "length(value" in plan
+    assert "offset" not in plan.split("Filter", 1)[1].split("BatchScan")[0]
+    assert data.rdd.getNumPartitions() == 1
+    assert data.count() == 3
+
+
+# ---------------------------------------------------------------------------------------- logs that no broker writes
+
+
+def test_transactions(spark: SparkSession, tmp_path: Path) -> None:
+    """Aborted records are left out wherever the log is cut; open transactions end what is committed."""
+
+    async def write(store: Store) -> None:
+        await store.segment(
+            [batch(0, b"plain"), transactional(1, b"gone", b"gone", pid=7), transactional(3, b"kept", pid=8)]
+        )
+        await store.segment(
+            [
+                transactional(4, b"gone", pid=7),
+                marker(5, pid=8, is_abort=False),
+                marker(6, pid=7, is_abort=True),
+                transactional(7, b"kept", pid=7),
+                marker(8, pid=7, is_abort=False),
+            ],
+            n=1,
+        )
+        await store.segment([transactional(9, b"open", pid=9), batch(10, b"behind")], n=2)
+
+    root = stored(tmp_path / "root", write)
+    for least in ("1", "100"):
+        found = rows(frame(spark, root, topic="orders", minPartitions=least))
+        assert [(row.offset, bytes(row.value)) for row in found] == [(0, b"plain"), (3, b"kept"), (7, b"kept")]
+    found = rows(frame(spark, root, topic="orders", isolationLevel="read_uncommitted"))
+    assert [row.offset for row in found] == [0, 1, 2, 3, 4, 7, 9, 10], "markers are never records"
+
+
+def test_a_compacted_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Offsets with gaps, between batches and over the ends of segments."""
+
+    async def write(store: Store) -> None:
+        await store.segment([batch(5, b"a"), batch(90, b"b", b"c")], base=0, end=100)
+        await store.segment([batch(170, b"d"), batch(199, b"e")], base=100, n=1)
+        await store.segment([batch(200, b"f")], n=2, has_idx=False)
+        await store.segment([batch(201, b"g")], n=3)
+
+    root = stored(tmp_path / "root", write)
+    found = rows(frame(spark, root, topic="orders"))
+    assert [row.offset for row in found] == [5, 90, 91, 170, 199, 200, 201]
+    assert frame(spark, root, topic="orders", startingOffsets='{"orders":{"0":91}}').count() == 5
+
+
+def test_corrupt_data(spark: SparkSession, tmp_path: Path) -> None:
+    """The error names file, position and offset; PERMISSIVE reads what is right."""
+    good = series(0, 20)
+    bad_crc = good[5][:-1] + b"!"
+    bad_head = b"\xff" * len(good[11])
+
+    async def write(store: Store) -> None:
+        written = await store.segment(good)
+        log = tmp_path / "root" / store.path().log(written.name)[1:]
+        log.chmod(0o644)  # it was closed
+        log.write_bytes(b"".join([*good[:5], bad_crc, *good[6:11], bad_head, *good[12:]]))
+
+    root = stored(tmp_path / "root", write)
+    position = len(b"".join(good[:5]))
+    with pytest.raises(Exception, match=rf"0000-0000.*\.log: at {position}, offset 5: .*CRC"):
+        frame(spark, root, topic="orders").collect()
+    found = rows(frame(spark, root, topic="orders", mode="PERMISSIVE"))
+    assert [row.offset for row in found] == [n for n in range(20) if n not in (5, 11)]

@@ -1,0 +1,350 @@
+"""Spark jobs end to end: a topic that `bmq serve` has written becomes a table, and is audited.
+
+The job's process is killed with SIGKILL at its steps and at moments that a seed chooses; after every kill the table
+holds a whole number of commits, and in the end every record once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pyarrow import parquet
+
+from bmq.cli.main import main
+from bmq.core.records import Record, build_batch
+from bmq.spark.jobs.table import committed_files, read_state
+from bmq.storage.local import LocalFileSystem
+from tests.services.bmq import BmqServer
+from tests.unit.spark.storing import Store, batch, marker, transactional
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS, RECORDS = 3, 3000
+DAYS = ("2023-11-14", "2023-11-15", "2023-11-16", "2023-11-17")
+START_MS = 1_700_000_000_000
+JOB_TIMEOUT_S = 240.0
+KILLS = (
+    ("written", 1),  # everything in staging, nothing committed
+    ("committed", 1),  # nothing in place
+    ("placed", 2),  # half in place
+    ("merge written", 1),
+    ("removed", 3),  # a merge is committed, half of what it replaces is gone
+)
+RANDOM_KILLS = 2
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A root with topic orders, over four days; its server has ended."""
+    folder = tmp_path_factory.mktemp("root")
+    server = BmqServer((folder / "log").as_uri(), folder=folder)
+    with server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result(30)
+        producer = Producer({"bootstrap.servers": server.bootstrap, "compression.type": "lz4", "linger.ms": 20})
+        for number in range(RECORDS):
+            value = b'{"id": ' if number % 500 == 499 else json.dumps({"id": number, "name": f"n{number % 7}"}).encode()
+            producer.produce(
+                "orders", key=b"%d" % number, value=value, headers=[("n", b"%d" % number)],
+                timestamp=START_MS + number * 60_000, partition=number % PARTITIONS,
+            )  # fmt: skip
+        assert producer.flush(60) == 0
+    yield (folder / "log").as_uri()
+    server.remove(keep_log=False)
+
+
+# --------------------------------------------------------------------------------------------------------- exactly once
+
+
+def job_process(root: str, table: Path, step: str, count: int) -> subprocess.Popen[bytes]:
+    arguments = ["--master", "local[2]", "--root", root, "--topic", "orders", "--table", table.as_uri()]
+    arguments += [
+        "--format",
+        "json",
+        "--schema",
+        "id bigint, name string",
+        "--max-offsets",
+        "1000",
+        "--merge-files",
+        "2",
+    ]
+    command = [sys.executable, "-m", "tests.integration.parquet_job", step, str(count), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def committed(table: Path) -> tuple[dict[int, int], list[dict[str, Any]]]:
+    """Where the log says that the table reaches, and the records of its files."""
+
+    async def look() -> tuple[dict[int, int], list[str]]:
+        fs = LocalFileSystem(table, "test")
+        state, files = await read_state(fs), await committed_files(fs)
+        await fs.close()
+        return dict(state.reached), files
+
+    reached, files = asyncio.run(look())
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        rows += parquet.read_table(table / file, partitioning=None).to_pylist()
+    return reached, rows
+
+
+def check_whole(table: Path) -> int:
+    """Every offset below where the table reaches is there once; their number."""
+    reached, rows = committed(table)
+    found = sorted((row["partition"], row["offset"]) for row in rows)
+    assert found == [(partition, offset) for partition in sorted(reached) for offset in range(reached[partition])]
+    return len(rows)
+
+
+def test_killed_and_run_again(root: str, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    seen = 0
+    for step, count in KILLS:
+        process = job_process(root, table, step, count)
+        _, told = process.communicate(timeout=JOB_TIMEOUT_S)
+        assert process.returncode == -signal.SIGKILL, f"{step}: {told.decode()}"
+        now = check_whole(table)
+        assert now >= seen
+        seen = now
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    for _ in range(RANDOM_KILLS):
+        process = job_process(root, table, "never", 0)
+        try:
+            process.communicate(timeout=moments.uniform(2, 12))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        assert check_whole(table) >= seen, f"seed {seed}"
+    process = job_process(root, table, "never", 0)
+    _, told = process.communicate(timeout=JOB_TIMEOUT_S)
+    assert process.returncode == 0, told.decode()
+    assert check_whole(table) == RECORDS
+    check_content(table, committed(table)[1])
+
+
+def check_content(table: Path, rows: list[dict[str, Any]]) -> None:
+    """Each record as it was sent; and the folder shows the same to readers that know no log."""
+    for row in rows:
+        number = row["offset"] * PARTITIONS + row["partition"]
+        assert (row["key"], row["headers"]) == (b"%d" % number, [{"key": "n", "value": b"%d" % number}])
+        assert row["timestamp"] == datetime.fromtimestamp((START_MS + number * 60_000) / 1000, UTC)
+        if number % 500 == 499:
+            assert (row["value"], row["_corrupt"]) == (None, b'{"id": ')
+        else:
+            assert (row["value"], row["_corrupt"]) == ({"id": number, "name": f"n{number % 7}"}, None)
+    visible = parquet.read_table(table, partitioning="hive")
+    assert visible.num_rows == RECORDS
+    assert sorted(set(map(str, visible["date"].to_pylist()))) == [
+        day for day in DAYS if (table / f"date={day}").exists()
+    ]
+    for folder in table.glob("date=*"):
+        times = parquet.read_table(folder, partitioning=None)["timestamp"].to_pylist()
+        assert {f"date={time.date()}" for time in times} == {folder.name}
+
+
+# -------------------------------------------------------------------------------------------------------------- formats
+
+
+def stored(folder: Path, values: list[bytes | None], *, topic: str = "orders") -> str:
+    """A root with one partition of these values."""
+
+    async def write() -> None:
+        fs = LocalFileSystem(folder, "test")
+        store = await Store(fs, topic, uuid.uuid4()).create(1)
+        records = [Record(key=None, value=value, timestamp_delta=i) for i, value in enumerate(values)]
+        await store.segment([bytes(build_batch(records, base_offset=0, base_timestamp=START_MS))])
+        await fs.close()
+
+    asyncio.run(write())
+    return folder.as_uri()
+
+
+def to_parquet(folder: Path, root: str, *arguments: str) -> list[dict[str, Any]]:
+    """Rows of the table, in the order of offsets, after a run in this process."""
+    table = folder / "table"
+    command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders"]
+    assert main([*command, "--table", str(table), *arguments]) == 0
+    return sorted(parquet.read_table(table, partitioning="hive").to_pylist(), key=lambda row: row["offset"])
+
+
+def test_raw_values_by_hour(tmp_path: Path) -> None:
+    root = stored(tmp_path / "root", [b"a", None, b"\xff"])
+    rows = to_parquet(tmp_path, root, "--by", "hour")
+    assert [row["value"] for row in rows] == [b"a", None, b"\xff"]
+    assert {(str(row["date"]), int(row["hour"])) for row in rows} == {("2023-11-14", 22)}
+    assert to_parquet(tmp_path, root, "--by", "hour") == rows, "a run that finds nothing new changes nothing"
+
+
+def test_json_of_a_schema_inferred_once(tmp_path: Path) -> None:
+    values = [b'{"id": 1, "at": {"x": 1.5}}', None, b"7", b"{", b'{"id": "no number"}', b'{"id": 2, "more": 1}']
+    root = stored(tmp_path / "root", values)
+    rows = to_parquet(tmp_path, root, "--format", "json", "--sample", "1")
+    assert [row["value"] for row in rows] == [
+        {"at": {"x": 1.5}, "id": 1}, None, None, None, None, {"at": None, "id": 2},
+    ]  # fmt: skip
+    assert [row["_corrupt"] for row in rows] == [None, None, b"7", b"{", b'{"id": "no number"}', None]
+    assert to_parquet(tmp_path, root, "--format", "json", "--sample", "1000") == rows
+
+
+def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = stored(tmp_path / "root", [b'{"id": 1}', b"{"])
+    command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders"]
+    command += ["--table", str(tmp_path / "table"), "--format", "json", "--schema", "id int", "--mode", "failfast"]
+    assert main(command) == 2
+    assert "partition 0, offset 1: the value cannot be read as JSON" in capfd.readouterr().err
+    assert committed(tmp_path / "table") == ({}, [])
+
+
+AVRO = {
+    "type": "record", "name": "Order", "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "tags", "type": {"type": "map", "values": "int"}},
+        {"name": "parts", "type": {"type": "array", "items": {
+            "type": "record", "name": "Part", "fields": [{"name": "n", "type": "int"}]}}},
+    ],
+}  # fmt: skip
+
+
+def avro_value(record: dict[str, Any]) -> bytes:
+    import io
+
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), record)
+    return stream.getvalue()
+
+
+def test_avro(tmp_path: Path) -> None:
+    from decimal import Decimal
+
+    time = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    record = {"id": 7, "note": None, "at": time, "price": Decimal("1.25"), "tags": {"a": 1}, "parts": [{"n": 3}]}
+    schema = tmp_path / "order.avsc"
+    schema.write_text(json.dumps(AVRO))
+    good = avro_value(record)
+    framed = [b"\0" + b"\0\0\0\x09" + good, None, good, b"\0\0\0\0\x09\xff"]
+    root = stored(tmp_path / "root", framed)
+    rows = to_parquet(tmp_path, root, "--format", "avro", "--schema", str(schema), "--framing", "confluent")
+    assert rows[0]["value"] == {**record, "tags": [("a", 1)]}
+    assert [row["value"] for row in rows[1:]] == [None] * 3
+    assert [row["_corrupt"] for row in rows] == [None, None, framed[2], framed[3]]
+
+
+def descriptors() -> descriptor_pb2.FileDescriptorSet:
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    state = file.enum_type.add(name="State")
+    for number, name in enumerate(("NEW", "PAID")):
+        state.value.add(name=name, number=number)
+    part = file.message_type.add(name="Part")
+    field = descriptor_pb2.FieldDescriptorProto
+    part.field.add(name="n", number=1, type=field.TYPE_UINT64, label=field.LABEL_OPTIONAL)
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
+    order.field.add(name="state", number=2, type=field.TYPE_ENUM, type_name=".shop.State", label=field.LABEL_OPTIONAL)
+    order.field.add(name="part", number=3, type=field.TYPE_MESSAGE, type_name=".shop.Part", label=field.LABEL_OPTIONAL)
+    order.field.add(name="names", number=4, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
+    return descriptor_pb2.FileDescriptorSet(file=[file])
+
+
+def test_protobuf(tmp_path: Path) -> None:
+    files = descriptors()
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(files.file[0])
+    order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    good = order(id=7, state=1, part={"n": 2**64 - 1}, names=["a", "b"]).SerializeToString()
+    path = tmp_path / "order.desc"
+    path.write_bytes(files.SerializeToString())
+    root = stored(tmp_path / "root", [good, b"", b"\xff\xff"])
+    rows = to_parquet(tmp_path, root, "--format", "protobuf", "--schema", str(path), "--message", "shop.Order")
+    assert rows[0]["value"] == {"id": 7, "state": "PAID", "part": {"n": 2**64 - 1}, "names": ["a", "b"]}
+    assert rows[1]["value"] == {"id": 0, "state": "NEW", "part": None, "names": []}
+    assert (rows[2]["value"], rows[2]["_corrupt"]) == (None, b"\xff\xff")
+
+
+# ---------------------------------------------------------------------------------------------------------------- audit
+
+
+def faulty(folder: Path, *, is_compacted: bool = False) -> str:
+    """Ten records; an aborted transaction of two; a hole of three; a batch that was sent twice."""
+
+    async def write() -> None:
+        fs = LocalFileSystem(folder, "test")
+        store = await Store(fs, "orders", uuid.uuid4()).create(2)
+        if is_compacted:
+            from bmq.storage.topics import StoredTopics
+
+            await StoredTopics(fs).write("orders", 2, store.topic_id, 2, {"cleanup.policy": "compact"})
+        hour = 3_600_000
+        batches = [batch(n, b"v%d" % n, timestamp=START_MS + n * hour) for n in range(10)]
+        batches += [
+            transactional(10, b"x", b"y", pid=7, timestamp=START_MS),
+            marker(12, pid=7, is_abort=True, timestamp=START_MS),
+            batch(16, b"once", timestamp=START_MS, pid=8),
+            batch(17, b"once", timestamp=START_MS, pid=8),
+        ]
+        await store.segment(batches)
+        await fs.close()
+
+    asyncio.run(write())
+    return folder.as_uri()
+
+
+def audit(root: str, output: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    command = ["job", "audit", "--master", "local[2]", "--root", root, "--topic", "orders", "--output", str(output)]
+    status = main([*command, *arguments])
+    return status, [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def test_audit_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, picture = faulty(tmp_path / "root"), tmp_path / "audit.png"
+    status, rows = audit(root, tmp_path / "audit.json", "--picture", str(picture))
+    told = capsys.readouterr().out
+    assert status == 1
+    assert "partition 0: 3 offsets have no batch, and nothing says why" in told
+    assert "partition 0: 1 records are in batches that are there twice" in told
+    assert "offsets 13 to 16 (3, missing)" in told
+    assert "could not be read" not in told
+    first = rows[0]
+    assert first["hour"] == "2023-11-14T22:00:00+00:00"
+    counts = ("records", "batches", "stored", "control", "aborted", "missing", "resent", "value_bytes")
+    assert [first[name] for name in counts] == [3, 5, 5, 1, 2, 3, 1, 10]
+    assert [row["records"] for row in rows] == [3, *[1] * 9]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_audit_of_a_compacted_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same hole is no fault where compaction makes holes."""
+    _, rows = audit(faulty(tmp_path / "root", is_compacted=True), tmp_path / "audit.json")
+    told = capsys.readouterr().out
+    assert "nothing says why" not in told
+    assert "offsets 13 to 16 (3, compacted)" in told
+    assert (rows[0]["compacted"], rows[0]["missing"]) == (3, 0)
+
+
+def test_audit_of_what_a_server_wrote(root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, rows = audit(root, tmp_path / "audit.json", "--same-content")
+    told = capsys.readouterr().out
+    assert status == 0, told
+    assert "every offset is accounted for" in told
+    assert sum(row["records"] for row in rows) == RECORDS
+    assert len({row["hour"] for row in rows}) == len({(START_MS + n * 60_000) // 3_600_000 for n in range(RECORDS)})
+    assert not any(row["same_content"] for row in rows)

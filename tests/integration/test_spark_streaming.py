@@ -1,0 +1,297 @@
+"""Streaming queries over topics on a local folder and on a real HDFS: limits, growth, restarts, losses.
+
+Real Spark, two local cores; topics are written by real clients through `bmq serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bmq.spark.discover import find_logs
+from bmq.spark.options import ReadOptions
+from bmq.storage.open import open_filesystem
+from tests.services.bmq import BmqServer
+from tests.services.processes import ServiceProcess, wait_for
+from tests.services.spark import start_spark
+
+TIMEOUT_S = 180
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = start_spark()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
+    """On a local folder, for all tests that do not break it."""
+    folder = tmp_path_factory.mktemp("serve")
+    with BmqServer(local_root(folder), folder=folder) as server:
+        yield server
+
+
+def local_root(folder: Path) -> str:
+    return (folder / "root").as_uri()
+
+
+class Topic:
+    """A topic that a test writes: ``told`` holds (partition, offset, value) of what was acknowledged."""
+
+    def __init__(self, root: str, bootstrap: str, name: str, partitions: int = 2) -> None:
+        self.root = root
+        self.name = name
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._bootstrap = bootstrap
+        self._admin.create_topics([NewTopic(name, partitions)])[name].result(30)
+        self.told: set[tuple[int, int, bytes]] = set()
+
+    def write(self, partition: int, count: int) -> None:
+        """And wait until readers of storage may see it."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True})
+        for number in range(count):
+            value = b"%d-%d" % (partition, number)
+            producer.produce(self.name, value, partition=partition, on_delivery=self._acknowledged)
+        assert producer.flush(60) == 0
+        self.settle()
+
+    def _acknowledged(self, error: Any, message: Any) -> None:
+        assert error is None, error
+        self.told.add((message.partition(), message.offset(), message.value()))
+
+    def settle(self) -> None:
+        settle(self.root, self.name, len(self.told))
+
+    def resize(self, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        place = TopicPartition(self.name, partition, offset)
+        self._admin.delete_records([place])[TopicPartition(self.name, partition)].result(30)
+
+
+def settle(root: str, topic: str, count: int) -> None:
+    """Wait until so many records were ever to be seen by readers of storage."""
+
+    async def ends() -> int:
+        fs = await open_filesystem(root, holder="look")
+        logs = await find_logs(fs, ReadOptions.parse({"root": root, "topic": topic}))
+        await fs.close()
+        return sum(view.log.end for view in logs)
+
+    wait_for(lambda: asyncio.run(ends()) >= count, "checkpoints of what was written", timeout_s=TIMEOUT_S)
+
+
+def stream(spark: SparkSession, root: str, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("bmq").option("root", root)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def into_table(data: DataFrame, name: str, folder: Path, *, available_now: bool = False) -> StreamingQuery:
+    """A query into a table in memory; its checkpoint outlives it."""
+    writer = data.writeStream.format("memory").queryName(name).option("checkpointLocation", str(folder / name))
+    return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def taken(spark: SparkSession, table: str) -> list[tuple[int, int, bytes]]:
+    rows = spark.table(table).select("partition", "offset", "value").collect()
+    return sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
+
+
+def batches(query: StreamingQuery) -> list[int]:
+    """Records of each micro-batch that had any."""
+    return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+
+
+# --------------------------------------------------------------------------------------------------- what is there
+
+
+@pytest.mark.smoke
+def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
+    """Also without any server: storage is all that is asked."""
+    server = BmqServer(local_root(tmp_path), folder=tmp_path)
+    seen: list[tuple[int, int, bytes]] = []
+
+    def keep(data: DataFrame, _: int) -> None:
+        rows = data.select("partition", "offset", "value").collect()
+        seen.extend((row.partition, row.offset, bytes(row.value)) for row in rows)
+
+    try:
+        server.start()
+        topic = Topic(local_root(tmp_path), server.bootstrap, "orders")
+        for count in (100, 70):
+            for partition in range(2):
+                topic.write(partition, count)
+            server.kill()
+            data = stream(spark, topic.root, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger="80")
+            writer = data.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            query = writer.trigger(availableNow=True).start()
+            assert query.awaitTermination(TIMEOUT_S)
+            assert query.exception() is None
+            assert sorted(seen) == sorted(topic.told)
+            assert max(batches(query)) <= 80
+            server.start()
+    finally:
+        server.kill()
+    last = query.recentProgress[-1]["sources"][0]
+    assert json.loads(last["endOffset"]) == json.loads(last["latestOffset"]) == {"orders": {"0": 170, "1": 170}}
+
+
+def test_limits_of_bytes(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
+    topic = Topic(local_root(server.folder), server.bootstrap, "sized", 1)
+    producer = Producer({"bootstrap.servers": server.bootstrap, "batch.size": 10_000})
+    for _ in range(600):
+        producer.produce("sized", os.urandom(1000))
+    assert producer.flush(60) == 0
+    settle(topic.root, "sized", 600)
+    data = stream(spark, topic.root, topic="sized", startingOffsets="earliest", maxBytesPerTrigger="200k")
+    query = into_table(data, "sized", tmp_path, available_now=True)
+    assert query.awaitTermination(TIMEOUT_S)
+    assert sum(batches(query)) == 600
+    assert len(batches(query)) >= 3
+    assert max(batches(query)) * 1000 <= (200 << 10) + (64 << 10) + 10_000, "give or take an index entry"
+
+
+def test_a_running_query_sees_what_grows(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
+    """From ``latest``: new records, then a new partition and a new topic from their beginnings."""
+    root = local_root(server.folder)
+    topic = Topic(root, server.bootstrap, "growing", 1)
+    topic.write(0, 10)
+    old = set(topic.told)
+    query = into_table(stream(spark, root, subscribePattern="growing.*"), "growing", tmp_path)
+    wait_for(lambda: bool(query.recentProgress), "the first micro-batch", timeout_s=TIMEOUT_S)
+    try:
+        topic.write(0, 20)
+        wait_for(lambda: len(taken(spark, "growing")) >= 20, "new records", timeout_s=TIMEOUT_S)
+        topic.resize(2)
+        topic.write(1, 15)
+        other = Topic(root, server.bootstrap, "growing-too", 1)
+        other.write(0, 5)
+        wait_for(lambda: len(taken(spark, "growing")) >= 40, "a new partition and topic", timeout_s=TIMEOUT_S)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert taken(spark, "growing") == sorted([*(topic.told - old), *other.told])
+
+
+def test_losses(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
+    root = local_root(server.folder)
+    topic = Topic(root, server.bootstrap, "losing", 1)
+    topic.write(0, 30)
+
+    def read(name: str, **options: str) -> StreamingQuery:
+        data = stream(spark, root, topic="losing", startingOffsets="earliest", **options)
+        writer = data.writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+        return writer.trigger(availableNow=True).start()
+
+    assert read("strict").awaitTermination(TIMEOUT_S)
+    topic.write(0, 30)
+    topic.delete_before(0, 40)
+    topic.write(0, 1)
+    strict = read("strict")
+    with pytest.raises(Exception, match="records from offset 30 are gone, the log begins at 40"):
+        strict.awaitTermination(TIMEOUT_S)
+    lenient = read("strict", failOnDataLoss="false")
+    assert lenient.awaitTermination(TIMEOUT_S)
+    assert sum(batches(lenient)) == 21
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topic": "none"}, "there is no topic none"),
+        ({"endingOffsets": "latest"}, "endingOffsets has no meaning in a streaming query"),
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger='much': expected bytes"),
+        ({"startingOffsets": '{"wrong":{"0":7}}'}, "startingOffsets must name every partition"),
+    ],
+)
+def test_errors(spark: SparkSession, server: BmqServer, tmp_path: Path, options: dict[str, str], text: str) -> None:
+    if "topic" not in options:
+        name = f"errors-{text[:5]}"
+        options = {"topic": Topic(local_root(server.folder), server.bootstrap, name).name, **options}
+    data = stream(spark, local_root(server.folder), **options)
+    with pytest.raises(Exception, match=text):
+        into_table(data, "errors", tmp_path, available_now=True).awaitTermination(TIMEOUT_S)
+
+
+# -------------------------------------------------------------------------------------------------- killed with -9
+
+
+class Job:
+    """``stream_job`` as a process, with its JVM."""
+
+    def __init__(self, folder: Path, root: str, topic: str) -> None:
+        self.table, self.checkpoint = folder / "table", folder / "checkpoint"
+        command = [sys.executable, "-m", "tests.integration.stream_job", root, topic]
+        command += [str(self.table), str(self.checkpoint)]
+        self.process = ServiceProcess("job", command, log=folder / "job.log", environment={"PYTHONPATH": str(ROOT)})
+
+    def start(self) -> None:
+        self.process.start()
+
+    def is_within_a_batch(self, least: int) -> bool:
+        """Whether a micro-batch after the first ``least`` has been begun and is not done."""
+        self.process.require_running()
+        begun, done = _last(self.checkpoint / "offsets"), _last(self.checkpoint / "commits")
+        return begun > done >= least
+
+    def kill(self) -> None:
+        """-9 to all of it: the driver, the JVM, its Python processes."""
+        pid = self.process.pid
+        if pid is not None:
+            os.killpg(pid, signal.SIGKILL)
+        self.process.kill()
+
+
+def _last(folder: Path) -> int:
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def test_killed_and_restarted_nothing_is_lost_and_nothing_twice(
+    spark: SparkSession, hdfs_root: str, tmp_path: Path
+) -> None:
+    """Twice, in the midst of a micro-batch; a partition is added while it is dead."""
+    with BmqServer(hdfs_root, folder=tmp_path) as server:
+        topic = Topic(hdfs_root, server.bootstrap, "orders")
+        for partition in range(2):
+            topic.write(partition, 2500)
+        job = Job(tmp_path, hdfs_root, "orders")
+        try:
+            for batches_done in (1, 4):
+                job.start()
+                is_within = partial(job.is_within_a_batch, batches_done)
+                wait_for(is_within, "a micro-batch", timeout_s=TIMEOUT_S, interval_s=0.01)
+                job.kill()
+        finally:
+            job.kill()
+        topic.resize(3)
+        topic.write(2, 300)
+    data = stream(spark, hdfs_root, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger="2000")
+    writer = data.writeStream.format("parquet").option("checkpointLocation", str(job.checkpoint))
+    rest = writer.trigger(availableNow=True).start(str(job.table))
+    assert rest.awaitTermination(TIMEOUT_S)
+    rows = spark.read.parquet(str(job.table)).select("partition", "offset", "value").collect()
+    found = [(row.partition, row.offset, bytes(row.value)) for row in rows]
+    assert len(found) == len(set(found)) == 5300
+    assert set(found) == topic.told

@@ -1,0 +1,61 @@
+"""``bmq job`` without Spark: its help, and what it says when something is missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from bmq.cli.main import main
+from bmq.spark.jobs import session
+
+AUDIT = ["job", "audit", "--root", "file:///nowhere", "--topic", "orders"]
+
+
+@pytest.mark.parametrize("name", ["to_parquet", "audit"])
+def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["job", name, "--help"])
+    told = capsys.readouterr().out
+    assert "--root" in told
+    assert "--master" in told
+
+
+def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real = importlib.import_module
+
+    def without_spark(name: str, package: str | None = None) -> Any:
+        if name == "pyspark":
+            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without_spark)
+    assert main(AUDIT) == 2
+    assert "pip install 'bmq[spark]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "says"), [(None, "there is none"), (11, "there is Java 11")])
+def test_java_is_missing(
+    version: int | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "java_version", lambda: version)
+    assert main(AUDIT) == 2
+    told = capsys.readouterr().err
+    assert f"Java 17 or later, {says}" in told
+    assert "openjdk-17-jre-headless" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*AUDIT, "--output", "audit.xls"],
+        ["job", "to_parquet", "--root", "r", "--topic", "t", "--table", "x", "--max-offsets", "0"],
+        ["job", "to_parquet", "--root", "r", "--topic", "t", "--table", "x", "--file-bytes", "12q"],
+        ["job", "unknown"],
+    ],
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2

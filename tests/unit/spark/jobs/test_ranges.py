@@ -1,0 +1,58 @@
+"""Which offsets a run takes."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.spark.jobs.ranges import Bounds, as_options, plan
+from bmq.spark.options import ReadOptions
+from bmq.spark.plan import PartitionLog, resolve
+
+
+def bounds(start: int, end: int, *, log_start: int = 0, log_end: int = 1000) -> Bounds:
+    return Bounds(log_start=log_start, log_end=log_end, start=start, end=end)
+
+
+def test_a_new_table_begins_where_the_user_wants_and_goes_on_where_it_was() -> None:
+    asked = {0: bounds(10, 50), 1: bounds(0, 30)}
+    assert plan({}, asked).by_partition == {0: (10, 50), 1: (0, 30)}
+    assert plan({0: 40, 1: 30}, asked).by_partition == {0: (40, 50)}
+    assert plan({0: 60, 1: 30}, asked).by_partition == {}
+
+
+def test_records_that_went_before_they_came_are_told() -> None:
+    ranges = plan({0: 5}, {0: bounds(0, 50, log_start=20)})
+    assert ranges.by_partition == {0: (20, 50)}
+    assert ranges.losses == ("partition 0: offsets 5 to 20 are gone",)
+
+
+def test_a_log_that_ends_before_the_table_is_told() -> None:
+    ranges = plan({0: 60}, {0: bounds(0, 50, log_end=50)})
+    assert ranges.by_partition == {}
+    assert ranges.losses == ("partition 0: the table goes on at 60, but the log ends at 50",)
+
+
+@given(
+    st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
+    st.integers(1, 120),
+)
+def test_a_limit_is_shared_out_whole(sizes: dict[int, tuple[int, int]], limit: int) -> None:
+    """Never more than the limit, never less while there is more, and each range begins where it should."""
+    asked = {partition: bounds(start, start + size) for partition, (start, size) in sizes.items()}
+    ranges = plan({}, asked, offsets_max=limit)
+    assert ranges.count == min(limit, sum(size for _, size in sizes.values()))
+    for partition, (start, end) in ranges.by_partition.items():
+        assert asked[partition].start == start < end <= asked[partition].end
+
+
+def test_the_source_is_told_of_every_partition() -> None:
+    options = as_options("orders", 2, {1: (7, 9)})
+    assert json.loads(options["startingOffsets"]) == {"orders": {"0": -2, "1": 7}}
+    assert json.loads(options["endingOffsets"]) == {"orders": {"0": 0, "1": 9}}
+    ReadOptions.parse({"root": "file:///r", "topic": "orders", **options})
+    log = PartitionLog(topic="orders", topic_id="x", partition=0, start=30, end=90)
+    nothing = resolve(log, -2, 0)
+    assert (nothing.start, nothing.end, nothing.losses) == (30, 30, ())

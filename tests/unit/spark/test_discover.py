@@ -1,0 +1,487 @@
+"""What storage says of topics, and how much of it is read to know."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from bmq.core.model import SegmentName
+from bmq.spark.discover import NoSuchTopic, find_logs, find_topics, relocate
+from bmq.spark.logview import LogView, Pruning
+from bmq.spark.options import OptionError, ReadOptions
+from bmq.spark.plan import Range, Slice
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.spark.storing import Store, batch, marker, series, transactional
+
+
+def options(**given: str) -> ReadOptions:
+    return ReadOptions.parse({"root": "memory:", "topic": "orders"} | given)
+
+
+class Counting:
+    """Counts reads by the end of the name."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self.reads: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        self.reads[path.rsplit(".", 1)[-1]] += 1
+        return await self._fs.read(path, position, length)
+
+
+def run(test: Callable[[FileSystem], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test(MemoryFileSystem(MemoryStorage(), "test"))
+
+    asyncio.run(main())
+
+
+async def only(fs: FileSystem, **given: str) -> LogView:
+    (view,) = await find_logs(fs, options(**given))
+    return view
+
+
+async def wanted(view: LogView, **given: str) -> Range:
+    return await view.wanted(options(**given))
+
+
+async def all_slices(view: LogView, *, committed: bool = True) -> list[Slice]:
+    return await view.slices(Range(view.log.start, view.log.end), Pruning(), committed=committed, spacing=1)
+
+
+# ---------------------------------------------------------------------------------------------------------- topics
+
+
+def test_topics_by_name_and_by_pattern() -> None:
+    async def test(fs: FileSystem) -> None:
+        for name in ("orders", "orders.eu", "__consumer_offsets", "other"):
+            await Store(fs, name, uuid.uuid4()).create(2)
+        found = await find_topics(fs, ReadOptions.parse({"root": "memory:", "subscribe": "other,orders"}))
+        assert [topic.name for topic in found] == ["orders", "other"]
+        for pattern, names in {"orders": ["orders"], ".*er.*": ["orders", "orders.eu", "other"], "x": []}.items():
+            found = await find_topics(fs, ReadOptions.parse({"root": "memory:", "subscribePattern": pattern}))
+            assert [topic.name for topic in found] == names
+        assert await find_topics(fs, options(topic="__consumer_offsets")), "a name may be internal, a pattern not"
+        assert len(await find_logs(fs, options(), lambda topic, partition: partition == 1)) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(("name", "error"), [("none", NoSuchTopic), ("a/b", OptionError), ("..", OptionError)])
+def test_no_such_topic(name: str, error: type[Exception]) -> None:
+    async def test(fs: FileSystem) -> None:
+        with pytest.raises(error):
+            await find_topics(fs, options(topic=name))
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"orders":{"0":1}}', "missing are orders-1; not there are none"),
+        ('{"orders":{"0":1,"1":1,"2":1}}', "missing are none; not there are orders-2"),
+        ('{"other":{"0":1}}', "missing are orders-0, orders-1; not there are other-0"),
+    ],
+)
+def test_offsets_name_every_partition(text: str, expected: str) -> None:
+    async def test(fs: FileSystem) -> None:
+        await Store(fs).create(2)
+        for name in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"):
+            with pytest.raises(OptionError, match=expected):
+                await find_logs(fs, options(**{name: text}))
+
+    run(test)
+
+
+# ------------------------------------------------------------------------------------------------------------ ends
+
+
+def test_a_partition_that_was_never_written() -> None:
+    async def test(fs: FileSystem) -> None:
+        await Store(fs).create()
+        view = await only(fs)
+        assert (view.log.start, view.log.end) == (0, 0)
+        assert not await all_slices(view)
+
+    run(test)
+
+
+def test_rule_2_an_open_segment_ends_at_its_last_checkpoint() -> None:
+    """Whatever the file holds behind it was perhaps never acknowledged."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment(series(0, 10))
+        opened = await store.segment(series(10, 10), n=1, has_idx=False, covered=6, leftovers=b"\0" * 30)
+        await store.journal(opened.checkpoint)
+        view = await only(fs)
+        assert view.log.end == 16
+        assert [(piece.start, piece.end) for piece in await all_slices(view)] == [(0, 10), (10, 16)]
+        assert (await all_slices(view))[-1].end_position == opened.checkpoint.position
+
+    run(test)
+
+
+def test_the_newest_checkpoint_of_all_journals_counts() -> None:
+    """A zombie's is older, and true; files of other incarnations may hold anything."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create(2)
+        old = await store.segment(series(0, 10), has_idx=False, covered=4)
+        new = await store.segment(series(10, 10), epoch=2, has_idx=False, covered=3)
+        other = await store.segment(series(0, 5), partition=1, has_idx=False)
+        await store.journal(replace(new.checkpoint, log_start=2), incarnation="1-bb", n=2)
+        await store.journal(old.checkpoint, other.checkpoint, incarnation="0-aa", n=7)
+        await store.journal(new.checkpoint, incarnation="1-bb", n=1)
+        first, second = await find_logs(fs, options())
+        assert (first.log.start, first.log.end) == (2, 13)
+        assert second.log.end == 5
+
+    run(test)
+
+
+def test_without_a_checkpoint_the_last_base_is_the_end() -> None:
+    """It was registered when all before it was flushed."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment(series(0, 10))
+        await store.segment(series(10, 10), n=1, has_idx=False)
+        view = await only(fs)
+        assert view.log.end == 10
+        latest = await only(fs, consistency="latest")
+        assert latest.log.end == 20
+
+    run(test)
+
+
+def test_consistency_latest_reads_to_what_is_visible() -> None:
+    """Whole batches of it; and the same as ever where the last segment is closed."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        opened = await store.segment(series(0, 20), has_idx=False, covered=6, leftovers=batch(20, b"x" * 500)[:-1])
+        await store.journal(opened.checkpoint)
+        assert (await only(fs)).log.end == 6
+        view = await only(fs, consistency="latest")
+        assert view.log.end == 20
+        (piece,) = await all_slices(view, committed=False)
+        assert (piece.position, piece.end_position) == (0, len(opened.data))
+        assert (await wanted(view, consistency="latest", endingOffsets='{"orders":{"0":21}}')).losses
+
+    run(test)
+
+
+def test_rule_5_leftovers_of_a_failed_write_are_not_read() -> None:
+    """Epoch and number order the segments: a superseded one counts for nothing, and each ends at the next base."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        failed = await store.segment(series(0, 20), covered=12)
+        await store.segment(series(12, 3, size=70), n=1)
+        await store.segment(series(15, 5), n=2, has_idx=False)
+        await store.segment(series(15, 9, size=9), n=3)
+        found = await all_slices(await only(fs))
+        assert [(p.segment.n, p.start, p.end) for p in found] == [(0, 0, 12), (1, 12, 15), (3, 15, 24)]
+        assert found[0].end_position == failed.checkpoint.position < len(failed.data)
+
+    run(test)
+
+
+def test_a_fenced_writers_file_without_index() -> None:
+    """Its successor's base ends it; headers are stepped through from its last checkpoint on."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        fenced = await store.segment(series(0, 20), has_idx=False, covered=6)
+        await store.journal(fenced.checkpoint, incarnation="0-old")
+        after = await store.segment(series(17, 5), epoch=2, has_idx=False)
+        view = await only(fs)
+        found = await all_slices(view)
+        assert [(p.segment.epoch, p.start, p.end) for p in found] == [(1, 0, 17)]
+        assert found[0].end_position == len(b"".join(series(0, 17)))
+        await store.journal(after.checkpoint, incarnation="1-new")
+        assert (await only(fs)).log.end == 22
+
+    run(test)
+
+
+def test_a_file_that_should_hold_more_is_a_loss() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment(series(0, 10), has_idx=False)
+        await store.segment(series(15, 5), epoch=2)
+        view = await only(fs)
+        await all_slices(view)
+        assert view.losses
+        assert "ends at offset 10, but should reach 15" in view.losses[0]
+
+    run(test)
+
+
+def test_rule_10_a_deleted_prefix() -> None:
+    """The log start is in the journal before anything is deleted; afterwards the names say it too."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        first = await store.segment(series(0, 10))
+        await store.segment(series(10, 10), n=1, log_start=14)
+        assert (await only(fs)).log.start == 14, "the index of the last segment says so too"
+        await fs.delete(store.path().log(first.name))
+        await store.journal(replace(first.checkpoint, segment=SegmentName(10, 1, 1), end_offset=20, log_start=17))
+        view = await only(fs)
+        assert (view.log.start, view.log.end) == (17, 20)
+        (piece,) = await all_slices(view)
+        assert (piece.start, piece.end) == (17, 20)
+        assert piece.position > 0, "not read from the segment's beginning"
+        assert (await wanted(view, startingOffsets='{"orders":{"0":3}}')).losses
+
+    run(test)
+
+
+def test_an_index_that_covers_a_beginning() -> None:
+    """Between the two steps that join neighbours the first index stands beside a longer log."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        joined = await store.segment(series(0, 20), covered=10)
+        await store.segment(series(20, 5), n=2)
+        found = await all_slices(await only(fs))
+        assert (found[0].start, found[0].end, found[0].end_position) == (0, 20, len(joined.data))
+        assert list(found[0].cuts[::2]) == [2, 4, 6, 8], "what the index knows is used"
+
+    run(test)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"BMQIDX1\n\0\0\0\1"])
+def test_a_damaged_index_is_done_without(damage: bytes) -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        written = await store.segment(series(0, 10))
+        await store.segment(series(10, 10), n=1)
+        idx = store.path().idx(written.name)
+        await fs.delete(idx)
+        appender = await fs.create(idx)
+        appender.write(damage)
+        await appender.flush()
+        await appender.close()
+        found = await all_slices(await only(fs))
+        assert (found[0].start, found[0].end, found[0].size) == (0, 10, len(written.data))
+
+    run(test)
+
+
+# ---------------------------------------------------------------------------------------------------- transactions
+
+
+def test_aborted_transactions_are_told_and_open_ones_end_the_log() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment([batch(0, b"a"), transactional(1, b"b", b"c", pid=7), transactional(3, b"d", pid=8)])
+        await store.segment([marker(4, pid=8, is_abort=False), marker(5, pid=7, is_abort=True)], n=1)
+        await store.segment([transactional(6, b"e", pid=7), transactional(7, b"f", pid=9)], n=2)
+        view = await only(fs)
+        assert view.log.end == 6, "the last stable offset"
+        assert [piece.aborted for piece in await all_slices(view)] == [((7, 1, 5),), ((7, 1, 5),)]
+        assert (await only(fs, isolationLevel="read_uncommitted")).log.end == 8
+
+    run(test)
+
+
+def test_an_abort_in_a_later_segment_than_what_is_read() -> None:
+    """And no more indexes than lead to it."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment([batch(0, b"a"), transactional(1, b"b", pid=7)])
+        await store.segment([batch(2, b"c")], n=1)
+        await store.segment([marker(3, pid=7, is_abort=True)], n=2)
+        for i in range(20):
+            await store.segment([batch(4 + i, b"d")], n=3 + i)
+        counting = Counting(fs)
+        view = await only(cast(FileSystem, counting))
+        counting.reads.clear()
+        (piece,) = await view.slices(Range(0, 2), Pruning(), committed=True)
+        assert piece.aborted == ((7, 1, 3),)
+        assert counting.reads["idx"] == 3
+
+    run(test)
+
+
+def test_transactions_where_no_index_tells_of_them() -> None:
+    """Open at the segment's beginning, as its predecessor's index says, and aborted in it."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment([transactional(0, b"a", pid=7)])
+        await store.segment(
+            [marker(1, pid=7, is_abort=True), transactional(2, b"c", pid=8), marker(3, pid=8, is_abort=True)],
+            n=1,
+            has_idx=False,
+        )
+        await store.segment([batch(4, b"d")], epoch=2)
+        assert [piece.aborted for piece in await all_slices(await only(fs))] == [
+            ((7, 0, 1),),
+            ((7, 0, 1), (8, 2, 3)),
+            (),
+        ]
+
+    run(test)
+
+
+# ------------------------------------------------------------------------------------------------------ timestamps
+
+
+def test_offsets_by_timestamp() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment(series(0, 10, timestamp=1000, step=10))
+        await store.segment([batch(10, b"a", b"b", b"c", timestamp=1100)], n=1)
+        opened = await store.segment(series(13, 10, timestamp=1200, step=10), n=2, has_idx=False)
+        await store.journal(opened.checkpoint)
+        view = await only(fs)
+        for timestamp, offset in {0: 0, 1000: 0, 1001: 1, 1090: 9, 1091: 10, 1101: 11, 1103: 13, 1290: 22}.items():
+            assert await view.offset_for_timestamp(timestamp) == offset
+        assert await view.offset_for_timestamp(1291) is None
+        assert await wanted(view, startingTimestamp="1101", endingTimestamp="1250") == Range(11, 18)
+        assert await wanted(view, endingTimestamp="5000") == Range(0, 23), "none that young: up to the end"
+        assert await wanted(
+            view, startingOffsetsByTimestamp='{"orders":{"0":5000}}', startingOffsetsByTimestampStrategy="latest"
+        ) == Range(23, 23)
+        with pytest.raises(OptionError, match="no record is as young as 5000"):
+            await wanted(view, startingTimestamp="5000")
+
+    run(test)
+
+
+def test_timestamps_out_of_order_by_a_few_segments() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        for n, timestamp in enumerate([10, 20, 90, 30, 40, 50, 60, 70, 80, 95]):
+            await store.segment([batch(n, b"x", timestamp=timestamp)], n=n)
+        view = await only(fs)
+        assert await view.offset_for_timestamp(65) == 2, "as Kafka: the first in the log, not the nearest"
+        assert await view.offset_for_timestamp(91) == 9
+
+    run(test)
+
+
+def test_one_hour_of_ten_thousand_segments_reads_a_bounded_number_of_indexes() -> None:
+    """A year of a topic; an hour is a segment and a bit of the next."""
+
+    async def test(fs: FileSystem) -> None:
+        hour = 3_600_000
+        store = await Store(fs).create()
+        for n in range(10_000):
+            await store.segment(series(2 * n, 2, timestamp=n * hour, step=hour // 2), n=n)
+        counting = Counting(fs)
+        view = await only(cast(FileSystem, counting))
+        assert counting.reads["idx"] == 1
+        given = {"startingTimestamp": str(7000 * hour), "endingTimestamp": str(7001 * hour)}
+        span = await wanted(view, **given)
+        found = await view.slices(span, Pruning(), committed=True)
+        assert span == Range(14_000, 14_002)
+        assert [(piece.start, piece.end) for piece in found] == [(14_000, 14_002)]
+        assert counting.reads["idx"] <= 60
+        assert counting.reads["log"] <= 2
+
+        counting.reads.clear()
+        found = await view.slices(Range(5_000, 5_003), Pruning(), committed=True)
+        assert [(piece.start, piece.end) for piece in found] == [(5_000, 5_002), (5_002, 5_003)]
+        assert counting.reads == {"idx": 2}, "offsets stand in the names"
+
+    run(test)
+
+
+def test_a_lower_bound_of_time_prunes_by_indexes_alone() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        for n in range(20):
+            await store.segment(series(10 * n, 10, timestamp=1000 * n, step=100), n=n)
+        counting = Counting(fs)
+        view = await only(cast(FileSystem, counting))
+        pruning = Pruning(start_timestamp=18_550)
+        found = await view.slices(Range(0, 200), pruning, committed=True)
+        assert [(piece.start, piece.end) for piece in found] == [(180, 190), (190, 200)]
+        assert found[0].position > 0
+        assert counting.reads["log"] == 0
+
+    run(test)
+
+
+# ------------------------------------------------------------------------------------------------------- relocation
+
+
+def test_a_file_that_was_joined_is_found_again() -> None:
+    """Rule 10: a reader that misses a file lists once more."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        first = await store.segment(series(0, 10))
+        second = await store.segment(series(10, 10), n=1)
+        await store.segment(series(20, 10), n=2)
+        pieces = await all_slices(await only(fs))
+        names = [store.path().log(each.name) for each in (first, second)]
+        await fs.concat(names[0], names[1:])
+        (found,), losses = await relocate(fs, replace(pieces[1], start=13), committed=True)
+        assert not losses
+        assert (found.segment, found.start, found.end) == (first.name, 13, 20)
+        assert found.end_position == len(first.data) + len(second.data)
+
+    run(test)
+
+
+def test_a_file_that_was_deleted_is_not() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        first = await store.segment(series(0, 10))
+        await store.segment(series(10, 10), n=1)
+        pieces = await all_slices(await only(fs))
+        await fs.delete(store.path().log(first.name))
+        assert await relocate(fs, pieces[0], committed=True) == ([], [])
+
+    run(test)
+
+
+def test_listing_after_journals() -> None:
+    """What a checkpoint covers had its name before: a segment registered in between is not taken for older data."""
+
+    class Registering:
+        """A new segment appears when the journals have been read."""
+
+        def __init__(self, fs: FileSystem, store: Store) -> None:
+            self._fs = fs
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._fs, name)
+
+        async def list(self, path: str, *, after: str = "") -> AsyncIterator[Any]:
+            if path == self._store.path().folder:
+                await self._store.segment(series(8, 4, size=5), n=1, has_idx=False)
+            async for status in self._fs.list(path, after=after):
+                yield status
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        opened = await store.segment(series(0, 10), has_idx=False, covered=8)
+        await store.journal(opened.checkpoint)
+        view = await only(cast(FileSystem, Registering(fs, store)))
+        assert view.log.end == 8
+        assert [(piece.start, piece.end, piece.end_position) for piece in await all_slices(view)] == [
+            (0, 8, opened.checkpoint.position)
+        ]
+
+    run(test)

@@ -1,0 +1,290 @@
+"""The sink's options, columns and rows; and what it does when a producer fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+from bmq.spark import BmqDataSource, sink
+from bmq.spark.options import OptionError
+from bmq.spark.sink import BmqStreamWriter, BmqWriter, SinkError, rows_of, write
+from bmq.spark.sink_options import SINK_OPTIONS, SinkOptions, sink_of
+from tests.unit.spark.test_source import PAGE
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+HEADERS = "headers array<struct<key:string,value:binary>>"
+
+
+def schema(ddl: str) -> StructType:
+    fields = []
+    for column in re.split(r", (?=\w+ )", ddl):
+        name, _, kind = column.partition(" ")
+        fields.append({"name": name, "type": _TYPES[kind], "nullable": True, "metadata": {}})
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+_TYPES: dict[str, Any] = {
+    "string": "string",
+    "binary": "binary",
+    "int": "integer",
+    "bigint": "long",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+    "array<struct<key:string,value:binary>>": {
+        "type": "array",
+        "containsNull": True,
+        "elementType": {
+            "type": "struct",
+            "fields": [
+                {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+                {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+            ],
+        },
+    },
+}
+
+
+def options(ddl: str = "value string", **given: str) -> SinkOptions:
+    return sink_of(SERVERS | given, schema(ddl), overwrite=False)
+
+
+# --------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("ddl", "given", "text"),
+    [
+        ("value string", {}, "topic option required when no 'topic' attribute is present"),
+        ("key string", {"topic": "t"}, "Required attribute 'value' not found"),
+        ("value int", {"topic": "t"}, r"value attribute unsupported type int. value must be a\(n\) string or binary"),
+        ("key bigint, value string", {"topic": "t"}, "key attribute unsupported type bigint"),
+        ("value string, topic binary", {}, r"topic attribute unsupported type binary. topic must be a\(n\) string"),
+        ("value string, partition bigint", {"topic": "t"}, "partition attribute unsupported type bigint"),
+        ("value string, headers string", {"topic": "t"}, "headers attribute unsupported type string"),
+        ("value string, timestamp timestamp_ntz", {"topic": "t"}, "timestamp attribute unsupported type timestamp_ntz"),
+        ("value string", {"topic": " "}, "names no topic"),
+        ("value string", {"topic": "t", "includeHeaders": "perhaps"}, "includeHeaders='perhaps'"),
+        ("value string", {"topic": "t", "root": "file:///x"}, "the sink writes through kafka.bootstrap.servers"),
+        ("value string", {"topic": "t", "speed": "1"}, "there is no such option"),
+        ("value string", {"topic": "t", "kafka.key.serializer": "x"}, "'key.serializer' is not supported"),
+        ("value string", {"topic": "t", "kafka.ssl.truststore.location": "x"}, "give kafka.ssl.ca.location"),
+        ("value string", {"topic": "t", "kafka.buffer.memory": "x"}, "expected bytes"),
+    ],
+)
+def test_what_is_refused(ddl: str, given: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        options(ddl, **given)
+
+
+def test_the_endpoint_must_be_named() -> None:
+    with pytest.raises(OptionError, match=r"Option 'kafka\.bootstrap\.servers' must be specified"):
+        sink_of({"topic": "t"}, schema("value string"), overwrite=False)
+
+
+def test_topics_are_not_overwritten() -> None:
+    with pytest.raises(OptionError, match=r"use mode\('append'\)"):
+        sink_of(SERVERS | {"topic": "t"}, schema("value string"), overwrite=True)
+
+
+def test_settings_of_the_producer() -> None:
+    given = {
+        "topic": "t",
+        "checkpointLocation": "/x",
+        "queryName": "q",
+        "kafka.LINGER.ms": "50",
+        "kafka.max.request.size": "5000000",
+        "kafka.buffer.memory": "1048576",
+        "kafka.enable.idempotence": "false",
+    }
+    config = options(**given).config
+    assert config == {
+        "bootstrap.servers": "127.0.0.1:1",
+        "acks": "all",
+        "enable.idempotence": "false",
+        "linger.ms": "50",
+        "delivery.timeout.ms": "120000",
+        "message.max.bytes": "5000000",
+        "queue.buffering.max.kbytes": "1024",
+        "partitioner": "murmur2_random",
+    }
+    assert options(topic="t").config["enable.idempotence"] == "true"
+    assert "secret" not in repr(options(topic="t", **{"kafka.sasl.password": "secret"}))
+
+
+def test_the_source_gives_both_writers() -> None:
+    source = BmqDataSource(CaseInsensitiveDict(SERVERS | {"Topic": "t"}))
+    assert isinstance(source.writer(schema("value string"), overwrite=False), BmqWriter)
+    assert isinstance(source.streamWriter(schema("value string"), overwrite=False), BmqStreamWriter)
+
+
+def test_the_page_names_every_option_of_the_sink() -> None:
+    table = PAGE.read_text().partition("## Writing")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([\w.]+)` \| option", table, re.MULTILINE) == list(SINK_OPTIONS)
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_rows_as_the_producer_takes_them() -> None:
+    ddl = f"offset bigint, topic string, key string, value binary, {HEADERS}, partition int, timestamp timestamp"
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = pa.record_batch(
+        {
+            "offset": pa.array([1, 2, 3]),
+            "topic": pa.array(["a", None, "b"]),
+            "key": pa.array(["k", None, ""]),
+            "value": pa.array([b"v", b"", None]),
+            "headers": pa.array([[("h", b"1"), ("h", None)], None, []], kind),
+            "partition": pa.array([3, None, 0], pa.int32()),
+            "timestamp": pa.array([EPOCH, None, EPOCH], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    milliseconds = int(EPOCH.timestamp() * 1000)
+    headers = [("h", b"1"), ("h", None)]
+    assert list(rows_of(options(ddl), batch)) == [
+        ("a", b"k", b"v", 3, milliseconds, headers),
+        (None, None, b"", -1, 0, None),
+        ("b", b"", None, 0, milliseconds, []),
+    ]
+    named = options(ddl, topic="all")
+    assert [row[0] for row in rows_of(named, batch)] == ["all"] * 3, "the option goes before the column"
+    plain = pa.record_batch({"value": pa.array(["x"], pa.large_string())})
+    assert list(rows_of(options(topic="t"), plain)) == [("t", None, b"x", -1, 0, None)]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "column", "text"),
+    [
+        ("partition int", pa.array([-1], pa.int32()), "there is no partition -1"),
+        ("timestamp timestamp", pa.array([-1000], pa.timestamp("us", tz="UTC")), "1 ms before 1970"),
+        (
+            HEADERS,
+            pa.array([[(None, b"")]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            "a header without a key",
+        ),
+        ("topic string", pa.array([None], pa.string()), "null topic present in the data"),
+    ],
+)
+def test_rows_that_cannot_be_written(ddl: str, column: pa.Array, text: str, producer: list[Working]) -> None:
+    name = ddl.partition(" ")[0]
+    wanted = options(f"value string, {ddl}", **({} if name == "topic" else {"topic": "t"}))
+    with pytest.raises(SinkError, match=text):
+        write(wanted, [pa.record_batch({"value": pa.array(["v"]), name: column})])
+    assert producer[0].is_purged, "what it holds is not to be sent"
+
+
+# ------------------------------------------------------------------------------------------------------- producers
+
+
+class Message:
+    def __init__(self, topic: str, partition: int) -> None:
+        self._place = topic, partition
+
+    def topic(self) -> str:
+        return self._place[0]
+
+    def partition(self) -> int | None:
+        return None if self._place[1] == sink.ANY_PARTITION else self._place[1]
+
+
+class Working:
+    """A producer with room for ``room`` rows, which are acknowledged when it is asked, or fail as ``error`` says."""
+
+    room = 10
+    error: KafkaError | None = None
+    refusal: Exception | None = None
+
+    def __init__(self, config: dict[str, Any], **_: Any) -> None:
+        self.config = config
+        self.waiting: list[Any] = []
+        self.written = 0
+        self.is_purged = False
+
+    def produce(self, topic: str, value: Any, key: Any, partition: int, *, on_delivery: Any, **_: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        if len(self.waiting) == self.room:
+            raise BufferError
+        self.waiting.append((on_delivery, Message(topic, partition)))
+
+    def poll(self, _: float) -> None:
+        for report, message in self.waiting:
+            if self.error is None:
+                self.written += 1
+            else:
+                report(self.error, message)
+        self.waiting.clear()
+
+    def flush(self, _: float) -> int:
+        left = len(self.waiting)
+        self.poll(0)
+        return left
+
+    def purge(self) -> None:
+        self.is_purged = True
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Working]]:
+    """The producers that were made."""
+    made: list[Working] = []
+
+    def make(config: dict[str, Any], **given: Any) -> Working:
+        made.append(Working(config, **given))
+        return made[-1]
+
+    monkeypatch.setattr(sink, "Producer", make)
+    monkeypatch.setattr(sink, "_kept", sink._Kept())
+    yield made
+    sink._kept.give_up()
+
+
+def values(count: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(["v"] * count)})
+
+
+def test_a_task_is_done_when_every_row_is_acknowledged(producer: list[Working]) -> None:
+    assert write(options(topic="t"), [values(2500), values(0), values(33)]).rows == 2533
+    assert producer[0].written == 2533
+    write(options(topic="other"), [values(1)])
+    assert len(producer) == 1, "kept for the next task"
+    write(options(topic="t", **{"kafka.linger.ms": "9"}), [values(1)])
+    assert len(producer) == 2
+
+
+def test_a_row_that_is_not_acknowledged_fails_the_task(producer: list[Working], monkeypatch: Any) -> None:
+    monkeypatch.setattr(Working, "error", KafkaError(KafkaError._MSG_TIMED_OUT))
+    with pytest.raises(SinkError, match="a row for t was not acknowledged: Local: Message timed out"):
+        write(options(topic="t"), [values(1)])
+    with pytest.raises(SinkError, match="not acknowledged"):
+        write(options(topic="t"), [values(50)])
+    assert [each.is_purged for each in producer] == [True, True], "one that failed is not used again"
+
+
+def test_a_row_that_is_refused_fails_the_task(producer: list[Working], monkeypatch: Any) -> None:
+    error = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+    monkeypatch.setattr(Working, "refusal", error)
+    with pytest.raises(SinkError, match="a row of 1 bytes for t was refused: Broker: Message size too large"):
+        write(options(topic="t"), [values(1)])
+    assert producer[0].is_purged
+
+
+def test_settings_that_there_are_not() -> None:
+    wanted = options(topic="t", **{"kafka.nonsense": "1"})
+    with pytest.raises(SinkError, match='No such configuration property: "nonsense"'):
+        write(wanted, [values(1)])
+
+
+def test_what_is_left_in_the_topic_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    sink.tell_left([sink.Acknowledged(7), None])
+    assert "7 rows of finished tasks" in caplog.text

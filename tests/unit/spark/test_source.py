@@ -1,0 +1,87 @@
+"""The data source's face: what importing it costs, its columns, and that its page tells all its options."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, EqualTo
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from bmq.core.model import PartitionKey
+from bmq.spark import BmqDataSource
+from bmq.spark.batch import BmqBatchReader
+from bmq.spark.decode import schema as decoded_schema
+from bmq.spark.options import OPTIONS, OptionError
+from bmq.spark.source import columns_of
+from bmq.storage.journal import read_journals
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.spark.storing import Store, series
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
+KAFKA = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def source(**options: str) -> BmqDataSource:
+    return BmqDataSource(CaseInsensitiveDict({"root": "memory:", "topic": "orders"} | options))
+
+
+def test_importing_the_package_imports_no_spark() -> None:
+    code = "import sys, bmq.spark, bmq.spark.plan; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_the_schema_is_that_of_sparks_kafka_source() -> None:
+    """And what the decoder builds fits it to the letter: Spark takes nothing else."""
+    assert BmqDataSource.name() == "bmq"
+    assert tuple(source().schema().names) == KAFKA
+    whole = source(INCLUDEHEADERS="true").schema()
+    assert tuple(whole.names) == (*KAFKA, "headers")
+    assert to_arrow_schema(whole, timezone="UTC").equals(decoded_schema((*KAFKA, "headers")))
+
+
+def test_columns_are_found_whatever_their_case() -> None:
+    asked = StructType([StructField("OFFSET", LongType()), StructField("timestamptype", IntegerType())])
+    assert columns_of(asked) == {"OFFSET": "offset", "timestamptype": "timestampType"}
+
+
+@pytest.mark.parametrize("field", [StructField("offset", StringType()), StructField("colour", StringType())])
+def test_other_columns_and_types_are_refused(field: StructField) -> None:
+    with pytest.raises(OptionError, match=f"the schema asks for {field.name} string"):
+        columns_of(StructType([field]))
+
+
+def test_a_reader_takes_filters_but_does_not_insist() -> None:
+    """Spark fails a reader that overrides ``pushFilters`` while pushing is off, which is its default."""
+    reader = source().reader(source().schema())
+    assert isinstance(reader, BmqBatchReader)
+    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
+    unknown = EqualTo(("key",), b"x")
+    assert list(reader.pushFilters([EqualTo(("offset",), 3), unknown])) == [unknown]
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy._pushed == reader._pushed, "what was pushed goes to executors"
+    assert copy._pushed.offsets.low == 3
+
+
+def test_the_page_names_every_option() -> None:
+    table = PAGE.read_text().partition("## Options")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(OPTIONS)
+
+
+def test_journals_are_read_for_the_partitions_wanted_only() -> None:
+    async def test() -> None:
+        store = await Store(MemoryFileSystem(MemoryStorage(), "test")).create(2)
+        written = await store.segment(series(0, 3))
+        other = PartitionKey(store.topic_id, 1)
+        await store.journal(written.checkpoint, replace(written.checkpoint, key=other), incarnation="0-a")
+        assert set(await read_journals(store.fs, "0-a")) == {written.checkpoint.key, other}
+        assert set(await read_journals(store.fs, "0-a", {other})) == {other}
+
+    asyncio.run(test())
