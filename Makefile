@@ -8,7 +8,7 @@ JOBS ?= 2
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
-	@echo "make demo       real flight records through a real client, while the server is killed and restarted"
+	@echo "make demo       real flight records through a real client, while the server is killed and restarted; then Spark over its segments"
 	@echo "make lint       ruff, mypy strict, import-linter"
 	@echo "make unit       unit tests: seconds, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"

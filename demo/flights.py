@@ -92,6 +92,12 @@ def read_flights(archive: Path) -> Iterator[Flight]:
                 yield Flight(row[carrier] + row[number], row[carrier], value)
 
 
+def read_csv(archive: Path) -> bytes:
+    """The file itself, for whoever reads it in another way."""
+    with tarfile.open(archive) as files, zipfile.ZipFile(io.BytesIO(_member(files, "flights.csv.zip"))) as zipped:
+        return zipped.read("flights.csv")
+
+
 def _value(text: str, *, keep: bool) -> str | float | None:
     if not text or text == "NA":
         return None

@@ -15,12 +15,13 @@ LINE_EVERY_S = 2.0
 class Progress:
     """One task of known size."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, total: int, unit: str = "records") -> None:
         self._title = title
+        self._unit = unit
         self._total = total
         self._done = 0
         self._told_at = time.monotonic()
-        self._bar = tqdm(desc=title, total=total, unit=" records", unit_scale=True) if sys.stderr.isatty() else None
+        self._bar = tqdm(desc=title, total=total, unit=f" {unit}", unit_scale=True) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
         return self
@@ -51,4 +52,4 @@ class Progress:
     def _tell(self) -> None:
         self._told_at = time.monotonic()
         share = 100 * self._done // self._total if self._total else 100
-        print(f"{self._title}: {self._done:,} of {self._total:,} records ({share} %)", file=sys.stderr, flush=True)
+        print(f"{self._title}: {self._done:,} of {self._total:,} {self._unit} ({share} %)", file=sys.stderr, flush=True)

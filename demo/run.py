@@ -1,6 +1,7 @@
-"""The demo's story: start a server, produce, consume, kill it in the middle of both, and check.
+"""The demo's story: start a server, produce, consume, kill it in the middle of both, and check; stop it, and let Spark
+read what it left.
 
-python -m demo [--kills N] [--records N] [--bootstrap-server HOST:PORT]
+python -m demo [--kills N] [--records N] [--no-spark] [--picture FILE] [--bootstrap-server HOST:PORT]
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is not in the stub's exports
 
 from demo import flights
+from demo.java import JavaMissing, ensure_java
 from demo.ledger import Ledger, Sent
 from demo.progress import Progress
 from demo.report import Half, print_carriers, print_halves, print_verdict
@@ -32,6 +34,7 @@ from demo.work import Consuming, Producing, Worker, ends_and_commits, ends_of
 PARTITIONS = 6
 STALL_S = 60.0
 """Without a single record for so long, the demo gives up."""
+PICTURE = Path("build/demo/flights.png")
 RECORDS_A_KILL = 20_000
 """Records at least before, between and after the kills: fewer are through before the demo looks again."""
 _TICK_S = 0.05
@@ -73,7 +76,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m demo",
         description=f"Send {flights.ROWS:,} real flights through `bmq serve` with a real Kafka client, kill the server "
         "while they are produced and while a group of two consumes them, and check that nothing is lost, doubled, "
-        "changed or out of order.",
+        "changed or out of order. Then stop it, and let Spark work out delays from the segments that it left.",
         epilog="Exit status: 0 when all is well, 1 when something is wrong, 2 for bad arguments. The data set, 9 MB, "
         "is downloaded once, to BMQ_CACHE_DIR or ~/.cache/bmq.",
     )
@@ -84,11 +87,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--records", type=_number, default=flights.ROWS, metavar="N", help="only so many (default: all %(default)s)"
     )
     parser.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT", help="use this Kafka cluster instead of bmq serve, and kill nothing"
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="use this Kafka cluster instead of bmq serve, kill nothing, and leave Spark out",
+    )
+    parser.add_argument("--no-spark", dest="spark", action="store_false", help="leave Spark out, which needs Java")
+    parser.add_argument(
+        "--picture", type=Path, default=PICTURE, metavar="FILE", help="of the delays (default: %(default)s)"
     )
     options = parser.parse_args(arguments)
     if options.bootstrap_server:
-        options.kills = 0
+        options.kills, options.spark = 0, False
     least = RECORDS_A_KILL * (options.kills + 1)
     if least > flights.ROWS:
         parser.error(f"--kills is {flights.ROWS // RECORDS_A_KILL - 1} at most")
@@ -125,7 +134,7 @@ def _run(options: argparse.Namespace) -> bool:
     is_well, is_kept = False, server is not None
     try:
         is_well = _play(options, server)
-    except flights.DataMissing as error:
+    except (flights.DataMissing, JavaMissing) as error:
         print(f"demo: {error}", file=sys.stderr)
         is_kept = False
     except (DemoFailed, ServerFailed, KafkaException, TimeoutError) as error:
@@ -148,6 +157,8 @@ def _run(options: argparse.Namespace) -> bool:
 
 def _play(options: argparse.Namespace, server: Server | None) -> bool:
     total = options.records
+    if options.spark:
+        ensure_java(_say)
     archive = _fetch()
     if server is not None:
         server.start()
@@ -177,7 +188,20 @@ def _play(options: argparse.Namespace, server: Server | None) -> bool:
     print_carriers(sent, ledger, flights.read_airlines(archive))
     print_halves(sent, ledger, consuming.taken, first, second)
     print_verdict(sent, problems)
+    if server is not None and options.spark:
+        problems += _analyse(server, topic, archive, total, options.picture)
     return not problems
+
+
+def _analyse(server: Server, topic: str, archive: Path, total: int, picture: Path) -> list[str]:
+    """Spark's part, with nobody there but the files; what is wrong with its answer."""
+    from demo import batch  # takes a second to import, and is not wanted without Spark
+
+    status = server.stop()
+    if status:
+        raise DemoFailed(f"bmq serve ended with status {status} when it was asked to stop")
+    _say("\nbmq serve is stopped; Spark reads the segments that it left")
+    return batch.analyse(server.root, topic, archive, total, picture)
 
 
 def _fetch() -> Path:

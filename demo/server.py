@@ -37,6 +37,11 @@ class Server:
             "--root", f"file://{folder / 'log'}", "--meta", f"sqlite://{folder / 'meta.db'}",
         ]  # fmt: skip
 
+    @property
+    def root(self) -> str:
+        """Where its segments lie, as a URL."""
+        return (self._folder / "log").as_uri()
+
     def start(self) -> None:
         """Return at once; ``wait_ready`` waits."""
         (self._folder / "log").mkdir(parents=True, exist_ok=True)
