@@ -54,13 +54,25 @@ class EtcdClient:
         self._work: set[asyncio.Task[Any]] = set()
 
     async def ask(
-        self, method: Method[Request, Answer], request: Request, kind: Kind, *, retry_for_s: float | None = None
+        self,
+        method: Method[Request, Answer],
+        request: Request,
+        kind: Kind,
+        *,
+        retry_for_s: float | None = None,
+        is_urgent: bool = False,
     ) -> Answer:
-        """The answer.  KvUnavailable, KvUnknown, LeaseNotFound."""
+        """The answer.  KvUnavailable, KvUnknown, LeaseNotFound.
+
+        An urgent call waits for no room among the others, and no longer than ``urgent_timeout_s`` for one member.
+        """
         self._require_open()
         self._calls += 1
         self._idle.clear()
         try:
+            if is_urgent:
+                timeout_s = self.settings.urgent_timeout_s
+                return await self._ask(method, request, self._attempts(kind, retry_for_s), timeout_s)
             async with self._room:
                 return await self._ask(method, request, self._attempts(kind, retry_for_s))
         finally:
@@ -110,11 +122,13 @@ class EtcdClient:
         for member in self._members:
             await member.close()
 
-    async def _ask(self, method: Method[Request, Answer], request: Request, attempts: Attempts) -> Answer:
+    async def _ask(
+        self, method: Method[Request, Answer], request: Request, attempts: Attempts, timeout_s: float | None = None
+    ) -> Answer:
         while True:
             index = self._rotation.choose(self._now())
             try:
-                answer = await self._attempt(self._members[index], method, request)
+                answer = await self._attempt(self._members[index], method, request, timeout_s)
             except CallFailed as failed:
                 if failed.verdict is Verdict.LEASE_GONE:
                     raise LeaseNotFound(str(failed)) from None
@@ -128,11 +142,13 @@ class EtcdClient:
                 self._rotation.answered(index)
                 return answer
 
-    async def _attempt(self, member: Member, method: Method[Request, Answer], request: Request) -> Answer:
+    async def _attempt(
+        self, member: Member, method: Method[Request, Answer], request: Request, timeout_s: float | None
+    ) -> Answer:
         await member.connect()
         token = await self._tokens.get(member)
         try:
-            return await member.call(method, request, _NEEDS_LEADER + token)
+            return await member.call(method, request, _NEEDS_LEADER + token, timeout_s)
         except CallFailed as failed:
             if failed.verdict is Verdict.TOKEN and not self._tokens.refused(token):
                 raise CallFailed(Verdict.FORBIDDEN, str(failed)) from None

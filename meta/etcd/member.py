@@ -92,11 +92,15 @@ class Member:
             text = f"{self.endpoint}: no connection within {self._settings.connect_timeout_s:g} s"
             raise CallFailed(Verdict.NOT_DONE, text) from None
 
-    async def call(self, method: Method[Request, Answer], request: Request, metadata: Metadata) -> Answer:
-        """The answer, or CallFailed."""
+    async def call(
+        self, method: Method[Request, Answer], request: Request, metadata: Metadata, timeout_s: float | None = None
+    ) -> Answer:
+        """The answer, or CallFailed: also after ``timeout_s``, by default the settings' time for a call."""
         try:
             answer: Answer = await self._stubs[method.path](
-                request, timeout=self._settings.call_timeout_s, metadata=metadata
+                request,
+                timeout=self._settings.call_timeout_s if timeout_s is None else timeout_s,
+                metadata=metadata,
             )
         except grpc.aio.AioRpcError as error:
             raise self.failure(error) from None

@@ -15,6 +15,10 @@ class EtcdSettings:
     call_timeout_s: float = 5.0
     """One call, one attempt.  etcd answers in milliseconds, and in about 2 s when an election lies between."""
 
+    urgent_timeout_s: float = 2.0
+    """The same for renewals of leases: a lease of 10 s is renewed every third of it, and one member that hangs must not
+    take the time in which another could be asked."""
+
     retry_for_s: float = 6.0
     """The last attempt of a call begins this long after the first: one member may hang for a whole time-out before
     another is asked.  A call so takes this and one time-out at most."""

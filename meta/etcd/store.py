@@ -84,7 +84,7 @@ class EtcdKeyValue:
 
     async def keep_alive(self, lease: int) -> float:
         request = pb.LeaseKeepAliveRequest(id=lease)
-        answer = await self._client.ask(LEASE_KEEP_ALIVE, request, Kind.REPEATABLE)
+        answer = await self._client.ask(LEASE_KEEP_ALIVE, request, Kind.REPEATABLE, is_urgent=True)
         if answer.ttl_s <= 0:
             raise LeaseNotFound(f"lease {lease:x} has ended")
         return float(answer.ttl_s)

@@ -305,3 +305,23 @@ def test_a_cancelled_call_leaves_room_for_others(etcd: EtcdCluster) -> None:
             assert (await kv.commit([], [Put("k", b"")])).succeeded
 
     asyncio.run(main())
+
+
+def test_a_lease_is_renewed_when_others_have_all_the_room(etcd_new: EtcdFactory) -> None:
+    """A member hangs with the call that has the only place: the renewal is answered by another, before that is."""
+    cluster = etcd_new(members=3)
+
+    async def main() -> None:
+        settings = EtcdSettings(call_timeout_s=60.0, urgent_timeout_s=0.5, calls_in_flight=1)
+        async with opened(cluster.url, settings) as kv:
+            lease = await kv.grant(60)
+            victim = victim_of(cluster, "connected")
+            cluster.pause(victim)
+            stuck = asyncio.create_task(kv.commit([], [Put("k", b"")]))
+            await asyncio.sleep(0)  # so that it comes first, and has the place
+            assert await kv.keep_alive(lease) > 0
+            assert not stuck.done()
+            cluster.resume(victim)
+            await stuck
+
+    asyncio.run(main())

@@ -76,7 +76,16 @@ def clusters(draw: st.DrawFn, min_able: int = 0) -> PlannerView:
     rate = st.builds(Rate, st.floats(0, 1e8), st.floats(0, 1e4))
     rates = {key: draw(rate) for key in everything if draw(st.booleans())}
     unreachable = {broker.incarnation: draw(st.integers(1, 3)) for broker in living if draw(st.integers(0, 5)) == 0}
-    return PlannerView(brokers=living, owners=owners, rates=rates, unreachable=unreachable, proxies=3)
+    stalled, resting = (frozenset(b.incarnation for b in living if draw(st.integers(0, 5)) == 0) for _ in range(2))
+    return PlannerView(
+        brokers=living,
+        owners=owners,
+        rates=rates,
+        unreachable=unreachable,
+        proxies=3,
+        stalled=stalled,
+        resting=resting - stalled,
+    )
 
 
 @given(clusters(min_able=1))
@@ -115,7 +124,7 @@ def test_with_nobody_to_give_to_nothing_moves(view: PlannerView) -> None:
 @given(clusters(min_able=2), st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_death_moves_only_what_the_dead_one_had(view: PlannerView, data: st.DataObject) -> None:
-    settled, _ = settle(replace(view, unreachable={}))
+    settled, _ = settle(replace(view, unreachable={}, stalled=frozenset(), resting=frozenset()))
     dead = data.draw(st.sampled_from([b for b in settled.brokers if not b.is_draining]))
     after = replace(settled, brokers=[broker for broker in settled.brokers if broker != dead])
     moves = plan(after, 0.0).moves
@@ -232,6 +241,31 @@ def test_a_broker_that_a_proxy_cannot_reach_is_given_nothing_and_one_that_most_c
     assert plan(replace(view, owners=owned), 0.0).moves == []
     emptied = plan(replace(view, owners=owned, unreachable={"b01": 2}), 0.0).moves
     assert [(move.source, move.why) for move in emptied] == [("b01", Why.UNREACHABLE)] * 2
+
+
+def test_a_broker_that_stalls_is_emptied_and_given_nothing_while_it_rests() -> None:
+    view = PlannerView(brokers=brokers(3), owners=dict.fromkeys(keys(6), "b00"))
+    view, _ = settle(view)
+    assert set(Counter(view.owners.values()).values()) == {2}
+    stalled = plan(replace(view, stalled=frozenset({"b01"})), 0.0).moves
+    assert {(move.source, move.why) for move in stalled} == {("b01", Why.STALLED)}
+    assert len(stalled) == 2
+    resting = replace(applied(view, list(stalled)), resting=frozenset({"b01"}))
+    assert settle(resting)[1] == []
+    assert Counter(settle(replace(resting, resting=frozenset()))[0].owners.values()) == {"b00": 2, "b01": 2, "b02": 2}
+
+
+def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
+    """Resting before out of reach, that before stalled; with nobody better a stalled one keeps what it has."""
+    view = PlannerView(brokers=brokers(3), owners=dict.fromkeys(keys(6), ""), proxies=4)
+    view = replace(view, resting=frozenset({"b00"}), unreachable={"b01": 1}, stalled=frozenset({"b02"}))
+    assert set(settle(view)[0].owners.values()) == {"b00"}
+    view = replace(view, brokers=view.brokers[1:])
+    assert set(settle(view)[0].owners.values()) == {"b01"}
+    view = replace(view, brokers=view.brokers[1:])
+    settled = settle(view)[0]
+    assert set(settled.owners.values()) == {"b02"}
+    assert plan(settled, 0.0).moves == []
 
 
 def test_with_all_out_of_reach_somebody_owns_it_all_the_same() -> None:

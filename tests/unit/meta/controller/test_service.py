@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -14,7 +14,9 @@ from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.controller.cluster_admin import LeaderAdmin
 from bmq.meta.controller.election import TTL_S
 from bmq.meta.controller.loads import Measured
-from bmq.meta.kv import Put
+from bmq.meta.controller.serving import REST_S
+from bmq.meta.controller.term import LOAD_S
+from bmq.meta.kv import Commit, Compare, Delete, Put, Write
 from bmq.meta.memory import KvFaults, MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, encode, partition_key
 from tests.simulation.loop import run
@@ -274,6 +276,50 @@ async def test_a_broker_that_most_proxies_cannot_reach_is_emptied(w: World) -> N
     await kv.commit([], [Put(unreachable_key("c", "p3"), encode_unreachable({"a", "b", "c"}))])
     await asyncio.sleep(1)
     assert counts(w)["a"] == counts(w)["c"] == 6, "who reaches nobody says nothing about them"
+
+
+@story("a", "b", "c")
+async def test_a_broker_that_lives_and_cannot_serve_is_emptied_and_given_its_share_when_it_has_rested(w: World) -> None:
+    w.members.stalled.add("b")
+    assert await w.until(lambda: counts(w)["b"] == 0) < 2 * LOAD_S
+    assert w.is_member("b")
+    w.members.stalled.discard("b")
+    await asyncio.sleep(REST_S - LOAD_S)
+    assert counts(w)["b"] == 0
+    await w.until(lambda: counts(w)["b"] == 4)
+
+
+@story("a", "b", "c")
+async def test_with_none_that_serves_nothing_moves(w: World) -> None:
+    """As when storage is away for everybody."""
+    before = w.store.revision
+    w.members.stalled |= {"a", "b", "c"}
+    await asyncio.sleep(60)
+    assert w.store.revision == before
+
+
+@story("a", "b")
+async def test_one_that_was_declared_dead_and_is_back_at_once_stays(w: World) -> None:
+    """The leader hears of the key's end and of the next one together: as some news, and that it is there."""
+    kv, deleted = w.led_by().kv, asyncio.Event()
+    commit = kv.commit
+
+    async def slow(compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        done = await commit(compares, writes)
+        if Delete(member_key("c", "b")) in writes and not deleted.is_set():
+            await w.join("b")
+            await w.until(lambda: w.led_by().view.revision_of(member_key("c", "b")) > done.revision)
+            deleted.set()
+        return done
+
+    kv.commit = slow  # type: ignore[method-assign]
+    await w.kill("b")
+    w.members.broken[0]("b", "reset")
+    await deleted.wait()
+    await w.until(lambda: w.is_assigned("a", "b"))
+    await asyncio.sleep(60)
+    assert w.is_member("b")
+    assert w.is_assigned("a", "b")
 
 
 @story("a", "b", "c")
