@@ -190,6 +190,17 @@ class EtcdCluster:
         answer = self.call("kv/range", {"key": _base64("/")})
         return int(answer["header"]["revision"])
 
+    def stored(self, prefix: str) -> tuple[int, int]:
+        """How many keys begin so, and the bytes of its largest member's database in use."""
+        prefix_end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        found = self.call("kv/range", {"key": _base64(prefix), "range_end": _base64(prefix_end), "count_only": True})
+        return int(found.get("count", 0)), int(self.call("maintenance/status", {})["dbSizeInUse"])
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of all members' present lives."""
+        return sum(member.cpu_seconds for member in self.members)
+
     def compact(self, revision: int) -> None:
         """Forget the changes before this revision, and have the members done so when it returns."""
         self.call("kv/compaction", {"revision": revision, "physical": True})

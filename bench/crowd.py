@@ -1,0 +1,223 @@
+"""Ten thousand partitions in one cluster: what they cost, idle and under load, and how soon they are moved.
+
+    python -m bench.crowd [--quick] [--topics 10] [--partitions 1000]
+    python -m bench.crowd --render       write the page again from the results that are there
+
+Writes docs/benchmarks-crowd.md.  Three proxies, three brokers, two controllers, two coordinators, an etcd and an HDFS
+of four datanodes, on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench import crowd_report, machine
+from bench.ack_meter import AckMeter
+from bench.results import Results, Sample
+from bench.roots import JAVA_OPTIONS
+from bench.servers import DATANODES
+from tests.services.bmq_cluster import BROKER, BmqCluster
+from tests.services.etcd import EtcdCluster
+from tests.services.hdfs import HdfsCluster
+from tests.services.processes import wait_for
+
+WATCHED = "watched"
+WATCHED_PARTITIONS = 24
+LOOK_S = 0.1
+"""Etcd is read whole to see who owns what: no more often."""
+VALUE = bytes(1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    topics: int = 10
+    partitions: int = 1000
+    idle_s: float = 60.0
+    rates: tuple[int, ...] = (1000, 10_000)
+    """Records of 1 KB a second, over all partitions."""
+    load_s: float = 30.0
+
+
+FULL = Plan()
+QUICK = Plan(topics=2, partitions=100, idle_s=10.0, load_s=10.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    path = options.out / "benchmarks" / "crowd.json"
+    if options.render:
+        crowd_report.write(Results.load_from(path), options.out)
+        return 0
+    plan = QUICK if options.quick else Plan(topics=options.topics, partitions=options.partitions)
+    results = Results(
+        command=shlex.join(["python", "-m", "bench.crowd", *(arguments if arguments is not None else sys.argv[1:])]),
+        machine=machine.describe(options.folder),
+        plan=asdict(plan) | {"rates": list(plan.rates)},
+        started=datetime.now(UTC).strftime("%Y-%m-%d"),
+    )
+    began = time.monotonic()
+    with _cluster(options.folder) as (cluster, etcd):
+        for case, metrics in measure(cluster, etcd, plan):
+            shown = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
+            print(f"{case}:  {shown}", flush=True)
+            metrics = {**metrics, "machine_load": os.getloadavg()[0]}
+            results.samples.append(Sample(adapter="bmq", bench="crowd", case=case, round=1, metrics=metrics))
+    results.took_s = time.monotonic() - began
+    results.save(path)
+    crowd_report.write(Results.load_from(path), options.out)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.crowd", description="Ten thousand partitions.")
+    parser.add_argument("--quick", action="store_true", help="two hundred partitions, shorter times")
+    parser.add_argument("--topics", type=int, default=FULL.topics)
+    parser.add_argument("--partitions", type=int, default=FULL.partitions, help="of each topic")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
+    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
+    parser.add_argument("--render", action="store_true", help="only write again from benchmarks/crowd.json")
+    return parser.parse_args(arguments)
+
+
+def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tuple[str, dict[str, float]]]:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(WATCHED, WATCHED_PARTITIONS, 3)], operation_timeout=60)[WATCHED].result(90)
+    cluster.wait_settled()
+    yield "idle, no partitions", _idle(cluster, etcd, plan.idle_s)
+
+    began = time.monotonic()
+    names = [f"crowd-{number}" for number in range(plan.topics)]
+    topics = [NewTopic(name, plan.partitions, 3) for name in names]
+    for made in admin.create_topics(topics, operation_timeout=300, request_timeout=300).values():
+        made.result(600)
+    created_s = time.monotonic() - began
+    wait_for(lambda: not cluster.unsettled(), "all with their owners", timeout_s=600, interval_s=LOOK_S)
+    yield "from scratch", {"created_s": created_s, "owned_s": time.monotonic() - began}
+
+    yield "idle", _idle(cluster, etcd, plan.idle_s)
+    for rate in plan.rates:
+        yield f"{rate:,} records/s", _under_load(cluster, etcd, names, plan, rate)
+    yield "idle after load", _idle(cluster, etcd, plan.idle_s)
+
+    meter = AckMeter(cluster.bootstrap, WATCHED, WATCHED_PARTITIONS)
+    meter.start()
+    victim = cluster.busiest(BROKER)
+    yield "kill -9 of a broker", _until_settled(cluster, meter, lambda: cluster.kill(victim))
+    cluster.start_again(victim)
+    cluster.wait_settled()
+    victim = cluster.busiest(BROKER)
+    yield "polite stop of a broker", _until_settled(cluster, meter, lambda: cluster.stop_politely(victim))
+    yield "it comes back", _until_settled(cluster, meter, lambda: cluster.start_again(victim))
+    meter.finish()
+
+
+def _until_settled(cluster: BmqCluster, meter: AckMeter, act: Callable[[], object]) -> dict[str, float]:
+    """Until every partition has an owner again; and what clients of the watched topic see of it."""
+    meter.wait_acked()
+    before, began = cluster.owners(), time.monotonic()
+    act()
+    acted_s = time.monotonic() - began
+    wait_for(lambda: not cluster.unsettled(), "all with their owners", timeout_s=600, interval_s=LOOK_S)
+    owned_s = time.monotonic() - began
+    meter.wait_acked()
+    after = cluster.owners()
+    pauses = sorted(meter.pauses_ms(began))
+    return {
+        "acted_s": acted_s,
+        "owned_s": owned_s,
+        "moved": sum(after[key] != owner for key, owner in before.items()),
+        "pause_ms": pauses[len(pauses) // 2],
+        "pause_max_ms": pauses[-1],
+    }
+
+
+def _idle(cluster: BmqCluster, etcd: EtcdCluster, span_s: float) -> dict[str, float]:
+    time.sleep(min(10.0, span_s))  # what was begun is done, and caches of what was are dropped
+    with _counted(cluster, etcd) as counted:
+        time.sleep(span_s)
+    keys, size = etcd.stored("/bmq/")
+    return counted | _by_role(cluster.rss_bytes, "mb", 1e6, largest=True) | {"keys": keys, "etcd_mb": size / 1e6}
+
+
+def _under_load(
+    cluster: BmqCluster, etcd: EtcdCluster, topics: Sequence[str], plan: Plan, rate: int
+) -> dict[str, float]:
+    """Batches of about as many records as a partition gets in ``linger.ms``: one, as a rule, the dearest case."""
+    failed: list[str] = []
+    acked = 0
+
+    def delivered(error: object, _: object) -> None:
+        nonlocal acked
+        if error is not None:
+            failed.append(str(error))
+        acked += 1
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5, "log_level": 0})
+    with _counted(cluster, etcd) as counted:
+        began, sent = time.monotonic(), 0
+        while (elapsed := time.monotonic() - began) < plan.load_s:
+            while sent < elapsed * rate:
+                topic, partition = topics[sent % len(topics)], sent // len(topics) % plan.partitions
+                producer.produce(topic, VALUE, partition=partition, on_delivery=delivered)
+                sent += 1
+            producer.poll(0.002)
+        took_s = time.monotonic() - began
+        left = producer.flush(120)
+    if failed or left:
+        raise AssertionError(f"{left} records were not answered, {len(failed)} refused: {failed[:3]}")
+    return counted | {"records_s": acked / took_s}
+
+
+@contextmanager
+def _counted(cluster: BmqCluster, etcd: EtcdCluster) -> Iterator[dict[str, float]]:
+    """Filled at the end: writes to etcd and the share of a core each role used, a second."""
+    counted: dict[str, float] = {}
+    revision, cpu, etcd_cpu, began = etcd.revision(), cluster.cpu_seconds, etcd.cpu_seconds, time.monotonic()
+    yield counted
+    took_s = time.monotonic() - began
+    used = {name: seconds - cpu[name] for name, seconds in cluster.cpu_seconds.items()}
+    counted |= _by_role(used, "cpu", took_s / 100, largest=False)
+    counted["etcd_cpu"] = (etcd.cpu_seconds - etcd_cpu) / took_s * 100
+    counted["etcd_writes_s"] = (etcd.revision() - revision) / took_s
+
+
+def _by_role(values: Mapping[str, float], unit: str, scale: float, *, largest: bool) -> dict[str, float]:
+    """Of the members of each role the largest, or the mean."""
+    of_role: dict[str, list[float]] = defaultdict(list)
+    for name, value in values.items():
+        of_role[name.partition("-")[0]].append(value / scale)
+    return {
+        f"{role}_{unit}": max(found) if largest else sum(found) / len(found) for role, found in sorted(of_role.items())
+    }
+
+
+@contextmanager
+def _cluster(parent: Path | None) -> Iterator[tuple[BmqCluster, EtcdCluster]]:
+    folder = Path(tempfile.mkdtemp(prefix="bmq-crowd-", dir=parent))
+    try:
+        hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
+        with EtcdCluster(folder=folder / "etcd") as etcd, hdfs:
+            with BmqCluster(f"{hdfs.root}/bench", etcd, folder=folder / "bmq") as cluster:
+                yield cluster, etcd
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

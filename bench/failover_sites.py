@@ -1,0 +1,209 @@
+"""The two clusters that lose a broker side by side: ours on HDFS and etcd, and three Kafka brokers and a spare one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.roots import JAVA_OPTIONS
+from bench.servers import DATANODES, KAFKA_HEAP_MB, KAFKA_PROPERTIES
+from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
+from tests.services.etcd import EtcdCluster
+from tests.services.hdfs import HdfsCluster
+from tests.services.kafka import SERVER_JAVA, KafkaCluster
+from tests.services.kafka_tools import run_tool
+from tests.services.processes import wait_for
+
+NAMES = ("bmq", "kafka")
+RETURN_TIMEOUT_S = 3600.0
+"""A Kafka broker that was away copies what it missed, and a new one everything."""
+SPARE = 4
+"""The Kafka broker that owns nothing at first."""
+
+
+class Site(Protocol):
+    """One of the two.  A victim is a broker, by the name that the site gives it."""
+
+    bootstrap: str
+
+    def create_topic(self, name: str, partitions: int) -> None: ...
+
+    def victim(self, topic: str) -> str:
+        """Who leads most of the topic's partitions."""
+
+    def stop(self, victim: str) -> None:
+        """Politely; returns when the process has ended."""
+
+    def kill(self, victim: str, *, with_datanode: bool = False) -> None:
+        """``kill -9``; of its machine's datanode as well, where there is one."""
+
+    def come_back(self, victim: str) -> None:
+        """Start what was stopped or killed, and wait until nothing is left to be caught up with."""
+
+    def add_broker(self, topic: str) -> None:
+        """A further broker is there, with its share of the topic's partitions."""
+
+    def remove_added(self) -> None: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+
+class BmqSite:
+    """Three proxies, three brokers, two controllers, two coordinators."""
+
+    def __init__(self, cluster: BmqCluster, hdfs: HdfsCluster) -> None:
+        self.bootstrap = cluster.bootstrap
+        self._cluster = cluster
+        self._hdfs = hdfs
+        self._added = ""
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        self._admin.create_topics([NewTopic(name, partitions, 3)], operation_timeout=60)[name].result(90)
+        self._cluster.wait_settled()
+
+    def victim(self, topic: str) -> str:
+        return self._cluster.busiest(BROKER)
+
+    def stop(self, victim: str) -> None:
+        self._cluster.stop_politely(victim)
+
+    def kill(self, victim: str, *, with_datanode: bool = False) -> None:
+        if with_datanode:
+            self._hdfs.kill_datanode(0)
+        self._cluster.kill(victim)
+
+    def come_back(self, victim: str) -> None:
+        if not self._hdfs.datanodes[0].process.is_running:
+            self._hdfs.restart_datanode(0)
+        self._cluster.start_again(victim)
+        self._cluster.wait_settled()
+
+    def add_broker(self, topic: str) -> None:
+        self._added = self._cluster.add(BROKER)
+        self._post("balance")
+        self._cluster.wait(self._has_share, f"a share of the partitions on {self._added}")
+        self._cluster.wait_settled()
+
+    def remove_added(self) -> None:
+        self._cluster.remove(self._added)
+        self._cluster.wait_settled()
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topics([name], operation_timeout=60)[name].result(90)
+
+    def _has_share(self) -> bool:
+        owned = Counter(self._cluster.owners()[key] for key in self._cluster.partitions())
+        return owned[self._added] >= owned.total() // len(self._cluster.names(BROKER)) - 1
+
+    def _post(self, act: str) -> None:
+        proxy = self._cluster[self._cluster.names(PROXY)[0]]
+        request = urllib.request.Request(
+            f"{proxy.http}/api/v1/cluster/{act}", b"{}", {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            answer.read()
+
+
+class KafkaSite:
+    """Three brokers, each a controller too, and a fourth without partitions."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.bootstrap = cluster.bootstrap
+        self._cluster = cluster
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        replicas = [[1 + (first + each) % 3 for each in range(3)] for first in range(partitions)]
+        topic = NewTopic(name, partitions, replica_assignment=replicas)
+        self._admin.create_topics([topic], operation_timeout=60)[name].result(90)
+        self._wait_in_sync()
+
+    def victim(self, topic: str) -> str:
+        leaders = [part.leader for part in self._admin.list_topics(topic, timeout=30).topics[topic].partitions.values()]
+        return str(max({1, 2, 3}, key=leaders.count))
+
+    def stop(self, victim: str) -> None:
+        self._cluster.stop_node(int(victim))
+
+    def kill(self, victim: str, *, with_datanode: bool = False) -> None:
+        self._cluster.kill_node(int(victim))  # its machine's replicas die with it in any case
+
+    def come_back(self, victim: str) -> None:
+        self._cluster.start_node(int(victim))
+        self._wait_in_sync()
+        run_tool(
+            "LeaderElectionCommand", "--bootstrap-server", self.bootstrap, "--election-type", "preferred",
+            "--all-topic-partitions",
+        )  # fmt: skip
+
+    def add_broker(self, topic: str) -> None:
+        """The spare one takes the place of the first in a quarter of all replica sets, and leads those."""
+        partitions = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
+        plan = []
+        for number, partition in sorted(partitions.items()):
+            replicas = list(partition.replicas)
+            plan.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "replicas": [SPARE, *replicas[1:]] if number % 4 == 0 else replicas,
+                }
+            )
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"version": 1, "partitions": plan}, file)
+            file.flush()
+            arguments = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", file.name)
+            run_tool("reassign.ReassignPartitionsCommand", *arguments, "--execute")
+            wait_for(lambda: self._are_placed(plan), f"{topic} reassigned", timeout_s=RETURN_TIMEOUT_S, interval_s=0.05)
+
+    def remove_added(self) -> None:
+        """It stays, as topics do not: the next one is made without it."""
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topics([name], operation_timeout=60)[name].result(90)
+
+    def _are_placed(self, plan: list[dict[str, object]]) -> bool:
+        topic = str(plan[0]["topic"])
+        found = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
+        return all(
+            list(found[number].replicas) == each["replicas"] and set(found[number].isrs) == set(found[number].replicas)
+            for number, each in enumerate(plan)
+        )
+
+    def _wait_in_sync(self) -> None:
+        def are_in_sync() -> bool:
+            topics = self._admin.list_topics(timeout=30).topics.values()
+            return all(len(part.isrs) == len(part.replicas) for topic in topics for part in topic.partitions.values())
+
+        wait_for(are_in_sync, "every replica in sync", timeout_s=RETURN_TIMEOUT_S, interval_s=0.05)
+
+
+@contextlib.contextmanager
+def open_site(name: str, parent: Path | None) -> Iterator[Site]:
+    """One of ``NAMES``, started and stopped; its data in a folder of ``parent``.  Both on defaults."""
+    folder = Path(tempfile.mkdtemp(prefix=f"bmq-failover-{name}-", dir=parent))
+    try:
+        if name == "kafka":
+            with KafkaCluster(
+                nodes=SPARE, heap_mb=KAFKA_HEAP_MB, java_options=SERVER_JAVA, properties=KAFKA_PROPERTIES,
+                folder=folder / "kafka",
+            ) as kafka:  # fmt: skip
+                yield KafkaSite(kafka)
+        else:
+            hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
+            with EtcdCluster(folder=folder / "etcd") as etcd, hdfs:
+                with BmqCluster(f"{hdfs.root}/bench", etcd, folder=folder / "bmq") as cluster:
+                    yield BmqSite(cluster, hdfs)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
