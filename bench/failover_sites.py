@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 import urllib.request
+import uuid
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -36,7 +40,7 @@ class Site(Protocol):
 
     bootstrap: str
 
-    def create_topic(self, name: str, partitions: int) -> None: ...
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None: ...
 
     def victim(self, topic: str) -> str:
         """Who leads most of the topic's partitions."""
@@ -57,6 +61,15 @@ class Site(Protocol):
 
     def delete_topic(self, name: str) -> None: ...
 
+    def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], str]:
+        """Who leads each partition."""
+
+    def broker_cpu_s(self) -> dict[str, float]:
+        """Processor seconds of each broker that holds topics."""
+
+    def stored_bytes(self) -> dict[str, float]:
+        """On each disk: of a datanode, or a broker."""
+
 
 class BmqSite:
     """Three proxies, three brokers, two controllers, two coordinators."""
@@ -68,8 +81,9 @@ class BmqSite:
         self._added = ""
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        self._admin.create_topics([NewTopic(name, partitions, 3)], operation_timeout=60)[name].result(90)
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        topic = NewTopic(name, partitions, 3, config=dict(configs or {}))
+        self._admin.create_topics([topic], operation_timeout=60)[name].result(90)
         self._cluster.wait_settled()
 
     def victim(self, topic: str) -> str:
@@ -102,6 +116,21 @@ class BmqSite:
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=60)[name].result(90)
 
+    def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], str]:
+        owners = self._cluster.owners()
+        names = {}
+        for name, asked in self._admin.describe_topics(TopicCollection(list(topics))).items():
+            found = asked.result(60).topic_id
+            high, low = (found.get_most_significant_bits(), found.get_least_significant_bits())
+            names[uuid.UUID(int=high % (1 << 64) << 64 | low % (1 << 64))] = name
+        return {(names[key.topic_id], key.partition): owner for key, owner in owners.items() if key.topic_id in names}
+
+    def broker_cpu_s(self) -> dict[str, float]:
+        return {name: used for name, used in self._cluster.cpu_seconds.items() if name.startswith(BROKER)}
+
+    def stored_bytes(self) -> dict[str, float]:
+        return {str(n): _size(datanode.data_dir) for n, datanode in enumerate(self._hdfs.datanodes)}
+
     def _has_share(self) -> bool:
         owned = Counter(self._cluster.owners()[key] for key in self._cluster.partitions())
         return owned[self._added] >= owned.total() // len(self._cluster.names(BROKER)) - 1
@@ -123,9 +152,10 @@ class KafkaSite:
         self._cluster = cluster
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        replicas = [[1 + (first + each) % 3 for each in range(3)] for first in range(partitions)]
-        topic = NewTopic(name, partitions, replica_assignment=replicas)
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        start = zlib.crc32(name.encode())  # Kafka begins each topic with a random broker
+        replicas = [[1 + (start + first + each) % 3 for each in range(3)] for first in range(partitions)]
+        topic = NewTopic(name, partitions, replica_assignment=replicas, config=dict(configs or {}))
         self._admin.create_topics([topic], operation_timeout=60)[name].result(90)
         self._wait_in_sync()
 
@@ -173,6 +203,22 @@ class KafkaSite:
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=60)[name].result(90)
 
+    def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], str]:
+        found = self._admin.list_topics(timeout=30).topics
+        return {
+            (topic, number): str(partition.leader)
+            for topic in topics
+            for number, partition in found[topic].partitions.items()
+        }
+
+    def broker_cpu_s(self) -> dict[str, float]:
+        return {
+            str(node): process.cpu_seconds for node, process in enumerate(self._cluster.processes, 1) if node < SPARE
+        }
+
+    def stored_bytes(self) -> dict[str, float]:
+        return {str(node): _size(self._cluster.folder / "data" / str(node)) for node in range(1, SPARE)}
+
     def _are_placed(self, plan: list[dict[str, object]]) -> bool:
         topic = str(plan[0]["topic"])
         found = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
@@ -187,6 +233,16 @@ class KafkaSite:
             return all(len(part.isrs) == len(part.replicas) for topic in topics for part in topic.partitions.values())
 
         wait_for(are_in_sync, "every replica in sync", timeout_s=RETURN_TIMEOUT_S, interval_s=0.05)
+
+
+def _size(folder: Path) -> float:
+    """Bytes of the files in it; one that is renamed or deleted meanwhile does not count."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(place, name)).st_blocks * 512
+    return float(total)
 
 
 @contextlib.contextmanager
