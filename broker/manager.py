@@ -97,6 +97,7 @@ class Broker:
             health=NodeHealth(),
             budget=Budget(self.config.buffer_bytes_total),
             report=self._report,
+            is_alone=membership is None,
         )
         self.janitor = Janitor(self.shared, self.partitions, upkeep, is_alive=is_alive)
         self._membership = membership

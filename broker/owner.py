@@ -7,6 +7,7 @@ read, so that they are never older than the partition.  Errors of storage and st
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -30,12 +31,15 @@ from bmq.storage.reader import LiveSegment
 T = TypeVar("T")
 TO_WATERMARK = -1
 """Kafka's DeleteRecords: everything that is there."""
+SURE_S = 2.0
+"""The store's word that we are the owner serves one reader past the end, who comes again within this time."""
 
 
 class PartitionOwner:
     """Around one ``PartitionWriter``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
 
-    __slots__ = ("_queue", "_recompressor", "_searches", "_shared", "_size", "_writer", "key")
+    __slots__ = ("_is_confirming", "_queue", "_recompressor", "_searches", "_shared", "_size", "_sure_until", "_writer",
+                 "key")  # fmt: skip
 
     def __init__(self, shared: Shared, writer: PartitionWriter, searches: Searches, recompressor: Recompressor) -> None:
         self.key: PartitionKey = writer.partition.key
@@ -45,6 +49,8 @@ class PartitionOwner:
         self._recompressor = recompressor
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
+        self._is_confirming = False
+        self._sure_until = 0.0
 
     def __repr__(self) -> str:
         return f"<PartitionOwner {self._writer!r}>"
@@ -84,8 +90,32 @@ class PartitionOwner:
 
     @property
     def has_seen_end(self) -> bool:
-        """Nobody knows the watermark better."""
-        return True
+        """Nobody knows the watermark better, as long as we are the owner.  In a cluster that may have ended without our
+        knowledge: the store is asked, once for all who look meanwhile, and its word serves one of them."""
+        if self._shared.is_alone:
+            return True
+        if self._loop_time() < self._sure_until:
+            self._sure_until = 0.0
+            return True
+        if not self._is_confirming:
+            self._is_confirming = True
+            self._writer.spawn(self._confirm())
+        return False
+
+    async def _confirm(self) -> None:
+        try:
+            await self.confirmed_ends()
+        except RequestError:
+            return  # it is asked again by the next look
+        finally:
+            self._is_confirming = False
+        self._sure_until = self._loop_time() + SURE_S
+        if self._shared.tails is not None:  # whoever waits for this looks again
+            self._shared.tails.log_start_moved(self.key, self.log_start)
+
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()
 
     @property
     def knows_live(self) -> bool:
@@ -107,7 +137,9 @@ class PartitionOwner:
             if self._queue is not None:
                 await self._queue.budget.room()
 
-    def append(self, data: memoryview, *, acks_all: bool) -> Appended | asyncio.Future[Appended]:
+    def append(
+        self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
+    ) -> Appended | asyncio.Future[Appended]:
         """Accept the one batch in ``data``; its bytes are ours from here on.
 
         A future that is done once the batch is flushed; without ``acks_all`` the answer at once, unless the batch has
@@ -152,6 +184,14 @@ class PartitionOwner:
 
     async def ends(self) -> Ends:
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
+
+    async def confirmed_ends(self) -> Ends:
+        """``ends``, if we were the owner since the call.  Costs a read of the store."""
+        try:
+            await self._writer.prove()
+        except KvError as error:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"nobody can say who owns it: {error}") from error
+        return await self.ends()
 
     async def producers(self) -> Sequence[ProducerState]:
         """Those known from flushed batches."""
@@ -201,6 +241,8 @@ class PartitionOwner:
         wanted = self.high_watermark if offset == TO_WATERMARK else offset
         if wanted < 0:
             raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is negative")
+        if wanted > self.high_watermark:
+            await self.confirmed_ends()  # who is the owner no more must not say that it is out of range
         try:
             await self._writer.delete_before(wanted)
         except KvError as error:  # it is done, but nobody can say whether we were still the owner

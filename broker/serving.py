@@ -119,6 +119,10 @@ async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
     return tuple(await owner.ends())
 
 
+async def _confirm_end(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return tuple(await owner.confirmed_ends())
+
+
 async def _end_of_epoch(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
     return await owner.end_of_epoch(argument)
 
@@ -147,5 +151,6 @@ ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...
     Question.TIMESTAMP: _timestamp,
     Question.DELETE_BEFORE: _delete_before,
     Question.LOG_BYTES: _log_bytes,
+    Question.CONFIRM_END: _confirm_end,
 }
 """What the ``Owner`` method of that name gives, ``core.records.Ends`` for the first."""

@@ -66,6 +66,8 @@ class Shared:
     """Those that have heard that they are not the owner, to be forgotten."""
     load: Load = field(default_factory=Load)
     """What partitions are used for."""
+    is_alone: bool = True
+    """No other process can have taken a partition over without our knowledge."""
     tails: Tails | None = None
     """Set before the first partition is opened."""
     report: Callable[[str], None]

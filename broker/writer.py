@@ -8,6 +8,7 @@ for all that is queued) -> one ``Flushed`` event -> the futures of the batches i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -175,9 +176,12 @@ class PartitionWriter:
         if partition.log_start != before and self._shared.tails is not None:
             self._shared.tails.log_start_moved(partition.key, partition.log_start)
         await self.wait(lambda: self._durable_start >= offset or partition.state is not State.WRITE)
-        record, _ = await ownership.read(self._shared.kv, self._kv_key)
-        if record.epoch != self.partition.epoch:
-            self.post(ev.EpochRaised(record.epoch))
+        await self.prove()
+
+    async def prove(self) -> None:
+        """The partition was ours at some moment since the call: the store says so.  KvError when it does not answer,
+        RequestError when we are the owner no more."""
+        await self._is_ours()
         if self.partition.state is not State.WRITE:
             raise self.partition._refusal()
 
@@ -188,11 +192,24 @@ class PartitionWriter:
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self) -> None:
-        """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state."""
+        """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state.
+
+        A successor waits for ``handover_wait_ms``, then takes the partition.  From then on the store is asked whether
+        it has: storage may never let us finish, and clients ask nobody else while they wait for our answers.
+        """
         if self.partition.state not in TERMINAL:
             self.post(ev.MoveRequested())
-        await self.wait(lambda: self.partition.state in TERMINAL)
+        config = self._shared.config
+        while not await self._has_ended(max(config.handover_wait_ms, config.retry_max_ms) / 1000):
+            with contextlib.suppress(KvError):  # the store is away: nobody takes anything, ask again later
+                await self._is_ours()
         await self.abandon()
+
+    async def _has_ended(self, within_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.wait(lambda: self.partition.state in TERMINAL)
+        return self.partition.state in TERMINAL
 
     async def abandon(self) -> None:
         """Drop everything at once, telling nobody: the process ends, or the partition is lost."""

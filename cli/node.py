@@ -54,9 +54,11 @@ from bmq.proxy.coordinators import RoutedCoordinator
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.owners import Owners
 from bmq.proxy.reading import Reading
+from bmq.proxy.remote.relay import Relay
+from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
 from bmq.proxy.remote.reports import Reports
-from bmq.proxy.remote.unreachable import Unreachable
+from bmq.proxy.remote.unreachable import Unreachable, read_unreachable
 from bmq.proxy.services import Services
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.readpool import ReadConfig, ReadPool
@@ -143,6 +145,7 @@ class Node:
             ),
             ALL_APIS,
         )
+        self._relay: Relay | None = None
         self._lookouts: tuple[Reports, Unreachable] | None = None
         if joined is not None:
             self._serve_inside(joined)
@@ -197,6 +200,8 @@ class Node:
 
     async def close(self) -> None:
         """Hand everything over.  Also after a ``start`` that failed."""
+        if self._relay is not None:
+            self._relay.close()
         if self._forwarding is not None:
             self._forwarding.close()
         if self._routed is not None:
@@ -226,13 +231,15 @@ class Node:
         if self.joined is None:
             assert local is not None, "a process that is alone has all roles"
             return local
+        peers, cluster = self.joined.peers, self.config.cluster
         self.remote = RemoteOwners(
             self.view,
-            self.joined.peers,
+            peers,
             _Told(self),
             lambda key: self.reading.poll.is_followed(key),
             credit_bytes=self.config.internal_credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
+            relays=Relays(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
         )
         return RoutedOwners(self.view, local, self.remote)
 
@@ -321,6 +328,9 @@ class Node:
                 pool=self.pool, beside=self.reading,
             )  # fmt: skip
             endpoint.register_kafka(internal_dispatch(services))
+        if PROXY in self.config.roles:
+            self._relay = Relay(joined.view, joined.peers)
+            endpoint.register(InternalKey.RELAY, self._relay.handle)
         if self.own_coordinator is not None:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
             endpoint.register(InternalKey.FORWARD, forwarding.handle)

@@ -137,7 +137,7 @@ class Peers:
         self._protocols = protocols
         self._shared = memoryview(bytearray(SHARED_BYTES))
         self._links: dict[tuple[str, Kind], _Link] = {}
-        self._apart: dict[Peer, None] = {}  # what ``open`` has given
+        self._apart: dict[Peer, MemberLike] = {}  # what ``open`` has given
         self._forgotten: dict[str, None] = {}  # oldest first
         self._ending: dict[asyncio.Task[None], None] = {}
         self._subscribers: dict[object, Broken] = {}
@@ -201,11 +201,14 @@ class Peers:
         if self._is_closed or member.incarnation in self._forgotten:
             peer.close()
             raise PeerLost(f"{member.incarnation}: it is no member any more", was_sent=False)
-        self._apart[peer] = None
-        peer.on_lost(lambda: self._apart.pop(peer, None) and None)
+        self._apart[peer] = member
+        peer.on_lost(lambda: self._went(peer))
         if self._timer is None:
             self._start_timer()
         return peer
+
+    def _went(self, peer: Peer) -> None:
+        self._apart.pop(peer, None)
 
     async def probe(self, member: MemberLike, timeout_s: float) -> PingResponse:
         """The answer to a ping on a connection of its own, however the others fare, and tried once.
@@ -381,8 +384,22 @@ class Peers:
     def _tick(self) -> None:
         self._start_timer()
         now = asyncio.get_running_loop().time()
-        for peer in [*self._apart, *(link.peer for link in self._links.values() if link.peer is not None)]:
+        links = [(link.peer, link.member) for link in self._links.values() if link.peer is not None]
+        peers = [*links, *self._apart.items()]
+        alive: dict[str, float] = {}
+        for peer, _ in peers:
+            alive[peer.incarnation] = max(alive.get(peer.incarnation, 0.0), peer.alive_at)
+        for peer, member in peers:
+            if peer.is_busy:
+                self._vouch(peer, member, alive[peer.incarnation], now)
             peer.tick(now)
+
+    def _vouch(self, peer: Peer, member: MemberLike, alive_at: float, now: float) -> None:
+        """A process with much to do reads no more where it has much already, and goes on answering elsewhere: there
+        it is listened for, over a connection that is made for this if there is none."""
+        peer.vouch(alive_at)
+        if now - peer.alive_at >= self._settings.ping_s / 2:
+            self._want(member, Kind.CONTROL)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -2,9 +2,10 @@
 
 Each partition has one FIFO that nothing overtakes (rule 9): while it is not empty, whatever comes for the partition
 goes behind.  What waits keeps its request's bytes, which count as unanswered (``queued.max.request.bytes``).  For a
-partition without owner they wait ``held_produce_ms`` at most, and in all no more than a quarter of those bytes, so that
-one partition's trouble does not stop the reading of all others' requests; full buffers are waited for until the
-request's own time-out, since an error would only have the client send the same bytes again.
+partition without owner they wait ``held_produce_ms`` at most, counted from their arrival wherever they wait, and in
+all no more than a quarter of those bytes, so that one partition's trouble does not stop the reading of all others'
+requests; full buffers are waited for until the request's own time-out, since an error would only have the client send
+the same bytes again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bmq.core.call import Client
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.proxy.deadlines import Deadlines
+from bmq.proxy.deadlines import GRAIN_S, Deadlines
 from bmq.proxy.owners import Owner, Owners
 
 STUMBLES_MAX = 10_000
@@ -34,6 +35,10 @@ class Waiting(Protocol):
     @property
     def size(self) -> int:
         """Bytes of its records."""
+
+    @property
+    def held_until(self) -> float:
+        """So long it may wait for an owner, on the loop's clock: set once, when its request arrives."""
 
     def append(self, owner: Owner) -> None:
         """Its turn has come."""
@@ -166,21 +171,20 @@ class Holding:
         if line is None:
             line = self._lines[key] = _Line()
             loop = asyncio.get_running_loop()
-            line.task = loop.create_task(self._serve(key, line, owners, config.held_produce_ms / 1000))
+            line.task = loop.create_task(self._serve(key, line, owners))
             line.task.add_done_callback(lambda task: self._ended(key, line, task))
         line.parts.append((part, size))
         self.held_bytes += size
 
-    async def _serve(self, key: PartitionKey, line: _Line, owners: Owners, held_s: float) -> None:
+    async def _serve(self, key: PartitionKey, line: _Line, owners: Owners) -> None:
+        loop = asyncio.get_running_loop()
         while self._has_waiting(line):
-            waiting = len(line.parts)  # those that come during the wait have a wait of their own
+            waiting, until = len(line.parts), line.parts[0][0].held_until
             try:
-                owner = await owners.wait(key, held_s)
+                owner = await owners.wait(key, max(0.0, until - loop.time()))
             except RequestError as error:
-                for _ in range(waiting):
-                    part = self._take(line)
-                    if not part.is_over:
-                        part.fail(error)
+                late = loop.time() + GRAIN_S
+                self._refuse(line, waiting, error, late if late >= until else None)
                 continue
             if not owner.has_room:
                 await owner.room()  # and look again: it may be another's by now
@@ -189,6 +193,16 @@ class Holding:
             if not part.is_over:
                 part.append(owner)
         del self._lines[key]  # in the same step: who comes now goes straight to the owner
+
+    def _refuse(self, line: _Line, waiting: int, error: RequestError, late: float | None) -> None:
+        """The first's time is up, and that of those behind it whose ends by ``late``; None: there is no owner to wait
+        for, and that goes for all of the ``waiting``."""
+        for number in range(waiting):
+            if number and late is not None and line.parts[0][0].held_until > late:
+                return
+            part = self._take(line)
+            if not part.is_over:
+                part.fail(error)
 
     def _has_waiting(self, line: _Line) -> bool:
         while line.parts and line.parts[0][0].is_over:

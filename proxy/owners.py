@@ -7,6 +7,7 @@ in Kafka: ``log_start <= last_stable_offset <= high_watermark``; everything belo
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -69,11 +70,14 @@ class Owner(Protocol):
 
     async def room(self) -> None: ...
 
-    def append(self, data: memoryview, *, acks_all: bool) -> Appended | asyncio.Future[Appended]:
+    def append(
+        self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
+    ) -> Appended | asyncio.Future[Appended]:
         """Accept the batches in ``data`` (one, in Kafka's present versions).
 
         The future is done once they are flushed; with ``acks_all`` False the answer may be known at once.  RequestError
         with Kafka's code when they are refused, now or in the future.  The bytes are the owner's from here on.
+        ``held_until``, on the loop's clock: the next owner, where this one is none any more, is waited for until then.
         """
 
     async def ends(self) -> Ends:

@@ -65,7 +65,11 @@ class InternalKey(IntEnum):
 
 
 class Question(IntEnum):
-    """What is asked of a partition's owner; the methods of ``proxy.owners.Owner`` say what each answers."""
+    """What is asked of a partition's owner; the methods of ``proxy.owners.Owner`` say what each answers.
+
+    ``CONFIRM_END`` is answered as ``ENDS``, once the owner has read its ownership in the store after it was asked: one
+    that was fenced and has not heard of it knows an end that is none.
+    """
 
     ENDS = 0
     END_OF_EPOCH = 1
@@ -73,6 +77,7 @@ class Question(IntEnum):
     TIMESTAMP = 3
     DELETE_BEFORE = 4
     LOG_BYTES = 5
+    CONFIRM_END = 6
 
 
 Asked = Annotated[Question, Fixed("b", Question)]

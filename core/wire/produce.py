@@ -3,8 +3,9 @@
 Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start offset, 8 record errors and error
 message (KIP-467), 9 flexible, 10 current leader and node endpoints (KIP-951), 13 topic ids for names (KIP-516).
 
-Between processes of a cluster a partition's part may carry one tagged field of ours, ``ANEW_TAG``, without content: the
-sender has heard the answer to everything that it sent for the partition before.
+Between processes of a cluster there are two tagged fields of ours.  A partition's part may carry ``ANEW_TAG``, without
+content: the sender has heard the answer to everything that it sent for the partition before.  A request may carry
+``HELD_TAG``, an int32: for so many milliseconds it may yet be held while a partition has no owner.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from bmq.core.wire.primitives import (
 FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
 ANEW_TAG = 10_000
+HELD_TAG = 10_001
 
 
 class ProduceTopic:
     """``name`` below version 13, ``topic_id`` from then on; partitions are (index, records or None).
 
-    ``anew`` are those that carry ``ANEW_TAG``.
+    ``anew`` are the positions in ``partitions`` of those that carry ``ANEW_TAG``.
     """
 
     __slots__ = ("anew", "name", "partitions", "topic_id")
@@ -61,15 +63,21 @@ class ProduceTopic:
 
 
 class ProduceRequest:
-    """Records are slices of the request's body: they pin it, and it is theirs to write into."""
+    """Records are slices of the request's body: they pin it, and it is theirs to write into.
 
-    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
+    ``held_ms`` is what ``HELD_TAG`` says, -1 without it.
+    """
 
-    def __init__(self, transactional_id: str | None, acks: int, timeout_ms: int, topics: list[ProduceTopic]) -> None:
+    __slots__ = ("acks", "held_ms", "timeout_ms", "topics", "transactional_id")
+
+    def __init__(
+        self, transactional_id: str | None, acks: int, timeout_ms: int, topics: list[ProduceTopic], held_ms: int = -1
+    ) -> None:
         self.transactional_id = transactional_id
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.topics = topics
+        self.held_ms = held_ms
 
 
 _ACKS = struct.Struct(">hi")
@@ -103,9 +111,16 @@ def _parse(body: memoryview, version: int, *, flexible: bool) -> ProduceRequest:
         topics.append(ProduceTopic(name, topic_id, partitions, anew))
         if flexible:
             pos = skip_tags(body, pos)
-    if flexible:
-        skip_tags(body, pos)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    held_ms = _parse_held(body, pos) if flexible and body[pos] else -1
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, held_ms)
+
+
+def _parse_held(body: memoryview, pos: int) -> int:
+    for tag, start, end in read_tags(body, pos)[0]:
+        if tag == HELD_TAG and end - start == INT32.size:
+            held_ms: int = INT32.unpack_from(body, start)[0]
+            return held_ms
+    return -1
 
 
 def _parse_partitions(
@@ -124,7 +139,7 @@ def _parse_partitions(
         if flexible:
             if body[pos]:
                 found, pos = read_tags(body, pos)
-                anew += [index for tag, _, _ in found if tag == ANEW_TAG]
+                anew += [len(partitions) - 1 for tag, _, _ in found if tag == ANEW_TAG]
             else:
                 pos += 1
     return partitions, anew, pos

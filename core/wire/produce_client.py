@@ -23,7 +23,7 @@ from bmq.core.wire.primitives import (
     tags,
     uvarint,
 )
-from bmq.core.wire.produce import ANEW_TAG, PartitionAnswer, TopicAnswer
+from bmq.core.wire.produce import ANEW_TAG, HELD_TAG, PartitionAnswer, TopicAnswer
 
 PRODUCE_VERSION = 13
 _NO_TAGS = b"\0"
@@ -38,9 +38,10 @@ def encode_produce_request(
     timeout_ms: int,
     topics: Sequence[tuple[UUID, Sequence[tuple[int, memoryview]]]],
     anew: Collection[tuple[UUID, int]] = (),
+    held_ms: int = -1,
 ) -> list[Buffer]:
     """``topics`` are (id, (partition, records) of each).  A partition may be there more than once: the first part of
-    one that is in ``anew`` carries ``ANEW_TAG``."""
+    one that is in ``anew`` carries ``ANEW_TAG``.  ``held_ms`` goes under ``HELD_TAG``, unless it is negative."""
     untold = set(anew)
     buffers: list[Buffer] = []
     out = bytearray(_HEAD.pack(0, acks, timeout_ms))
@@ -57,7 +58,7 @@ def encode_produce_request(
                 untold.remove((topic_id, partition))
                 out = bytearray(_ANEW)
         out.append(0)
-    out.append(0)
+    out += _NO_TAGS if held_ms < 0 else tags([(HELD_TAG, INT32.pack(held_ms))])
     buffers.append(out)
     return buffers
 

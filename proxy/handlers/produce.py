@@ -62,11 +62,16 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
 class Produce:
     """One request: its parts, and how many of them are not answered yet."""
 
-    __slots__ = ("_asked", "_bucket", "_error", "_forget", "_future", "_request", "_topics", "acks", "left", "services")
+    __slots__ = ("_asked", "_bucket", "_error", "_forget", "_future", "_request", "_topics", "acks", "held_until",
+                 "left", "services")  # fmt: skip
 
     def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
         self.services = services
         self.acks = asked.acks
+        held_ms = services.config.held_produce_ms
+        if asked.held_ms >= 0:  # another process has held it already
+            held_ms = min(held_ms, asked.held_ms)
+        self.held_until = asyncio.get_running_loop().time() + held_ms / 1000
         self.left = 0
         self._asked = asked
         self._request = request
@@ -101,7 +106,7 @@ class Produce:
         counters = self.services.metrics.topic(topic.name) if topic is not None else None
         parts = []
         self.left += len(asked.partitions)
-        for index, records in asked.partitions:
+        for position, (index, records) in enumerate(asked.partitions):
             part = Part(self, index, records, counters)
             parts.append(part)
             if refusal is not None:
@@ -109,7 +114,7 @@ class Produce:
             else:
                 assert topic is not None
                 part.key = PartitionKey(topic.topic_id, index)
-                if asked.anew and index in asked.anew:
+                if asked.anew and position in asked.anew:
                     self.services.holding.stumbles.begin_anew(self._request.client, part.key)
                 self._place(topic, part)
         return TopicAnswer(asked.name, asked.topic_id, parts)
@@ -224,6 +229,10 @@ class Part(PartitionAnswer):
             counters.produces += 1
 
     @property
+    def held_until(self) -> float:
+        return self._produce.held_until
+
+    @property
     def size(self) -> int:
         return 0 if self.records is None else len(self.records)
 
@@ -237,7 +246,9 @@ class Part(PartitionAnswer):
             self.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this producer was refused"))
             return
         try:
-            accepted = owner.append(records, acks_all=self._produce.acks == ACKS_ALL)
+            accepted = owner.append(
+                records, acks_all=self._produce.acks == ACKS_ALL, held_until=self._produce.held_until
+            )
         except RequestError as error:
             self.fail(error)
             return

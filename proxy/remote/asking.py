@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PeerLost, Peers, Response
+from bmq.core.rpc import PeerLost, Response
 from bmq.core.wire.internal import InternalKey
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
@@ -24,11 +24,19 @@ PAUSE_S = 0.05
 R = TypeVar("R", bound=Response)
 
 
+class Asker(Protocol):
+    """``core.rpc.Peers``, or ``proxy.remote.relays.Relays`` over them."""
+
+    async def ask(
+        self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float
+    ) -> R: ...
+
+
 class Asking:
     """``member_of`` says whom to ask now, None when nobody owns the partition; ``patience_s`` bounds a question."""
 
-    def __init__(self, peers: Peers, member_of: Callable[[PartitionKey], Member | None], patience_s: float) -> None:
-        self._peers = peers
+    def __init__(self, asker: Asker, member_of: Callable[[PartitionKey], Member | None], patience_s: float) -> None:
+        self._asker = asker
         self._member_of = member_of
         self._patience_s = patience_s
 
@@ -41,7 +49,7 @@ class Asking:
                 member = self._member_of(key)
                 if member is None:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
-                return await ask_member(self._peers, member, message, api_key, response, deadline - loop.time())
+                return await ask_member(self._asker, member, message, api_key, response, deadline - loop.time())
             except RequestError as error:
                 may_pass = error.code in REFUSALS or error.code is ErrorCode.REQUEST_TIMED_OUT
                 if not may_pass or loop.time() + PAUSE_S >= deadline:
@@ -50,11 +58,11 @@ class Asking:
 
 
 async def ask_member(
-    peers: Peers, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
+    asker: Asker, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
 ) -> R:
     """One question over the control connection.  RequestError: the member's own, or a retriable one."""
     try:
-        return await peers.ask(member, message, api_key, response, timeout_s)
+        return await asker.ask(member, message, api_key, response, timeout_s)
     except PeerLost as error:
         text = f"the connection to {member.incarnation} was lost: {error}"
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text) from error

@@ -10,6 +10,7 @@ Records are neither copied nor looked at.  A part keeps the frame that it came i
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -18,13 +19,15 @@ from uuid import UUID
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.records import Appended
-from bmq.core.rpc import Kind, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.meta.cluster.member import Member
 from bmq.proxy.remote.link import Link
+from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, Part
+from bmq.proxy.remote.way import Way
 
 ACKS_ALL, ACKS_BUFFERED = -1, 1
 TIMEOUT_MS = 60_000
@@ -45,13 +48,14 @@ class Sender(Protocol):
 class _Request:
     """What goes out together, in the order of the answer: by topic."""
 
-    __slots__ = ("anew", "parts", "senders", "size", "topics")
+    __slots__ = ("anew", "held_until", "parts", "senders", "size", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[UUID, list[tuple[int, memoryview]]] = {}
         self.parts: dict[UUID, list[tuple[Sender, Part]]] = {}
         self.senders: set[Sender] = set()
         self.anew: list[tuple[UUID, int]] = []
+        self.held_until = math.inf
         self.size = 0
 
     def add(self, sender: Sender, part: Part) -> None:
@@ -65,7 +69,13 @@ class _Request:
             self.anew.append((topic_id, partition))
         self.parts[topic_id].append((sender, part))
         self.senders.add(sender)
+        if part.held_until < self.held_until:
+            self.held_until = part.held_until
         self.size += part.size
+
+    def held_ms(self, now: float) -> int:
+        """What is refused for want of an owner comes back to us: so no part may be held longer than any of them."""
+        return -1 if self.held_until == math.inf else max(0, int((self.held_until - now) * 1000))
 
     def in_order(self) -> list[tuple[Sender, Part]]:
         return [each for parts in self.parts.values() for each in parts]
@@ -74,13 +84,15 @@ class _Request:
 class ProduceLink:
     """One broker's.  It is connected as long as a partition has ``join``ed."""
 
-    def __init__(self, peers: Peers, member: Member) -> None:
+    def __init__(self, peers: Peers, member: Member, relays: Relays | None = None) -> None:
         self.incarnation = member.incarnation
         self.senders: dict[Sender, None] = {}
         self._waiting: dict[bool, _Request] = {}  # by acks_all
+        self._refused: list[_Request] = []  # the connection is busy, and nobody has heard of that yet
         self.link = Link(
-            peers, member, Kind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up, on_down=self._down
-        )
+            peers, member, Kind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up, on_down=self._down,
+            relays=relays,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<ProduceLink {self.link!r} {len(self.senders)} partitions>"
@@ -99,8 +111,9 @@ class ProduceLink:
 
     def shut(self) -> None:
         """The broker is no member any more: nothing more is sent."""
+        for request in self._take_waiting():
+            _lose(request.in_order(), was_sent=False)
         self.link.shut()
-        self._flush()
 
     async def close(self) -> None:
         self.shut()
@@ -110,6 +123,9 @@ class ProduceLink:
         self._tell(ConnectionUp(self.incarnation))
 
     def _down(self) -> None:
+        """What was handed over goes the way that it was meant to go, lost or not: another may be up by the end of this
+        turn, and would be ahead of what is under way here."""
+        self._flush()
         self._tell(ConnectionLost(self.incarnation))
 
     def _tell(self, event: Event) -> None:
@@ -133,27 +149,43 @@ class ProduceLink:
             if request.size >= REQUEST_BYTES:
                 self._flush()
 
+    def _take_waiting(self) -> Sequence[_Request]:
+        waiting, self._waiting = self._waiting, {}
+        return tuple(waiting.values())
+
     def _flush(self) -> None:
+        peer = self.link.peer
+        now = asyncio.get_running_loop().time()
         waiting, self._waiting = self._waiting, {}
         for acks_all, request in waiting.items():
-            peer = self.link.peer
             if peer is None:
                 _lose(request.in_order(), was_sent=False)
-                continue
-            acks = ACKS_ALL if acks_all else ACKS_BUFFERED
-            body = encode_produce_request(acks, TIMEOUT_MS, list(request.topics.items()), request.anew)
-            future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
-            future.add_done_callback(partial(self._answered, peer, request.in_order()))
+            elif self._refused:
+                self._refused.append(request)
+            else:
+                acks = ACKS_ALL if acks_all else ACKS_BUFFERED
+                topics = list(request.topics.items())
+                body = encode_produce_request(acks, TIMEOUT_MS, topics, request.anew, request.held_ms(now))
+                future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+                if future.done() and isinstance(future.exception(), PeerBusy):
+                    self._refused.append(request)
+                    asyncio.get_running_loop().call_soon(self._tell_refused, str(future.exception()))
+                else:
+                    future.add_done_callback(partial(self._answered, peer, request.in_order()))
 
-    def _answered(self, peer: Peer, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]) -> None:
+    def _tell_refused(self, why: str) -> None:
+        """The connection was busy, and goes on.  Certainly nothing of it was sent, and what was handed over behind it
+        must not be either: there may be room again by then, and it would overtake."""
+        requests, self._refused = [*self._refused, *self._take_waiting()], []
+        for request in requests:
+            for sender, part in request.in_order():
+                sender.hear(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+
+    def _answered(self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]) -> None:
         if future.cancelled():
             _lose(sent, was_sent=True)
             return
         error = future.exception()
-        if isinstance(error, PeerBusy):  # the connection goes on
-            for sender, part in sent:
-                sender.hear(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
-            return
         if isinstance(error, PeerLost):
             _lose(sent, was_sent=error.was_sent)
             return
@@ -161,8 +193,11 @@ class ProduceLink:
             raise error
         try:
             answers = _answers_of(future.result(), sent)
-        except FormatError:
-            peer.close()  # whatever it is, it does not speak our protocol
+        except FormatError:  # whatever it is, it does not speak our protocol
+            if peer is self.link.peer:
+                self.link.spoil()
+            else:
+                peer.close()
             _lose(sent, was_sent=True)
             return
         for (sender, part), answer in zip(sent, answers, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections.abc import Sequence
 
@@ -97,6 +98,7 @@ class RemoteOwner:
     def hear(self, event: Event) -> None:
         """Something has happened: the route decides, and what it decides is done."""
         route, loop = self.route, asyncio.get_running_loop()
+        was_open = route.is_open
         for effect in route.handle(event, loop.time()):
             if isinstance(effect, Send):
                 assert self._link is not None
@@ -108,7 +110,7 @@ class RemoteOwner:
                     loop.call_soon(self._told)
         if not route.is_open or self._timer is not None:
             self._arm()
-        if self._waiters and (not route.is_open or route.has_room):
+        if self._waiters and not (was_open and route.is_open and not route.has_room):
             self._wake()
 
     def _told(self) -> None:
@@ -168,12 +170,12 @@ class RemoteOwner:
         while self.is_open and not self.has_room:
             await self.changed()
 
-    def append(self, data: memoryview, *, acks_all: bool) -> Handing:
+    def append(self, data: memoryview, *, acks_all: bool, held_until: float = math.inf) -> Handing:
         """On its way now, or behind what is kept.  RequestError in the future."""
         producer_id = NO_PRODUCER_ID
         if len(data) >= HEADER_BYTES:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
-        part = Part(data, producer_id, acks_all=acks_all)
+        part = Part(data, producer_id, acks_all=acks_all, held_until=held_until)
         handing = part.token = Handing(self, part)
         self.hear(Handed(part))
         return handing

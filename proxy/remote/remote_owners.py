@@ -18,6 +18,7 @@ from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
 from bmq.proxy.remote.asking import Asking
 from bmq.proxy.remote.produce_link import ProduceLink
+from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.remote_owner import RemoteOwner
 from bmq.proxy.remote.remote_tails import RemoteTails
 from bmq.proxy.remote.routes import Route
@@ -40,13 +41,15 @@ class RemoteOwners:
         *,
         credit_bytes: int,
         held_s: float,
+        relays: Relays | None = None,
     ) -> None:
         self._view = view
         self._peers = peers
+        self._relays = relays
         self._told = told
         self._credit_bytes = credit_bytes
         self._held_s = held_s
-        self._asking = Asking(peers, self._member_of, held_s)
+        self._asking = Asking(relays if relays is not None else peers, self._member_of, held_s)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
         self._produce_links: dict[str, ProduceLink] = {}
         self._tail_links: dict[str, TailLink] = {}
@@ -74,6 +77,8 @@ class RemoteOwners:
         links: list[ProduceLink | TailLink] = [*self._produce_links.values(), *self._tail_links.values()]
         for link in links:
             await link.close()
+        if self._relays is not None:
+            await self._relays.close()
         owners, self._owners = self._owners, {}
         for owner in owners.values():
             owner.close()
@@ -126,14 +131,19 @@ class RemoteOwners:
         return len(self._tails)
 
     @property
+    def relayed(self) -> int:
+        """Ways to brokers through other processes."""
+        return len(self._relays) if self._relays is not None else 0
+
+    @property
     def kept(self) -> int:
         """Parts of produces that wait for their partition to have an owner.  Costs a look at every route."""
         return sum(len(owner.route.kept) for owner in self._owners.values())
 
     def is_up(self, incarnation: str) -> bool:
-        """Whether a connection to the broker stands."""
+        """Whether a connection of our own to the broker stands."""
         produce, tail = self._produce_links.get(incarnation), self._tail_links.get(incarnation)
-        return (produce is not None and produce.is_up) or (tail is not None and tail.is_up)
+        return (produce is not None and produce.link.is_direct) or (tail is not None and tail.link.is_direct)
 
     def _owner(self, key: PartitionKey) -> RemoteOwner:
         owner = self._owners.get(key)
@@ -158,7 +168,7 @@ class RemoteOwners:
             return None
         link = self._produce_links.get(member.incarnation)
         if link is None:
-            link = self._produce_links[member.incarnation] = ProduceLink(self._peers, member)
+            link = self._produce_links[member.incarnation] = ProduceLink(self._peers, member, self._relays)
         return link
 
     def _tail_link(self, key: PartitionKey) -> TailLink | None:
@@ -167,7 +177,7 @@ class RemoteOwners:
             return None
         link = self._tail_links.get(member.incarnation)
         if link is None:
-            link = self._tail_links[member.incarnation] = TailLink(self._peers, member, self._told)
+            link = self._tail_links[member.incarnation] = TailLink(self._peers, member, self._told, self._relays)
         return link
 
     # ------------------------------------------------------------------------------------------------ what has changed
@@ -197,6 +207,8 @@ class RemoteOwners:
         """It is no member any more, whatever is assigned to it yet."""
         produce, tail = self._produce_links.pop(incarnation, None), self._tail_links.pop(incarnation, None)
         self._peers.forget(incarnation)
+        if self._relays is not None:
+            self._relays.forget(incarnation)
         if produce is not None:
             for sender in tuple(produce.senders):
                 self._place(sender.key)
@@ -215,6 +227,8 @@ class RemoteOwners:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._tails.sweep()
+            if self._relays is not None:
+                self._relays.sweep()
             now = asyncio.get_running_loop().time()
             for key, owner in tuple(self._owners.items()):
                 if owner.is_idle and now - owner.used_at > UNUSED_S:

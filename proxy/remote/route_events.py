@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from bmq.core.errors import ErrorCode
@@ -9,7 +10,8 @@ from bmq.core.records import NO_PRODUCER_ID, Appended
 
 
 class Part:
-    """One batch.  ``token`` is whatever its sender needs to answer it.
+    """One batch.  ``token`` is whatever its sender needs to answer it.  ``held_until`` is set once, when its request
+    arrives: every wait for an owner, here and there, ends then.
 
     ``is_unsure``: it was sent, and whether it was accepted is not known.  ``is_wanted``: somebody waits for its answer.
     ``is_anew``: all answers to what was sent before it are in.  A broker that has refused a part goes on refusing that
@@ -19,7 +21,7 @@ class Part:
     __slots__ = (
         "acks_all",
         "connection",
-        "deadline",
+        "held_until",
         "is_anew",
         "is_unsure",
         "is_wanted",
@@ -30,7 +32,15 @@ class Part:
         "token",
     )
 
-    def __init__(self, records: memoryview, producer_id: int, *, acks_all: bool, token: object = None) -> None:
+    def __init__(
+        self,
+        records: memoryview,
+        producer_id: int,
+        *,
+        acks_all: bool,
+        token: object = None,
+        held_until: float = math.inf,
+    ) -> None:
         self.records = records
         self.size = len(records)
         self.producer_id = producer_id
@@ -38,7 +48,7 @@ class Part:
         self.token = token
         self.number = -1
         self.connection = -1
-        self.deadline: float | None = None  # since it is kept
+        self.held_until = held_until
         self.is_anew = False
         self.is_unsure = False
         self.is_wanted = True

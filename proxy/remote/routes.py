@@ -114,7 +114,7 @@ class Route:
     @property
     def wake_at(self) -> float | None:
         """When ``Tick`` is due, as long as nothing else happens."""
-        times = [part.deadline for part in self.kept if part.deadline is not None]
+        times = [part.held_until for part in self.kept]
         if self.state is State.REFUSED:
             times.append(self._retry_at)
         return min(times, default=None)
@@ -208,8 +208,7 @@ class Route:
         return (*failed, *self._settle(now))
 
     def _keep(self, part: Part, now: float) -> None:
-        if part.deadline is None:
-            part.deadline = now + self.held_s
+        part.held_until = min(part.held_until, now + self.held_s)
         self.kept.append(part)
 
     def _on_expired(self, event: Expired, now: float) -> Sequence[Effect]:
@@ -266,12 +265,11 @@ class Route:
         return failed
 
     def _reason_against(self, part: Part, now: float) -> str | None:
-        assert part.deadline is not None
         if not part.is_wanted:
             return "nobody waits for it"
         if self._is_ours:
             return "the partition has come to this process"
-        if part.deadline <= now:
+        if part.held_until <= now:
             return f"the partition had no open owner for {self.held_s:g} s"
         if part.number < self._accepted and not part.is_unsure:
             return "refused, while a later batch was accepted"

@@ -53,7 +53,7 @@ class Tail:
 
     __slots__ = ("_asking_live", "_is_confirming", "_live_upto", "_sure_end", "_sure_until", "_teller", "epoch",
                  "failures", "high_watermark", "is_open", "key", "last_stable_offset", "live", "log_start",
-                 "looked_at")  # fmt: skip
+                 "looked_at", "opened_at")  # fmt: skip
 
     def __init__(self, key: PartitionKey, now: float) -> None:
         self.key = key
@@ -62,7 +62,8 @@ class Tail:
         self.log_start = self.high_watermark = self.last_stable_offset = -1
         self.live: LiveSegment | None = None
         self.looked_at = now
-        self.failures = 0  # of becoming open, one after another
+        self.failures = 0  # to be followed, one after another
+        self.opened_at = 0.0
         self._teller: Teller | None = None
         self._asking_live: asyncio.Future[None] | None = None
         self._live_upto = -1
@@ -82,7 +83,7 @@ class Tail:
         self.epoch, self.log_start, self.last_stable_offset, self.high_watermark = ends
         self._teller = teller
         self._sure_until = 0.0
-        self.is_open, self.failures = True, 0
+        self.is_open, self.opened_at = True, asyncio.get_running_loop().time()
 
     def hear(self, high_watermark: int, last_stable_offset: int) -> None:
         """Batches up to ``high_watermark`` have come."""
@@ -90,15 +91,21 @@ class Tail:
         self.last_stable_offset = min(last_stable_offset, high_watermark)
 
     def close(self) -> None:
+        """What was asked of the owner is not waited for: its work may end before it began."""
         self.is_open = False
         self._teller = None
+        self._is_confirming = False
+        waiting, self._asking_live = self._asking_live, None
+        if waiting is not None:
+            self._give_up(waiting, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost"))
 
     # ------------------------------------------------------------------------------------------- the end of the log
 
     @property
     def has_seen_end(self) -> bool:
         """See ``Followed``.  Two readers who look past the end at the same time may share one word; it was given after
-        the first of them looked."""
+        the first of them looked.  The owner proves in the store that it is the owner: this is rare, and a consumer that
+        hears "out of range" jumps."""
         now = asyncio.get_running_loop().time()
         if now < self._sure_until and self._sure_end <= self.high_watermark:
             self._sure_until = 0.0
@@ -110,7 +117,7 @@ class Tail:
 
     async def _confirm(self, teller: Teller) -> None:
         try:
-            question = AskRequest(self.key.topic_id, self.key.partition, Question.ENDS)
+            question = AskRequest(self.key.topic_id, self.key.partition, Question.CONFIRM_END)
             answer = await teller.ask(question, InternalKey.ASK, AskResponse)
             ends = ends_of(answer)
         except RequestError:
@@ -153,14 +160,20 @@ class Tail:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {answer.epoch} by now")
             self.live = _live_of(answer, live)
             self._live_upto = max(upto, answer.end_offset)
-            waiting.set_result(None)
+            if not waiting.done():
+                waiting.set_result(None)
         except RequestError as told:
             error = told
         finally:
-            self._asking_live = None
-            if not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # taken notice of: whoever waited may have gone
+            if self._asking_live is waiting:
+                self._asking_live = None
+            self._give_up(waiting, error)
+
+    @staticmethod
+    def _give_up(waiting: asyncio.Future[None], error: RequestError) -> None:
+        if not waiting.done():
+            waiting.set_exception(error)
+            waiting.exception()  # taken notice of: whoever waited may have gone
 
 
 def ends_of(answer: AskResponse) -> Ends:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch, split_batches
-from bmq.core.rpc import Kind, Peer, PeerLost, Peers, Response
+from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers, Response
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from bmq.core.wire.fetch_client import (
@@ -32,10 +32,12 @@ from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, Questio
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
 from bmq.proxy.owners import Tails
-from bmq.proxy.remote.asking import ask_member
+from bmq.proxy.remote.asking import Asker, ask_member
 from bmq.proxy.remote.fetch_session import NO_SESSION, Session
 from bmq.proxy.remote.link import Link
+from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.tail import Tail, ends_of
+from bmq.proxy.remote.way import Way
 
 ASKING_MAX = 64
 """Partitions asked for their ends at once."""
@@ -43,6 +45,8 @@ ASK_S = 2.0
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
 """A partition that cannot be followed is tried again after the first, doubled up to the second."""
+STOOD_S = 2.0
+"""One that was followed for so long did not fail to be."""
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -55,10 +59,10 @@ R = TypeVar("R", bound=Response)
 class TailLink:
     """One broker's.  It is a ``Teller`` for the tails that have ``join``ed."""
 
-    def __init__(self, peers: Peers, member: Member, told: Tails) -> None:
+    def __init__(self, peers: Peers, member: Member, told: Tails, relays: Relays | None = None) -> None:
         self.incarnation = member.incarnation
         self.tails: dict[PartitionKey, Tail] = {}
-        self._peers = peers
+        self._asker: Asker = relays if relays is not None else peers
         self._told = told
         self._session = Session()
         self._joining: dict[PartitionKey, Tail] = {}
@@ -67,8 +71,9 @@ class TailLink:
         self._works: set[asyncio.Task[None]] = set()
         self._timers: dict[PartitionKey, asyncio.TimerHandle] = {}
         self.link = Link(
-            peers, member, Kind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down
-        )
+            peers, member, Kind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down,
+            relays=relays,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<TailLink {self.link!r} {len(self.tails)} partitions {self._session!r}>"
@@ -143,7 +148,7 @@ class TailLink:
             self._asking += 1
             self.spawn(self._begin(self._joining.pop(key), self.link.peer))
 
-    async def _begin(self, tail: Tail, peer: Peer | None) -> None:
+    async def _begin(self, tail: Tail, peer: Way | None) -> None:
         key = tail.key
         ends = None
         try:
@@ -170,13 +175,15 @@ class TailLink:
     def _refused(self, tail: Tail) -> None:
         """The broker answered an error for it: its ends are asked for anew."""
         self._close(tail)
+        if asyncio.get_running_loop().time() - tail.opened_at > STOOD_S:
+            tail.failures = 0
         tail.failures += 1
         self._later(tail)
 
     # --------------------------------------------------------------------------------------------- as a tail's teller
 
     async def ask(self, message: Message, api_key: InternalKey, response: type[R]) -> R:
-        return await ask_member(self._peers, self.link.member, message, api_key, response, ASK_S)
+        return await ask_member(self._asker, self.link.member, message, api_key, response, ASK_S)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -216,7 +223,10 @@ class TailLink:
         future = peer.call(ApiKey.FETCH, FETCH_VERSION, session.next_request())
         future.add_done_callback(partial(self._answered, peer, session))
 
-    def _answered(self, peer: Peer, session: Session, future: asyncio.Future[memoryview]) -> None:
+    def _answered(self, peer: Way, session: Session, future: asyncio.Future[memoryview]) -> None:
+        if not future.cancelled() and isinstance(future.exception(), PeerBusy):
+            self._put_off(peer, session)
+            return
         if future.cancelled() or isinstance(future.exception(), PeerLost):
             return  # the link hears of it too, and begins anew
         body = future.result()
@@ -225,10 +235,19 @@ class TailLink:
             return
         try:
             self._take(session, decode_fetch_response(body))
-        except (FormatError, RequestError):
-            peer.close()  # whatever it is, it does not speak our protocol
+        except (FormatError, RequestError):  # whatever it is, it does not speak our protocol
+            if peer is self.link.peer:
+                self.link.spoil()
             return
         self._due()
+
+    def _put_off(self, peer: Way, session: Session) -> None:
+        """The connection is busy, so the broker has not seen a request that our session counts: it is begun anew, after
+        a while."""
+        if session is self._session and peer is self.link.peer:
+            self._session = session.anew()
+            self._is_due = True
+            asyncio.get_running_loop().call_later(RETRY_S, self._send)
 
     def _take(self, session: Session, response: FetchResponse) -> None:
         if response.error_code:

@@ -8,11 +8,13 @@ are served worse than they could be.  What is published is not what a broken con
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 
+from bmq.core.errors import FormatError
 from bmq.core.rpc import Kind, Peers
 from bmq.meta.cluster.member import BROKER
-from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
+from bmq.meta.cluster.unreachable import decode_unreachable, encode_unreachable, unreachable_key, unreachable_prefix
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
 
@@ -20,6 +22,19 @@ DOWN_S = 3.0
 UP_S = 5.0
 """So long a member has to be out of reach before it is listed, and within it before it is listed no more."""
 LOOK_S = 0.5
+_log = logging.getLogger(__name__)
+
+
+async def read_unreachable(kv: KeyValue, cluster: str) -> dict[str, frozenset[str]]:
+    """By process, whom it says that it does not reach.  KvError."""
+    prefix = unreachable_prefix(cluster)
+    found = {}
+    async for entry in kv.list(prefix):
+        try:
+            found[entry.key[len(prefix) :]] = decode_unreachable(entry.value)
+        except FormatError as error:
+            _log.warning("%s is passed over: %s", entry.key, error)
+    return found
 
 
 class Reachability:

@@ -734,6 +734,36 @@ def test_a_gray_brokers_partitions_are_fenced_away() -> None:
     play(story, broker=BrokerConfig(handover_wait_ms=1_000))
 
 
+def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can neither flush nor take over its own file, and clients ask nobody else before it has answered."""
+
+    async def story(c: Cluster) -> None:
+        is_asked = asyncio.Event()
+
+        async def no_answer(*_: object) -> None:
+            is_asked.set()
+            await asyncio.Event().wait()
+
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        assert await c.write("a", key, batch()) == 0
+        for call in ("create", "fence"):
+            monkeypatch.setattr(c["a"].fs, call, no_answer)
+        c.storage.faults = Faults(pipeline_fails=1.0)
+        stuck = asyncio.ensure_future(c.write("a", key, batch()))
+        await is_asked.wait()
+        c.storage.faults = Faults()
+        c.give("b", key)
+        await c.write("b", key, batch())
+        async with asyncio.timeout(60):
+            with pytest.raises(RequestError) as refused:
+                await stuck
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    play(story, broker=BrokerConfig(handover_wait_ms=1_000))
+
+
 def test_told_of_what_it_does_not_know() -> None:
     """Partitions that are open already, or are not ours, or do not exist."""
 

@@ -78,6 +78,7 @@ def test_every_question_is_answered_as_the_owner_would() -> None:
             Question.TIMESTAMP: (),
             Question.DELETE_BEFORE: (0,),
             Question.LOG_BYTES: (0,),
+            Question.CONFIRM_END: (1, 0, 0, 0),
         }
         for number in range(3):
             await c.write("a", key, batch(count=2, base_timestamp=1000 + number * 10))
@@ -90,6 +91,41 @@ def test_every_question_is_answered_as_the_owner_would() -> None:
         beyond = await ask(caller, key, Question.DELETE_BEFORE, 100)
         assert beyond.error is ErrorCode.OFFSET_OUT_OF_RANGE
         assert "100" in beyond.message
+
+    play(story)
+
+
+@pytest.mark.parametrize(("question", "argument"), [(Question.CONFIRM_END, 0), (Question.DELETE_BEFORE, 5)])
+def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argument: int) -> None:
+    """Another broker has taken the partition over, and the old owner has not heard of it: what it says of itself is
+    old, but it confirms nothing, and calls nothing out of range."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        await c.write("a", key, batch())
+        caller = Caller(c["a"])
+        owner = c["a"].assigned.get(key)
+        assert owner is not None
+        assert not owner.has_seen_end, "the store is asked first"
+        await asyncio.sleep(0.1)
+        assert [owner.has_seen_end, owner.has_seen_end] == [True, False], "its word serves one reader"
+        await asyncio.sleep(0.1)
+        c["b"].view.give("b", key)
+        await asyncio.sleep(10)
+        assert (await ask(caller, key, Question.ENDS)).values == (1, 0, 1, 1)
+        assert owner.has_seen_end is False
+        assert (await ask(caller, key, question, argument)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(story)
+
+
+def test_alone_a_process_knows_its_end() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c["a"].broker.shared.is_alone = True
+        owner = c["a"].assigned.get(key)
+        assert owner is not None
+        assert owner.has_seen_end
 
     play(story)
 

@@ -22,7 +22,7 @@ def node(*, is_joined: bool = True, is_leading: bool = False, has_leader: bool =
         metrics=Metrics(),
         broker=None,
         joined=joined if is_joined else None,
-        remote=SimpleNamespace(kept=5, followed=7) if is_joined else None,
+        remote=SimpleNamespace(kept=5, followed=7, relayed=4) if is_joined else None,
         controller=SimpleNamespace(leading=object() if is_leading else None),
         reading=SimpleNamespace(tails=SimpleNamespace(used=0)),
         pool=SimpleNamespace(cached_bytes=0),
@@ -43,6 +43,7 @@ def test_one_of_several() -> None:
         "is_member": True,
         "assigned_partitions": 3,
         "peers_connected": 1,
+        "ways_relayed": 4,
         "produces_kept": 5,
         "partitions_followed": 7,
     }

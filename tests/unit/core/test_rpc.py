@@ -195,6 +195,49 @@ def test_a_short_stop_is_not() -> None:
     play(story)
 
 
+BUSY = [f"busy {number}" for number in range(20)]
+BUSY_BYTES = 400_000
+
+
+@pytest.mark.parametrize("opened_apart", [False, True])
+def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
+    """It reads no more of what it has much of already, so it answers no ping there: a control connection, made for
+    this, says that it lives, and nothing is lost."""
+
+    async def main() -> None:
+        async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
+            peer = await (world.peers.open(B, 5) if opened_apart else up(world, Kind.PRODUCE))
+            world.later(*BUSY)
+            calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
+            await asyncio.sleep(50)
+            assert peer.is_up
+            assert len(world.begun) < len(BUSY), "the rest is not read"
+            world.answer(*BUSY)
+            assert [result(await call) for call in calls] == BUSY
+            assert world.broken == []
+
+    run(main())
+
+
+def test_a_process_with_much_to_do_that_stops_is_noticed() -> None:
+    async def main() -> None:
+        async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
+            peer = await up(world, Kind.PRODUCE)
+            world.later(*BUSY)
+            calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
+            await asyncio.sleep(10)
+            began, gone = now(), asyncio.Event()
+            peer.on_lost(gone.set)
+            world.network.stop("b")
+            await gone.wait()
+            assert now() - began <= 3.25
+            assert {(await lost(call)).was_sent for call in calls} == {True, False}
+            world.network.resume("b")
+            world.answer(*BUSY)
+
+    run(main())
+
+
 def test_our_own_stop_breaks_nothing() -> None:
     async def story(world: World) -> None:
         peer = await up(world)
@@ -471,6 +514,39 @@ def test_a_probe_needs_no_other_connection() -> None:
         world.listener.stop_accepting()
         with pytest.raises(PeerLost, match="nobody listens"):
             await world.peers.probe(B, 2)
+
+    play(story)
+
+
+def test_a_connection_of_its_callers_own() -> None:
+    """Beside the others, as alive as they are, made once, and gone with the member or with us."""
+
+    async def story(world: World) -> None:
+        peer = await world.peers.open(B, 2)
+        assert peer is not await up(world)
+        assert peer is not await world.peers.open(B, 2)
+        assert result(await peer.call(ADMIN, 0, admin("1"))) == "1"
+        world.network.stop("b")
+        began, gone = now(), asyncio.Event()
+        peer.on_lost(gone.set)
+        await gone.wait()
+        assert 2 <= now() - began <= 3.25
+        world.network.resume("b")
+        await asyncio.sleep(10)
+        assert not world.peers._apart, "nobody makes them again"
+        peer = await world.peers.open(B, 2)
+        peer.close()
+        assert not world.peers._apart
+        peer = await world.peers.open(B, 2)
+        world.peers.forget(B.incarnation)
+        assert not peer.is_up
+        with pytest.raises(PeerLost, match="no member any more") as error:
+            await world.peers.open(B, 2)
+        assert not error.value.was_sent
+        world.peers.welcome(B)
+        peer = await world.peers.open(B, 2)
+        await world.peers.close()
+        assert not peer.is_up
 
     play(story)
 

@@ -83,7 +83,7 @@ class FakeOwner:
     async def room(self) -> None:
         raise NotImplementedError
 
-    def append(self, data: memoryview, *, acks_all: bool) -> Appended:
+    def append(self, data: memoryview, *, acks_all: bool, held_until: float = 0.0) -> Appended:
         raise NotImplementedError
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:

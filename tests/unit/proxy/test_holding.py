@@ -76,6 +76,7 @@ class Part:
         self.is_over = False
         self.error: RequestError | None = None
         self.ended_at = -1.0
+        self.held_until = asyncio.get_running_loop().time() + CONFIG.held_produce_ms / 1000
 
     def append(self, owner: Owner) -> None:
         fake = cast(FakeOwner, owner)
@@ -151,15 +152,16 @@ def test_without_room_one_after_another() -> None:
     run(main())
 
 
-def test_those_that_came_later_wait_for_as_long() -> None:
+def test_rule_9_each_is_held_for_as_long_from_its_arrival() -> None:
     async def main() -> None:
         holding, owners = Holding(), FakeOwners()
-        early, late = Part(0), Part(1)
+        early = Part(0)
         holding.hold(KEY, early, owners, CONFIG)
         await asyncio.sleep(0.7)
+        late = Part(1)
         holding.hold(KEY, late, owners, CONFIG)
         await asyncio.sleep(5)
-        assert (early.ended_at, late.ended_at) == (1.0, 2.0)
+        assert (early.ended_at, late.ended_at) == (1.0, 1.7)
         for part in (early, late):
             assert part.error is not None
             assert part.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -29,7 +29,15 @@ def test_produce_requests_keep_their_records_buffers() -> None:
     asked = parse_produce(memoryview(b"".join(buffers)), PRODUCE_VERSION)
     assert (asked.acks, asked.timeout_ms, asked.transactional_id) == (-1, 500, None)
     assert [(topic.topic_id, topic.partitions) for topic in asked.topics] == topics
-    assert [topic.anew for topic in asked.topics] == [[4], []]
+    assert [topic.anew for topic in asked.topics] == [[1], []], "the first of the two, by its position"
+    assert asked.held_ms == -1
+
+
+@pytest.mark.parametrize("held_ms", [0, 1, 5_000])
+def test_a_produce_request_says_how_long_it_may_yet_be_held(held_ms: int) -> None:
+    topics = [(ONE, [(3, memoryview(b"x"))])]
+    body = memoryview(b"".join(encode_produce_request(-1, 500, topics, (), held_ms)))
+    assert parse_produce(body, PRODUCE_VERSION).held_ms == held_ms
 
 
 def test_produce_responses() -> None:

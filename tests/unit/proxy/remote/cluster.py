@@ -42,6 +42,8 @@ from bmq.proxy.fetching import Fetched, FetchParams
 from bmq.proxy.handlers import produce
 from bmq.proxy.longpoll import Wanted
 from bmq.proxy.reading import Reading
+from bmq.proxy.remote.relay import Relay
+from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
 from bmq.proxy.services import Services
 from bmq.storage.layout import PartitionPath
@@ -94,8 +96,8 @@ class View:
         self.owners[key] = incarnation
         self.tell(ViewChange(partitions={key}))
 
-    def join(self, incarnation: str) -> None:
-        self.members[incarnation] = member(incarnation)
+    def join(self, incarnation: str, role: str = "broker") -> None:
+        self.members[incarnation] = member(incarnation, role)
         self.tell(ViewChange(members={incarnation}))
 
     def leave(self, incarnation: str) -> None:
@@ -103,16 +105,19 @@ class View:
         self.tell(ViewChange(members={incarnation}))
 
 
-def member(incarnation: str) -> Member:
-    return Member(incarnation=incarnation, roles=frozenset({"broker"}), internal=Address(host=incarnation, port=1))
+def member(incarnation: str, role: str = "broker", zone: str = "") -> Member:
+    return Member(
+        incarnation=incarnation, roles=frozenset({role}), internal=Address(host=incarnation, port=1), zone=zone
+    )
 
 
 class Connection:
     """A ``Peer``: what is called arrives in order, what is answered comes when it is ready."""
 
     bytes_under_way = 0
+    why = "cut"
 
-    def __init__(self, broker: BrokerProcess, kind: Kind) -> None:
+    def __init__(self, broker: BrokerProcess | ProxyProcess, kind: Kind) -> None:
         self.broker = broker
         self.incarnation = broker.name
         self.kind = kind
@@ -193,19 +198,32 @@ class Network:
     """Who is there, and what connects them; a ``Peers`` of the one proxy."""
 
     def __init__(self) -> None:
-        self.brokers: dict[str, BrokerProcess] = {}
+        self.brokers: dict[str, BrokerProcess | ProxyProcess] = {}
+        self.apart: list[Connection] = []
         self.unreachable: set[str] = set()
         self.links: dict[tuple[str, Kind], Connection] = {}
         self.asked: Counter[int] = Counter()
         self._broken: list[Callable[[str, str], None]] = []
 
     def get(self, member: Member, kind: Kind) -> Connection | None:
+        link = self._standing(member, kind)
+        if link is None:
+            asyncio.get_running_loop().call_later(LATENCY_S, self._make, member, kind)
+        return link
+
+    def _standing(self, member: Member, kind: Kind) -> Connection | None:
         link = self.links.get((member.incarnation, kind))
         return link if link is not None and link.is_up else None
 
+    def _make(self, member: Member, kind: Kind) -> None:
+        process = self.brokers.get(member.incarnation)
+        is_there = process is not None and process.stopped is None and member.incarnation not in self.unreachable
+        if process is not None and is_there and self._standing(member, kind) is None:
+            self.links[member.incarnation, kind] = Connection(process, kind)
+
     async def reach(self, member: Member, kind: Kind, timeout_s: float) -> Connection:
         await asyncio.sleep(LATENCY_S)
-        link = self.get(member, kind)
+        link = self._standing(member, kind)
         if link is not None:
             return link
         broker = self.brokers.get(member.incarnation)
@@ -214,6 +232,14 @@ class Network:
             raise PeerLost("connection refused", was_sent=False)
         link = self.links[member.incarnation, kind] = Connection(broker, kind)
         return link
+
+    async def open(self, member: Member, timeout_s: float) -> Connection:
+        await asyncio.sleep(LATENCY_S)
+        process = self.brokers.get(member.incarnation)
+        if process is None or process.stopped is not None or member.incarnation in self.unreachable:
+            raise PeerLost("connection refused", was_sent=False)
+        self.apart.append(Connection(process, Kind.CONTROL))
+        return self.apart[-1]
 
     async def ask(self, member: Member, message: Any, api_key: int, response_type: type[Any], timeout_s: float) -> Any:
         self.asked[api_key] += 1
@@ -240,6 +266,9 @@ class Network:
             if name == incarnation and link.is_up:
                 link.cut()
                 self.tell_broken(name, "cut")
+        for link in self.apart:
+            if link.incarnation == incarnation:
+                link.cut()
 
 
 class BrokerProcess:
@@ -274,10 +303,34 @@ class BrokerProcess:
         await self.pool.close()
 
 
+class ProxyProcess:
+    """Another proxy, as far as it relays: with connections of its own to the brokers."""
+
+    def __init__(self, world: Cluster, name: str) -> None:
+        self.name = name
+        self.stopped: list[Callable[[], None]] | None = None
+        self.network = Network()
+        self.network.brokers = world.network.brokers
+        view = View(name)
+        view.members = world.view.members
+        self.relay = Relay(view, cast(Peers, self.network))
+        self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
+        self.endpoint.register(InternalKey.RELAY, self.relay.handle)
+
+
 class Cluster:
     """Brokers b1 and b2, which own the partitions of ``orders``, and the proxy."""
 
-    def __init__(self, *, partitions: int = 2, seed: int = 0, credit_bytes: int = 4 << 20, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int = 2,
+        seed: int = 0,
+        credit_bytes: int = 4 << 20,
+        proxies: tuple[str, ...] = (),
+        **options: Any,
+    ) -> None:
+        """``proxies``: others, which relay."""
         self.rng = Random(seed)
         self.storage = MemoryStorage(self.rng, Faults(), datanodes=4)
         self.store = MemoryStore()
@@ -289,6 +342,9 @@ class Cluster:
         self.view = View("proxy")
         self.pool = ReadPool(MemoryFileSystem(self.storage, "proxy"), ReadConfig(cache_bytes=16 << 20))
         self.metrics = Metrics()
+        self.listed: dict[str, set[str]] = {}  # what other proxies say that they do not reach
+        self.relays = Relays(self.view, cast(Peers, self.network), "", self._read_listed) if proxies else None
+        self.proxies = {name: ProxyProcess(self, name) for name in proxies}
         self.remote = RemoteOwners(
             self.view,
             cast(Peers, self.network),
@@ -296,6 +352,7 @@ class Cluster:
             lambda key: self.reading.poll.is_followed(key),
             credit_bytes=credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
+            relays=self.relays,
         )
         self.owners = RoutedOwners(self.view, None, self.remote)
         self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
@@ -320,6 +377,9 @@ class Cluster:
     async def start(self) -> None:
         for name in ("b1", "b2"):
             await self.add(name)
+        for name, proxy in self.proxies.items():
+            self.network.brokers[name] = proxy
+            self.view.join(name, "proxy")
         for partition in range(self.topic.partitions):
             self.open(partition, "b1")
             self.view.assign(self.key(partition), "b1")
@@ -342,18 +402,21 @@ class Cluster:
             await broker.close()
         await self.pool.close()
 
+    def broker(self, name: str) -> BrokerProcess:
+        return cast(BrokerProcess, self.network.brokers[name])
+
     def key(self, partition: int = 0) -> PartitionKey:
         return PartitionKey(self.topic.topic_id, partition)
 
     def open(self, partition: int, name: str) -> None:
         path = PartitionPath("orders", str(self.topic.topic_id), partition)
-        self.network.brokers[name].assigned.assign(path, self.key(partition), log_config({}, 1))
+        self.broker(name).assigned.assign(path, self.key(partition), log_config({}, 1))
 
     def move(self, partition: int, name: str) -> None:
         """Planned: the old owner lets go, the new one opens, the view says so."""
-        before = self.network.brokers.get(self.view.owner_of(self.key(partition)))
-        if before is not None:
-            before.assigned.withdraw(self.key(partition))
+        before = self.view.owner_of(self.key(partition))
+        if before in self.network.brokers:
+            self.broker(before).assigned.withdraw(self.key(partition))
         self.open(partition, name)
         self.view.assign(self.key(partition), name)
 
@@ -369,6 +432,15 @@ class Cluster:
         for key in sorted(self.view.owned_by(name), key=lambda key: key.partition):
             self.open(key.partition, successor)
             self.view.assign(key, successor)
+
+    async def _read_listed(self) -> dict[str, set[str]]:
+        return self.listed
+
+    def isolate(self, *names: str) -> None:
+        """This proxy reaches these no more."""
+        for name in names:
+            self.network.unreachable.add(name)
+            self.network.cut(name)
 
     # Clients
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
+from bmq.broker.owner import PartitionOwner
 from bmq.core.call import Buffer
-from bmq.core.errors import ErrorCode
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc import Kind, PeerBusy
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.internal import InternalKey
+from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.proxy.remote.tail import Tail
 from tests.simulation.loop import run
 from tests.unit.proxy.remote.cluster import Cluster, Connection, cluster, idempotent, plain
 
@@ -103,7 +107,7 @@ def test_partitions_are_tried_again_until_their_owner_answers() -> None:
     """Less and less often, and others are followed meanwhile."""
 
     async def story(world: Cluster) -> None:
-        world.network.brokers["b1"].assigned.withdraw(world.key(0))
+        world.broker("b1").assigned.withdraw(world.key(0))
         await world.fetch(world.want(0, 0), world.want(0, 1))
         await asyncio.sleep(20)
         assert world.owners.follow(world.key(0)) is None
@@ -140,7 +144,7 @@ def test_nothing_is_left_when_it_ends() -> None:
     async def story(world: Cluster) -> None:
         await world.send(plain())
         await world.fetch(world.want(1))
-        world.network.brokers["b1"].stopped = []
+        world.broker("b1").stopped = []
         kept = [world.send(idempotent(number)) for number in range(3)]
         parked = asyncio.ensure_future(world.fetch(world.want(9), max_wait_s=30))
         await asyncio.sleep(0.1)
@@ -152,5 +156,157 @@ def test_nothing_is_left_when_it_ends() -> None:
         left = [task for task in asyncio.all_tasks() if any(each in repr(task.get_coro()) for each in ours)]
         assert left == []
         assert world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH] > 0
+
+    play(story)
+
+
+def refusing(link: Connection, keys: set[int], refused: list[int], room: Callable[[], bool]) -> Callable[..., Any]:
+    """A peer's ``call`` that is too busy for these APIs until there is ``room``."""
+    real = Connection.call
+
+    def call(api_key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        if api_key in keys and not room():
+            refused.append(api_key)
+            future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+            future.set_exception(PeerBusy("too much", was_sent=False))
+            return future
+        return real(link, api_key, version, body)
+
+    return call
+
+
+def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room again by the time that the next batch goes out, and nobody has heard of the refusal yet: an owner
+    that does not know the producer would take that batch for its first."""
+
+    async def story(world: Cluster) -> None:
+        await world.send(plain())
+        link = world.network.links["b1", Kind.PRODUCE]
+        refused: list[int] = []
+        sent = [world.send(idempotent(0))]
+
+        def there_is_room() -> bool:
+            if not refused:  # and another batch comes in the same turn, behind the refused one
+                sent.append(world.send(idempotent(1)))
+                return False
+            return True
+
+        monkeypatch.setattr(link, "call", refusing(link, {ApiKey.PRODUCE}, refused, there_is_room))
+        await asyncio.sleep(0.001)
+        found = [await each for each in sent]
+        assert [(each.error_code, each.base_offset) for each in found] == [(0, 1), (0, 2)]
+        assert refused == [ApiKey.PRODUCE]
+
+    play(story)
+
+
+def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has not seen the request: the session is begun anew, and the connection goes on."""
+
+    async def story(world: Cluster) -> None:
+        await world.send(plain())
+        await world.fetch(world.want(1))
+        link = world.network.links["b1", Kind.TAIL]
+        refused: list[int] = []
+        monkeypatch.setattr(link, "call", refusing(link, {ApiKey.FETCH}, refused, lambda: len(refused) >= 3))
+        parked = asyncio.ensure_future(world.fetch(world.want(1), max_wait_s=30))
+        await asyncio.sleep(2)
+        assert len(refused) == 3
+        await world.send(plain())
+        assert sum(look.size for look in (await parked).looks) > 0
+        assert link.is_up
+
+    play(story)
+
+
+def test_a_broker_that_never_speaks_our_protocol_is_connected_to_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: Cluster) -> None:
+        await world.send(plain())
+        made: list[Connection] = []
+        real = Connection.call
+
+        def call(self: Connection, key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+            if self.kind is Kind.CONTROL:
+                return real(self, key, version, body)
+            made.append(self)
+            return answering(b"garbage")(key, version, body)
+
+        monkeypatch.setattr(Connection, "call", call)
+        await world.fetch(world.want(1), max_wait_s=0)
+        await asyncio.sleep(60)
+        assert 10 <= len(set(made)) <= 25
+
+    play(story)
+
+
+def test_a_partition_whose_fetches_fail_is_asked_for_less_and_less_often() -> None:
+    """Its owner answers questions all the while."""
+
+    async def story(world: Cluster) -> None:
+        await world.send(plain())
+        await world.fetch(world.want(1))
+        (link,) = world.remote._tail_links.values()
+        (tail,) = link.tails.values()
+        asked = world.network.asked[InternalKey.ASK]
+        for _ in range(10):
+            await world.fetch(world.want(1), max_wait_s=5)  # until it is followed again
+            link._refused(tail)
+            assert not tail.is_open
+        assert world.network.asked[InternalKey.ASK] - asked <= 10
+        assert asyncio.get_running_loop().time() > 4
+        await world.fetch(world.want(1), max_wait_s=5)
+        link._refused(tail)
+        assert tail.failures == 1, "it was followed for a while"
+
+    play(story)
+
+
+def test_questions_that_never_began_are_not_waited_for() -> None:
+    """Their owner goes in the very turn in which they were asked."""
+
+    async def story(world: Cluster) -> None:
+        for _ in range(3):
+            await world.send(plain())
+        await world.fetch(world.want(3))
+        tail = world.remote.follow(world.key())
+        assert isinstance(tail, Tail)
+        (link,) = world.remote._tail_links.values()
+        assert not tail.has_seen_end
+        tail._live_upto = -1
+        asking = asyncio.ensure_future(tail.ask_live())
+        await asyncio.sleep(0)
+        link.shut()
+        with pytest.raises(RequestError) as error:
+            await asking
+        assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not tail._is_confirming
+
+    play(story)
+
+
+def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of the two said that all before it is answered; that goes for it alone."""
+
+    async def story(world: Cluster) -> None:
+        await world.send(plain())
+        real, refused = PartitionOwner.append, 0
+
+        def append(self: PartitionOwner, data: memoryview, **options: Any) -> Any:
+            nonlocal refused
+            refused += 1
+            if refused == 1:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not yet")
+            return real(self, data, **options)
+
+        monkeypatch.setattr(PartitionOwner, "append", append)
+        parts = [(0, memoryview(idempotent(number))) for number in range(2)]
+        topics = [(world.topic.topic_id, parts)]
+        body = encode_produce_request(-1, 1000, topics, [(world.topic.topic_id, 0)])
+        answer = await world.network.links["b1", Kind.PRODUCE].call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+        ((first, second),) = [topic.partitions for topic in decode_produce_response(answer)]
+        assert first.error_code == second.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert refused == 1
 
     play(story)

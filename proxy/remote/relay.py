@@ -1,0 +1,150 @@
+"""Passing requests on to brokers for other processes that do not reach them (``proxy.remote.way`` is their side).
+
+Each connection of theirs that carries RelayRequests is one way to one broker, and has one connection of ours to it:
+the broker sees what it would see of the other process itself, in the same order, and one ends with the other.  The
+first request, a Ping, opens it.  Only what proxies ask of brokers is passed on, over a direct connection: a relay is no
+proof that anybody else reaches the broker, and is never relayed itself.
+
+The first error ends the way: what comes behind it is refused, since passed on it would overtake.  Bounds: ``WAYS_MAX``
+ways, ``BYTES_MAX`` of requests under way in all, and what the listener allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from bmq.core.call import Buffer, Client
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.rpc import Peer, PeerLost, Peers
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.fetch_client import FETCH_VERSION
+from bmq.core.wire.internal import InternalKey, PingRequest, RelayRequest, RelayResponse
+from bmq.core.wire.produce_client import PRODUCE_VERSION
+from bmq.meta.cluster.member import BROKER, Member
+from bmq.meta.cluster.view import ClusterView
+
+WAYS_MAX = 32
+BYTES_MAX = 64 << 20
+OPEN_S = 1.0
+"""To the broker: those who ask wait a little longer."""
+PASSED_ON = frozenset(
+    {
+        (ApiKey.PRODUCE, PRODUCE_VERSION),
+        (ApiKey.FETCH, FETCH_VERSION),
+        (InternalKey.PING, 0),
+        (InternalKey.ASK, 0),
+        (InternalKey.PRODUCERS, 0),
+        (InternalKey.LIVE_SEGMENT, 0),
+    }
+)
+"""APIs and versions.  Nothing that ends or moves anything."""
+
+
+class _Way:
+    """One connection's.  ``peer`` is None until the broker is reached; ``is_over``: nothing is passed on any more."""
+
+    __slots__ = ("is_over", "peer", "to")
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+        self.peer: Peer | None = None
+        self.is_over = False
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.peer is not None:
+            self.peer.close()
+
+
+class Relay:
+    """One process's, registered for InternalKey.RELAY."""
+
+    def __init__(self, view: ClusterView, peers: Peers) -> None:
+        self._view = view
+        self._peers = peers
+        self._ways: dict[Client, _Way] = {}
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Relay {len(self._ways)} ways, {self._bytes} bytes>"
+
+    def __len__(self) -> int:
+        return len(self._ways)
+
+    def close(self) -> None:
+        for way in self._ways.values():
+            way.end()
+
+    def handle(self, body: memoryview, call: InternalCall) -> list[Buffer] | Awaitable[list[Buffer]]:
+        """Handed over to the broker's connection before the next request of the same way is looked at."""
+        way = self._ways.get(call.client)
+        try:
+            asked = RelayRequest.decode(body)
+        except FormatError:
+            if way is not None:
+                way.end()
+            raise
+        if way is None:
+            return self._begin(asked, call.client)
+        if way.is_over or way.peer is None:
+            return _refusal(f"there is no way to {way.to}")
+        if asked.to != way.to or (asked.api_key, asked.api_version) not in PASSED_ON:
+            way.end()
+            return _refusal(f"API {asked.api_key} is not passed on to {asked.to}")
+        size = len(body)
+        if self._bytes + size > BYTES_MAX:
+            way.end()
+            return _refusal(f"{self._bytes} bytes are under way through this process")
+        self._bytes += size
+        return self._pass_on(way, size, way.peer.call(asked.api_key, asked.api_version, asked.body))
+
+    def _begin(self, asked: RelayRequest, client: Client) -> list[Buffer] | Awaitable[list[Buffer]]:
+        way = self._ways[client] = _Way(asked.to)
+        client.on_close(lambda: self._ended(client))
+        member = self._view.members.get(asked.to)
+        if asked.api_key != InternalKey.PING or asked.api_version != 0:
+            reason = "a way begins with a ping"
+        elif len(self._ways) > WAYS_MAX:
+            reason = f"{WAYS_MAX} others are relayed through this process"
+        elif member is None or not member.has(BROKER):
+            reason = f"{asked.to} is no broker here"
+        elif asked.to == self._view.own:
+            reason = "this is it"
+        else:
+            return self._open(way, member)
+        way.end()
+        return _refusal(reason)
+
+    def _ended(self, client: Client) -> None:
+        self._ways.pop(client).end()
+
+    async def _open(self, way: _Way, member: Member) -> list[Buffer]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OPEN_S
+        try:
+            peer = await self._peers.open(member, OPEN_S)
+            if way.is_over:  # whoever asked has gone
+                peer.close()
+                return _refusal("too late")
+            way.peer = peer
+            async with asyncio.timeout_at(deadline):
+                pong = await peer.call(InternalKey.PING, 0, PingRequest().encode())
+        except (PeerLost, TimeoutError) as error:
+            way.end()
+            return _refusal(f"{member.incarnation} is not reached from here either: {error or 'no answer'}")
+        return RelayResponse(ErrorCode.NONE, body=pong).encode()
+
+    async def _pass_on(self, way: _Way, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:
+        try:
+            return RelayResponse(ErrorCode.NONE, body=await answer).encode()
+        except PeerLost as error:
+            way.end()
+            return _refusal(str(error), was_sent=error.was_sent)
+        finally:
+            self._bytes -= size
+
+
+def _refusal(why: str, *, was_sent: bool = False) -> list[Buffer]:
+    return RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, why, was_sent).encode()
