@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ class BmqServer:
     """One `bmq serve`. `root` and `meta` are its URLs; `environment` holds settings, such as `BMQ_NUM_PARTITIONS`.
 
     Without `meta` it is a SQLite file in `folder`, a new temporary one by default, where its log lies too; `remove`
-    ends both.
+    ends both.  `host` is where it listens; `prefix` is a command that runs it, such as that of a network namespace.
     """
 
     def __init__(
@@ -31,15 +31,19 @@ class BmqServer:
         environment: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
         folder: Path | None = None,
+        host: str = HOST,
+        prefix: Sequence[str] = (),
     ) -> None:
+        self.host = host
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-serve-"))
         self.port, self.http_port, self.internal_port = free_ports(3)
         command = [
-            str(Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{HOST}:{self.port}",
-            "--http", f"{HOST}:{self.http_port}", "--internal", f"{HOST}:{self.internal_port}",
+            *prefix, str(Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{host}:{self.port}",
+            "--http", f"{host}:{self.http_port}", "--internal", f"{host}:{self.internal_port}",
             "--root", root, "--meta", meta or f"sqlite:///{self.folder / 'meta.db'}", *arguments,
         ]  # fmt: skip
         self.process = ServiceProcess("bmq", command, log=self.log, environment=environment)
+        self._life_at = 0  # in the log: where what its present life said begins
 
     def __repr__(self) -> str:
         return f"BmqServer({self.bootstrap}, {self.process})"
@@ -56,12 +60,12 @@ class BmqServer:
 
     @property
     def bootstrap(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def http(self) -> str:
         """Address of health and metrics."""
-        return f"http://{HOST}:{self.http_port}"
+        return f"http://{self.host}:{self.http_port}"
 
     @property
     def log(self) -> Path:
@@ -78,12 +82,14 @@ class BmqServer:
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait for its line that it is ready."""
-        before = self.log.stat().st_size if self.log.exists() else 0
+        self._life_at = self.log.stat().st_size if self.log.exists() else 0
         self.process.start()
         if wait:
-            wait_for(
-                lambda: self._is_ready(before), f"ready line of {self!r}", timeout_s=START_TIMEOUT_S, interval_s=0.01
-            )
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until its present life has said that it is ready."""
+        wait_for(self._is_ready, f"ready line of {self!r}", timeout_s=START_TIMEOUT_S, interval_s=0.01)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -107,8 +113,8 @@ class BmqServer:
         elif self.log.exists():
             print(f"log of bmq serve kept: {self.log}", flush=True)
 
-    def _is_ready(self, start: int) -> bool:
+    def _is_ready(self) -> bool:
         self.process.require_running()
         with self.log.open("rb") as log:
-            log.seek(start)
+            log.seek(self._life_at)
             return any(line.startswith(READY) for line in log)

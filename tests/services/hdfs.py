@@ -2,7 +2,7 @@
 
     python -m tests.services.hdfs up|down|status|jars
 
-One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on 127.0.0.1. Waiting is
+One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on one address. Waiting is
 always for a condition that the nodes themselves report (JMX), never for a time. Datanodes are known by their index;
 `datanode_of` translates from what a client sees of them.
 """
@@ -52,11 +52,14 @@ class HdfsCluster:
         java_options: Sequence[str] = JAVA_OPTIONS,
         is_detached: bool = False,
         topology: Topology | None = None,
+        host: str = HOST,
     ) -> None:
         self.class_path = jars.class_path()
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
         self.properties = dict(properties or {})
-        self.topology = topology or choose_topology(datanodes=datanodes, is_ha=is_ha, namenode_port=namenode_port)
+        self.topology = topology or choose_topology(
+            datanodes=datanodes, is_ha=is_ha, namenode_port=namenode_port, host=host
+        )
         self._java_options = list(java_options)
         self._is_detached = is_detached
         self._chosen = 0  # the NameNode that was made active last
@@ -67,7 +70,10 @@ class HdfsCluster:
         ]
         self.datanodes = [
             DataNode(
-                self._process(f"datanode-{i}", DATANODE_CLASS, datanode_heap_mb), ports, self._data_dir(f"datanode-{i}")
+                self._process(f"datanode-{i}", DATANODE_CLASS, datanode_heap_mb),
+                self.topology.host,
+                ports,
+                self._data_dir(f"datanode-{i}"),
             )
             for i, ports in enumerate(self.topology.datanodes)
         ]
@@ -96,12 +102,12 @@ class HdfsCluster:
     @property
     def webhdfs_root(self) -> str:
         """The same for WebHDFS, at the NameNode that is active now."""
-        return f"webhdfs://{HOST}:{self.topology.namenodes[self.active_index()].http}"
+        return f"webhdfs://{self.topology.host}:{self.topology.namenodes[self.active_index()].http}"
 
     @property
     def namenode_addresses(self) -> list[tuple[str, int]]:
         """Host and RPC port of each NameNode."""
-        return [(HOST, ports.rpc) for ports in self.topology.namenodes]
+        return [(self.topology.host, ports.rpc) for ports in self.topology.namenodes]
 
     @property
     def client_settings(self) -> dict[str, str]:
@@ -136,7 +142,9 @@ class HdfsCluster:
 
     def blocks(self, path: str) -> list[Block]:
         """The blocks of this file as the active NameNode knows them, in order."""
-        return blocks_of(path, namenode_http_port=self.topology.namenodes[self.active_index()].http)
+        return blocks_of(
+            path, host=self.topology.host, namenode_http_port=self.topology.namenodes[self.active_index()].http
+        )
 
     def wait_replicated(self, path: str, *, replicas: int = 3, timeout_s: float = 60.0) -> None:
         """Wait until the NameNode names that many datanodes for every block.
@@ -349,7 +357,7 @@ class HdfsCluster:
 
         def answers() -> bool:
             journal.require_running()
-            return jmx(ports.http, "Hadoop:service=JournalNode,name=JournalNodeInfo") is not None
+            return jmx(self.topology.host, ports.http, "Hadoop:service=JournalNode,name=JournalNodeInfo") is not None
 
         wait_for(answers, "the JournalNode", timeout_s=START_TIMEOUT_S)
 
@@ -384,7 +392,7 @@ class HdfsCluster:
         return None
 
     def _namenode_jmx(self, index: int, bean: str) -> dict[str, Any] | None:
-        return jmx(self.topology.namenodes[index].http, f"Hadoop:service=NameNode,name={bean}")
+        return jmx(self.topology.host, self.topology.namenodes[index].http, f"Hadoop:service=NameNode,name={bean}")
 
     def _are_live(self, datanodes: Sequence[DataNode], namenode: int) -> bool:
         """Ask both sides: the NameNode believes in a dead datanode for long, a datanode in a restarted NameNode."""

@@ -15,7 +15,6 @@ NAMESERVICE = "bmq"
 SETTINGS: Mapping[str, str] = {
     # Everybody is on one address, without names.
     "dfs.namenode.datanode.registration.ip-hostname-check": "false",
-    "dfs.datanode.hostname": HOST,
     "dfs.permissions.enabled": "false",
     # Small segments in tests: files of 1 MB blocks, or smaller.
     "dfs.namenode.fs-limits.min-block-size": "0",
@@ -77,6 +76,7 @@ class Topology:
     namenodes: list[NameNodePorts]
     datanodes: list[DataNodePorts]
     journal: JournalNodePorts | None
+    host: str = HOST
 
     @property
     def is_ha(self) -> bool:
@@ -84,7 +84,7 @@ class Topology:
 
     @property
     def root(self) -> str:
-        return f"hdfs://{NAMESERVICE}" if self.is_ha else f"hdfs://{HOST}:{self.namenodes[0].rpc}"
+        return f"hdfs://{NAMESERVICE}" if self.is_ha else f"hdfs://{self.host}:{self.namenodes[0].rpc}"
 
     def client_settings(self) -> dict[str, str]:
         """What a client must be told to find the NameNodes; of use with the HA pair, whose root names no address."""
@@ -99,15 +99,20 @@ class Topology:
             }
         for index, ports in enumerate(self.namenodes):
             suffix = f".{NAMESERVICE}.nn{index}" if self.is_ha else ""
-            settings[f"dfs.namenode.rpc-address{suffix}"] = f"{HOST}:{ports.rpc}"
-            settings[f"dfs.namenode.http-address{suffix}"] = f"{HOST}:{ports.http}"
+            settings[f"dfs.namenode.rpc-address{suffix}"] = f"{self.host}:{ports.rpc}"
+            settings[f"dfs.namenode.http-address{suffix}"] = f"{self.host}:{ports.http}"
         return settings
 
     def server_settings(self, folder: Path) -> dict[str, str]:
         """What every process of the cluster is told; a node's own settings are added to it."""
-        settings = {**SETTINGS, **self.client_settings(), "hadoop.tmp.dir": str(folder / "tmp")}
+        settings = {
+            **SETTINGS,
+            "dfs.datanode.hostname": self.host,
+            **self.client_settings(),
+            "hadoop.tmp.dir": str(folder / "tmp"),
+        }
         if self.journal is not None:
-            settings["dfs.namenode.shared.edits.dir"] = f"qjournal://{HOST}:{self.journal.rpc}/{NAMESERVICE}"
+            settings["dfs.namenode.shared.edits.dir"] = f"qjournal://{self.host}:{self.journal.rpc}/{NAMESERVICE}"
         return settings
 
     def namenode_settings(self, index: int, data: Path) -> dict[str, str]:
@@ -120,17 +125,17 @@ class Topology:
         ports = self.datanodes[index]
         return {
             "dfs.datanode.data.dir": f"file://{data}",
-            "dfs.datanode.address": f"{HOST}:{ports.xfer}",
-            "dfs.datanode.ipc.address": f"{HOST}:{ports.ipc}",
-            "dfs.datanode.http.address": f"{HOST}:{ports.http}",
+            "dfs.datanode.address": f"{self.host}:{ports.xfer}",
+            "dfs.datanode.ipc.address": f"{self.host}:{ports.ipc}",
+            "dfs.datanode.http.address": f"{self.host}:{ports.http}",
         }
 
     def journal_settings(self, data: Path) -> dict[str, str]:
         assert self.journal is not None
         return {
             "dfs.journalnode.edits.dir": str(data),
-            "dfs.journalnode.rpc-address": f"{HOST}:{self.journal.rpc}",
-            "dfs.journalnode.http-address": f"{HOST}:{self.journal.http}",
+            "dfs.journalnode.rpc-address": f"{self.host}:{self.journal.rpc}",
+            "dfs.journalnode.http-address": f"{self.host}:{self.journal.http}",
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -142,6 +147,7 @@ class Topology:
             namenodes=[NameNodePorts(**ports) for ports in state["namenodes"]],
             datanodes=[DataNodePorts(**ports) for ports in state["datanodes"]],
             journal=JournalNodePorts(**state["journal"]) if state["journal"] else None,
+            host=state.get("host", HOST),
         )
 
 
@@ -159,7 +165,7 @@ def write_conf(folder: Path, settings: Mapping[str, str]) -> None:
     (folder / "log4j.properties").write_text(LOG4J)
 
 
-def choose_topology(*, datanodes: int, is_ha: bool, namenode_port: int | None) -> Topology:
+def choose_topology(*, datanodes: int, is_ha: bool, namenode_port: int | None, host: str = HOST) -> Topology:
     """Take free ports for everybody; the first NameNode gets the wanted one if it is free."""
     namenodes = 2 if is_ha else 1
     ports = iter(free_ports(2 * namenodes + 3 * datanodes + 2))
@@ -170,4 +176,5 @@ def choose_topology(*, datanodes: int, is_ha: bool, namenode_port: int | None) -
         ],
         datanodes=[DataNodePorts(xfer=next(ports), ipc=next(ports), http=next(ports)) for _ in range(datanodes)],
         journal=JournalNodePorts(rpc=next(ports), http=next(ports)) if is_ha else None,
+        host=host,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.services.hdfs_config import HOST, DataNodePorts
+from tests.services.hdfs_config import DataNodePorts
 from tests.services.processes import ServiceProcess
 
 HTTP_TIMEOUT_S = 5.0
@@ -20,8 +20,9 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class DataNode:
     """One datanode: its process, its ports, its files."""
 
-    def __init__(self, process: ServiceProcess, ports: DataNodePorts, data_dir: Path) -> None:
+    def __init__(self, process: ServiceProcess, host: str, ports: DataNodePorts, data_dir: Path) -> None:
         self.process = process
+        self.host = host
         self.data_dir = data_dir
         self.xfer_port = ports.xfer
         self.ipc_port = ports.ipc
@@ -32,7 +33,7 @@ class DataNode:
 
     @property
     def xfer_address(self) -> str:
-        return f"{HOST}:{self.xfer_port}"
+        return f"{self.host}:{self.xfer_port}"
 
     @property
     def uuid(self) -> str:
@@ -46,7 +47,7 @@ class DataNode:
 
     def is_serving(self, namenode_port: int, late_s: float) -> bool:
         """Whether this NameNode has answered it lately; "never" is a very long time ago here."""
-        info = jmx(self.http_port, "Hadoop:service=DataNode,name=DataNodeInfo") or {}
+        info = jmx(self.host, self.http_port, "Hadoop:service=DataNode,name=DataNodeInfo") or {}
         return any(
             actor["NamenodeAddress"].endswith(f":{namenode_port}")
             and actor["ActorState"] == "RUNNING"
@@ -65,9 +66,9 @@ class Block:
     xfer_addresses: list[str]
 
 
-def blocks_of(path: str, *, namenode_http_port: int) -> list[Block]:
+def blocks_of(path: str, *, host: str, namenode_http_port: int) -> list[Block]:
     """The blocks of a file with the datanodes that hold them, the nearest (here: any) first."""
-    url = f"http://{HOST}:{namenode_http_port}/webhdfs/v1{urllib.parse.quote(path)}?op=GET_BLOCK_LOCATIONS"
+    url = f"http://{host}:{namenode_http_port}/webhdfs/v1{urllib.parse.quote(path)}?op=GET_BLOCK_LOCATIONS"
     with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
         located = json.load(answer)["LocatedBlocks"]["locatedBlocks"]
     return [
@@ -81,12 +82,12 @@ def blocks_of(path: str, *, namenode_http_port: int) -> list[Block]:
     ]
 
 
-def jmx(http_port: int, bean: str) -> dict[str, Any] | None:
+def jmx(host: str, http_port: int, bean: str) -> dict[str, Any] | None:
     """One bean of a Hadoop process, or None while the process does not answer or does not have it yet.
 
     Attributes appear one by one while a process starts, so every reader must do without any of them.
     """
-    url = f"http://{HOST}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
+    url = f"http://{host}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
     try:
         with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
             beans: list[dict[str, Any]] = json.load(answer)["beans"]

@@ -1,0 +1,96 @@
+"""One cluster for all tests of this folder: ten processes over an etcd of three and an HDFS of four datanodes.
+
+Where the machine allows it each process is a machine of its own on a bridge, so that links can be cut.  A test takes
+`cluster`, breaks what it wants, and finds everything healed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.services.bmq_cluster import BmqCluster
+from tests.services.etcd import EtcdCluster
+from tests.services.hdfs import HdfsCluster
+from tests.services.netns import Network, why_not
+
+SETTINGS = {
+    "BMQ_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # the only default that is shortened: tests wait for each group
+    "BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "8",
+    "BMQ_AUTO_CREATE_TOPICS_ENABLE": "false",
+    "BMQ_CACHE_BYTES": str(64 << 20),
+}
+LOCALHOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a cluster stands on.  Without a network all of it is on localhost."""
+
+    etcd: EtcdCluster
+    hdfs: HdfsCluster
+    network: Network | None
+    no_network: str | None
+    """Why there is none."""
+
+    @property
+    def etcd_host(self) -> str:
+        return self.etcd.host
+
+    @property
+    def hdfs_host(self) -> str:
+        return self.hdfs.topology.host
+
+
+@pytest.fixture(scope="session")
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    no_network = why_not()
+
+    def stop(service: EtcdCluster | HdfsCluster) -> None:
+        service.stop(keep_logs=request.session.testsfailed > 0)
+
+    with contextlib.ExitStack() as stack:
+        network = None if no_network else stack.enter_context(Network())
+        _, etcd_host, hdfs_host = network.hosts if network is not None else [LOCALHOST] * 3
+        etcd, hdfs = EtcdCluster(members=3, host=etcd_host), HdfsCluster(host=hdfs_host)
+        for service in (etcd, hdfs):
+            service.start()
+            stack.callback(stop, service)
+        yield Site(etcd, hdfs, network, no_network)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(site: Site, request: pytest.FixtureRequest) -> Iterator[BmqCluster]:
+    cluster = BmqCluster(f"{site.hdfs.root}/cluster", site.etcd, environment=SETTINGS, network=site.network)
+    cluster.start()
+    yield cluster
+    cluster.stop(keep_logs=request.session.testsfailed > 0)
+
+
+@pytest.fixture
+def cluster(shared_cluster: BmqCluster, site: Site) -> Iterator[BmqCluster]:
+    """Three proxies, three brokers, two controllers and two coordinators: to be broken at will."""
+    yield shared_cluster
+    site.etcd.heal()
+    site.hdfs.heal()
+    shared_cluster.heal()
+
+
+@pytest.fixture
+def links(site: Site) -> Network:
+    """For tests that cut links."""
+    if site.network is None:
+        pytest.skip(site.no_network or "there is no network")
+    return site.network
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "site" in names:
+            item.add_marker("hdfs")
+        if "site" in names or "small" in names:
+            item.add_marker("etcd")

@@ -1,0 +1,104 @@
+"""What runs while a cluster is broken: two idempotent producers, and two groups of two members each.
+
+A fault must leave no trace in what they see, but time: ``workload`` ends with every acknowledged record in the log once
+and in order, and both groups at its end, each member having gone on from where the group was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from tests.integration.load import Group, Writer, check_log, create_topic, delete_topic
+from tests.services.bmq_cluster import PROXY, BmqCluster
+
+PARTITIONS = 6
+STEADY = 300
+BURST_S = 0.05  # one megabyte a second of each producer: two cores carry fifteen processes besides
+
+
+class Workload:
+    """On a topic of its own; see ``workload``."""
+
+    def __init__(self, cluster: BmqCluster, partitions: int = PARTITIONS) -> None:
+        self.topic = f"load-{uuid.uuid4().hex[:8]}"
+        self.bootstrap = cluster.bootstrap
+        create_topic(self.bootstrap, self.topic, partitions)
+        self.writers = [
+            Writer(self.bootstrap, self.topic, partitions, number=number, burst_s=BURST_S) for number in range(2)
+        ]
+        self._proxies = proxies = [cluster[name].bootstrap for name in cluster.names(PROXY)]
+        self.groups = [
+            Group(f"{self.topic}-{number}", self.topic, partitions, _two_orders(proxies)) for number in range(2)
+        ]
+
+    def start(self) -> None:
+        for writer in self.writers:
+            writer.start()
+        for group in self.groups:
+            group.start()
+        self.progress()
+        self.take_pauses()
+
+    def progress(self, records: int = STEADY) -> None:
+        """Every partition acknowledges so much more to each producer, and each group reads and commits as much."""
+        for writer in self.writers:
+            writer.wait_acked(records)
+        for group in self.groups:
+            group.wait_more(records)
+
+    def rebalance(self) -> None:
+        """A third member joins each group, so that every partition is gone on with from what is committed."""
+        for group, proxy in zip(self.groups, reversed(self._proxies), strict=False):
+            group.join(proxy)
+
+    def take_pauses(self) -> list[float]:
+        """Of each partition the longest time in which a producer heard nothing of it, since this was last asked."""
+        return [max(both) for both in zip(*(writer.take_pauses() for writer in self.writers), strict=True)]
+
+    def finish(self) -> None:
+        for writer in self.writers:
+            writer.finish()
+        ends = check_log(self.bootstrap, *self.writers)
+        for group in self.groups:
+            group.finish(ends)
+
+    def abandon(self) -> None:
+        for writer in self.writers:
+            writer.abandon()
+        for group in self.groups:
+            group.abandon()
+
+    def told(self) -> str:
+        """What it did, for a report."""
+        records = sum(writer.sent for writer in self.writers)
+        assigned = "+".join(str(group.assignments) for group in self.groups)
+        refused = sum(group.commits_refused for group in self.groups)
+        return f"{records} records, assignments {assigned}, commits refused {refused}"
+
+
+@contextlib.contextmanager
+def workload(cluster: BmqCluster, partitions: int = PARTITIONS) -> Iterator[Workload]:
+    """Running smoothly when it begins; checked at the end."""
+    cluster_load = Workload(cluster, partitions)
+    try:
+        cluster_load.start()
+        yield cluster_load
+        cluster_load.finish()
+        delete_topic(cluster_load.bootstrap, cluster_load.topic)  # for the disk's sake
+    finally:
+        cluster_load.abandon()
+
+
+def describe_pauses(pauses: Sequence[float]) -> str:
+    return (
+        f"without an acknowledgement min/median/max of the partitions {min(pauses):.2f}/{median(pauses):.2f}"
+        f"/{max(pauses):.2f} s"
+    )
+
+
+def _two_orders(proxies: Sequence[str]) -> list[str]:
+    """The two members of a group begin with different proxies, and know the others."""
+    return [",".join(proxies), ",".join(reversed(proxies))]
