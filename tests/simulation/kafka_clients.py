@@ -10,7 +10,7 @@ import asyncio
 import struct
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.consumer import (
@@ -47,10 +47,29 @@ from kafka.protocol.producer import (
 from bmq.core.errors import ErrorCode
 from bmq.core.record_reader import read_records
 from bmq.core.records import Batch, Record, build_batch, split_batches
-from tests.simulation.kafka_world import Client, KafkaWorld
+from tests.simulation.kafka_world import Told
 from tests.simulation.network import Disconnected
 
 BYTES_MAX = 1 << 20
+
+
+class Client(Protocol):
+    """A client's connection: found anew when it breaks."""
+
+    async def call(self, request: Any, response: type[Any], version: int, timeout_s: float = 30.0) -> Any:
+        """Disconnected when the connection breaks or the answer takes too long."""
+
+    def close(self) -> None: ...
+
+
+class World(Protocol):
+    """What is to be known of a world to be a client in it."""
+
+    rng: Random
+    told: Told
+    is_over: bool
+
+    def client(self) -> Client: ...
 
 
 class Refused(Exception):
@@ -66,7 +85,7 @@ def check(code: int) -> None:
         raise Refused(code)
 
 
-async def pause(world: KafkaWorld, longest_s: float = 0.3) -> None:
+async def pause(world: World, longest_s: float = 0.3) -> None:
     await asyncio.sleep(world.rng.uniform(0.01, longest_s))
 
 
@@ -81,9 +100,9 @@ def _produce_request(topic: str, partition: int, data: bytes, acks: int) -> Any:
     )
 
 
-async def produce(world: KafkaWorld, name: str, topic: str, partition: int, count: int, *, window: int = 5) -> None:
+async def produce(world: World, name: str, topic: str, partition: int, count: int, *, window: int = 5) -> None:
     """An idempotent producer with ``window`` requests in flight, which resends all that is open, in order."""
-    client, rng, version = Client(world), world.rng, world.rng.choice((3, 7, 9, 12))
+    client, rng, version = world.client(), world.rng, world.rng.choice((3, 7, 9, 12))
     producer_id, first = -1, 0
     while first < count and not world.is_over:
         try:
@@ -93,7 +112,8 @@ async def produce(world: KafkaWorld, name: str, topic: str, partition: int, coun
                 )
                 check(answer.error_code)
                 producer_id = answer.producer_id
-            numbers = range(first, min(first + rng.randint(1, window), count))
+            # The first goes alone: a server that does not know the topic yet refuses it, and would take the second.
+            numbers = range(first, min(first + rng.randint(1, window if first else 1), count))
             calls = []
             for number in numbers:
                 value = f"{name}:{number}".encode()
@@ -117,41 +137,63 @@ async def produce(world: KafkaWorld, name: str, topic: str, partition: int, coun
                 _acked(world, topic, partition, part.base_offset, f"{name}:{number}".encode())
                 first = number + 1
             await pause(world)
-        except Disconnected:
+        except Disconnected as lost:
+            world.told.refused.append(f"producer {name} at {first}: {lost}")
             await pause(world)
         except Refused as refused:
+            world.told.refused.append(f"producer {name} at {first}: {refused}")
             if not refused.code.is_retriable:
-                world.told.errors.append(f"producer {name} at {first}: {refused}")
+                world.told.errors.append(world.told.refused[-1])
                 return
             await pause(world)
     client.close()
 
 
-def _acked(world: KafkaWorld, topic: str, partition: int, offset: int, value: bytes) -> None:
+def _acked(world: World, topic: str, partition: int, offset: int, value: bytes) -> None:
     known = world.told.acked[topic, partition].setdefault(offset, value)
     if known != value:
         world.told.errors.append(f"{topic}-{partition}: offset {offset} was answered for {known!r} and {value!r}")
 
 
-async def produce_plain(world: KafkaWorld, name: str, topic: str, partition: int, count: int) -> None:
-    """A producer without idempotence, one request at a time; what is unknown is not sent again."""
-    client, version = Client(world), world.rng.choice((3, 8, 9))
-    for number in range(count):
-        if world.is_over:
-            break
-        value = f"{name}:{number}".encode()
-        acks = world.rng.choice((-1, -1, 1, 0))
-        try:
-            request = _produce_request(topic, partition, bytes(build_batch([Record(value=value)])), acks)
-            answer = await client.call(request, ProduceResponse, version)
-            if answer is not None:
-                part = answer.responses[0].partition_responses[0]
-                if part.error_code and not ErrorCode(part.error_code).is_retriable:
-                    world.told.errors.append(f"producer {name}: {ErrorCode(part.error_code).name}")
-                elif not part.error_code and acks == -1:
+def _is_unknown(outcome: Any) -> bool:
+    """Whether the record may stand in the log or not, now or later: nobody was told."""
+    if outcome is None or isinstance(outcome, Disconnected):
+        return True
+    return bool(outcome.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def produce_plain(world: World, name: str, topic: str, partition: int, count: int, *, window: int = 1) -> None:
+    """A producer without idempotence, with up to ``window`` requests in flight; what is unknown is not sent again.
+
+    Its records keep their order up to one of unknown fate, which may arrive late: by then the values say so.
+    """
+    client, rng, version, unknown, first = world.client(), world.rng, world.rng.choice((3, 8, 9)), 0, 0
+    while first < count and not world.is_over:
+        numbers = range(first, min(first + (rng.randint(1, window) if window > 1 else 1), count))
+        values = [f"{name}.{unknown}:{number}".encode() for number in numbers]
+        acks = [rng.choice((-1, -1, 1, 0)) for _ in values]
+        calls = [
+            client.call(
+                _produce_request(topic, partition, bytes(build_batch([Record(value=value)])), each),
+                ProduceResponse,
+                version,
+            )
+            for value, each in zip(values, acks, strict=True)
+        ]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for value, each, outcome in zip(values, acks, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Disconnected):
+                raise outcome
+            if outcome is not None and not isinstance(outcome, Disconnected):
+                part = outcome.responses[0].partition_responses[0]
+                if part.error_code:
+                    world.told.refused.append(f"producer {name}: {ErrorCode(part.error_code).name}")
+                    if not ErrorCode(part.error_code).is_retriable:
+                        world.told.errors.append(world.told.refused[-1])
+                elif each == -1:
                     _acked(world, topic, partition, part.base_offset, value)
-        except Disconnected:
-            pass  # it may stand in the log or not: nobody was told
+        unknown += any(_is_unknown(outcome) for outcome in outcomes)
+        first = numbers.stop
         await pause(world)
     client.close()
 
@@ -162,7 +204,7 @@ async def produce_plain(world: KafkaWorld, name: str, topic: str, partition: int
 class Fetcher:
     """Fetches with an incremental session, or without one, as the version and the luck of the draw have it."""
 
-    def __init__(self, world: KafkaWorld, client: Client, topic: str) -> None:
+    def __init__(self, world: World, client: Client, topic: str) -> None:
         self.world = world
         self.client = client
         self.topic = topic
@@ -256,9 +298,9 @@ async def topic_id(client: Client, topic: str) -> Any:
     return answer.topics[0].topic_id
 
 
-async def observe(world: KafkaWorld, topic: str, partitions: int) -> None:
+async def observe(world: World, topic: str, partitions: int) -> None:
     """A reader without a group, from the beginning on."""
-    client = Client(world)
+    client = world.client()
     fetcher = Fetcher(world, client, topic)
     fetcher.offsets = dict.fromkeys(range(partitions), 0)
     while not world.is_over:
@@ -268,8 +310,9 @@ async def observe(world: KafkaWorld, topic: str, partitions: int) -> None:
         except Disconnected:
             await pause(world)
         except Refused as refused:
+            world.told.refused.append(f"reader of {topic}: {refused}")
             if not refused.code.is_retriable:
-                world.told.errors.append(f"reader of {topic}: {refused}")
+                world.told.errors.append(world.told.refused[-1])
                 return
             await pause(world)
     client.close()
@@ -285,9 +328,9 @@ async def end_offset(client: Client, topic: str, partition: int) -> int:
     return int(found.offset)
 
 
-async def read_all(world: KafkaWorld, topic: str, partition: int) -> dict[int, bytes]:
+async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]:
     """The whole partition through the last server: value by offset."""
-    client = Client(world)
+    client = world.client()
     values: dict[int, bytes] = {}
     fetcher = Fetcher(world, client, topic)
     fetcher.offsets = {partition: 0}
@@ -336,7 +379,7 @@ def assigned(data: bytes, topic: str) -> list[int]:
 class Member:
     """One group member: joins, is given partitions, reads, commits what it has processed, and goes on."""
 
-    world: KafkaWorld
+    world: World
     group: str
     topic: str
     partitions: int
@@ -349,7 +392,7 @@ class Member:
     rng: Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = Client(self.world)
+        self.client = self.world.client()
         self.rng = self.world.rng
 
     async def run(self) -> None:
@@ -433,12 +476,13 @@ class Member:
         request = OffsetFetchRequest(
             group_id=self.group, topics=[Topic(name=self.topic, partition_indexes=mine)], require_stable=True
         )
+        committed = dict(self.world.told.committed)  # what others commit from here on need not be in the answer
         answer = await self.client.call(request, OffsetFetchResponse, 7)
         check(answer.error_code)
         positions = {}
         for part in answer.topics[0].partitions:
             check(part.error_code)
-            told = self.world.told.committed.get((self.group, self.topic, part.partition_index), -1)
+            told = committed.get((self.group, self.topic, part.partition_index), -1)
             if part.committed_offset < told:
                 self.world.told.errors.append(
                     f"group {self.group}: {told} was committed in {self.topic}-{part.partition_index},"
@@ -446,6 +490,20 @@ class Member:
                 )
             positions[part.partition_index] = max(part.committed_offset, 0)
         return positions
+
+    async def positions(self) -> dict[int, int]:
+        """Where the group goes on, asked for without joining it."""
+        for _ in range(1000):
+            try:
+                await self._find()
+                return await self._positions(list(range(self.partitions)))
+            except Disconnected:
+                await pause(self.world)
+            except Refused as refused:
+                if not refused.code.is_retriable:
+                    raise
+                await pause(self.world)
+        raise AssertionError(f"nobody tells what {self.group} has committed")
 
     async def _work(self, fetcher: Fetcher) -> None:
         """One round: read, process, commit, heartbeat."""
@@ -500,9 +558,9 @@ class Member:
 # --------------------------------------------------------------------------------------------------- administration
 
 
-async def create_topic(world: KafkaWorld, name: str, partitions: int) -> None:
+async def create_topic(world: World, name: str, partitions: int) -> None:
     """Until the server says that it is there."""
-    client = Client(world)
+    client = world.client()
     Topic = CreateTopicsRequest.CreatableTopic
     while not world.is_over:
         try:
@@ -519,9 +577,9 @@ async def create_topic(world: KafkaWorld, name: str, partitions: int) -> None:
             await pause(world)
 
 
-async def create_and_delete(world: KafkaWorld, name: str) -> None:
+async def create_and_delete(world: World, name: str) -> None:
     """An administrator who makes a topic, writes to it, and deletes it, again and again."""
-    client, rounds = Client(world), 0
+    client, rounds = world.client(), 0
     while not world.is_over:
         await create_topic(world, name, 1)
         await produce_plain(world, f"{name}{rounds}", name, 0, 2)

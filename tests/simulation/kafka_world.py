@@ -128,6 +128,10 @@ class Told:
     """By group, topic, partition: offsets that some member processed."""
     errors: list[str] = field(default_factory=list)
     """What no client should ever be told."""
+    refused: list[str] = field(default_factory=list)
+    """What producers and readers had to try again."""
+    progress_s: float = 0.0
+    """How long it took, after the faults, until everything went on."""
 
 
 class KafkaWorld:
@@ -161,6 +165,9 @@ class KafkaWorld:
         server = Server(self, f"s{len(self.servers)}")
         self.servers.append(server)
         return server
+
+    def client(self) -> Client:
+        return Client(self)
 
     async def settle(self) -> Server:
         """End all faults and bring up one last server."""

@@ -6,17 +6,21 @@ done in it.  The same seed gives the same run, on every machine and under every 
 since asyncio keeps them in sets (``TaskGroup`` cancels its children, ``asyncio.wait`` returns its tasks, in that
 order).  Code under test must not iterate over sets of strings or of objects of its own, nor read a real clock.
 
+A simulated process (``PROCESS``) can be stopped as by SIGSTOP: no callback of it runs until it goes on, and then those
+that came due meanwhile run in their order.  A dead one's timers never run again.
+
 No socket, signal or process works here; the loop's own self-pipe is never read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 import selectors
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -92,6 +96,49 @@ class _Future(asyncio.Future[Any]):
         return self.number
 
 
+class _Gates:
+    """Which processes do not run."""
+
+    __slots__ = ("dead", "stopped")
+
+    def __init__(self) -> None:
+        self.stopped: dict[str, list[asyncio.Handle]] = {}
+        self.dead: dict[str, list[asyncio.Task[Any]]] = {}  # their tasks: some wait for ever, known to nobody else
+
+
+class _Handle(asyncio.Handle):
+    """A callback of some process: kept while that is stopped."""
+
+    __slots__ = ()
+
+    def _run(self) -> None:
+        gates: _Gates = self._loop.gates  # type: ignore[attr-defined]
+        if gates.stopped:
+            held = gates.stopped.get(self._context.get(PROCESS, ""))  # type: ignore[attr-defined]
+            if held is not None:
+                held.append(self)
+                return
+        super()._run()
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """A timer of some process: kept while that is stopped, dropped when it is dead."""
+
+    __slots__ = ()
+
+    def _run(self) -> None:
+        gates: _Gates = self._loop.gates  # type: ignore[attr-defined]
+        if gates.stopped or gates.dead:
+            process = self._context.get(PROCESS, "")  # type: ignore[attr-defined]
+            if process in gates.dead:
+                return
+            held = gates.stopped.get(process)
+            if held is not None:
+                held.append(self)
+                return
+        super()._run()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop itself.  ``failures`` holds what no task could be told: exceptions of callbacks, of lost tasks."""
 
@@ -99,8 +146,42 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.clock = _VirtualClock(limit_s)
         self._number = 0
         self.failures: list[BaseException] = []
+        self.gates = _Gates()
         super().__init__(self.clock)
         self.set_exception_handler(_keep_failure)
+
+    # The three below make handles as asyncio's own do, of our kinds: there is no other place where a callback could be
+    # kept back and still be cancelled.
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        self._check_closed()  # type: ignore[attr-defined]
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()  # type: ignore[attr-defined]
+        timer = _TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def stop_process(self, process: str) -> None:
+        """SIGSTOP."""
+        self.gates.stopped.setdefault(process, [])
+
+    def resume_process(self, process: str) -> None:
+        """SIGCONT: what came due meanwhile runs now."""
+        self._ready.extend(self.gates.stopped.pop(process, ()))  # type: ignore[attr-defined]
 
     def time(self) -> float:
         """Virtual seconds since the run began."""
@@ -131,13 +212,28 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def kill_tasks(process: str) -> None:
     """kill -9 as far as asyncio knows it: no task of the process goes on, but for what it does when it is cancelled."""
     assert process
-    for task in sorted(asyncio.all_tasks(), key=hash):
-        if isinstance(task, _Task) and task.process == process:
-            task.cancel()
+    for task in tasks_of(process):
+        task.cancel()
+
+
+def tasks_of(process: str) -> list[asyncio.Task[Any]]:
+    """Its tasks, oldest first."""
+    return [task for task in _tasks(asyncio.get_running_loop()) if isinstance(task, _Task) and task.process == process]
+
+
+def kill(process: str) -> None:
+    """kill -9, once the process is cut off from everything: neither its tasks nor its timers go on."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.gates.dead[process] = tasks_of(process)
+    loop.resume_process(process)
+    kill_tasks(process)
 
 
 def _keep_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualLoop)
+    if PROCESS.get() in loop.gates.dead:
+        return  # cut off in the middle of something: nobody would have seen it
     loop.failures.append(context.get("exception") or RuntimeError(context["message"]))
 
 
@@ -170,7 +266,7 @@ def run(main: Coroutine[Any, Any, T], seed: int = 0, *, limit_s: float = 86_400.
         uuid.uuid4 = uuid4
 
 
-def _tasks(loop: VirtualLoop) -> list[asyncio.Task[Any]]:
+def _tasks(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
     return sorted(asyncio.all_tasks(loop), key=hash)
 
 

@@ -67,38 +67,17 @@ class _ServerTransport(asyncio.Transport):
         return 0
 
 
-class Link:
-    """One client connection.  ``call`` sends a request and awaits its answer; calls may overlap, answers keep order."""
+class Calls:
+    """A connection's requests and their answers, in order; calls may overlap."""
 
-    number = 0
-
-    def __init__(self, connection: ClientConnection, context: Context, rng: Random, latency_s: float) -> None:
-        Link.number += 1
-        self.number = 10_000 + Link.number
-        self._connection = connection
-        self._context = context
-        self._rng = rng
-        self._latency_s = latency_s
-        self._due = 0.0
+    def __init__(self) -> None:
         self._inbound = bytearray()
-        self._outbound = bytearray()
         self._waiting: list[tuple[int, type[Any], int, asyncio.Future[Any]]] = []
         self._correlation_id = 0
         self.is_open = True
-        self.is_paused = False
-        self._run(connection.connection_made, _ServerTransport(self))
 
-    def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        return self._context.copy().run(call, *arguments)
-
-    def later(self, call: Callable[[], None]) -> None:
-        """In order, after the network's latency."""
-        loop = asyncio.get_running_loop()
-        # Timers of the same moment have no order: each is a little later than the one before.
-        self._due = max(self._due + 1e-6, loop.time() + self._rng.uniform(0, self._latency_s))
-        loop.call_at(self._due, call)
-
-    # The client's side
+    def send(self, frame: bytes) -> None:
+        raise NotImplementedError
 
     async def call(self, request: Any, response: type[Any], version: int) -> Any:
         """The decoded response; None when the request asks for none (acks=0)."""
@@ -112,23 +91,8 @@ class Link:
             self._waiting.append((self._correlation_id, response, version, answer))
         else:
             answer.set_result(None)
-        self.later(lambda: self._sent(frame))
+        self.send(frame)
         return await answer
-
-    def _sent(self, frame: bytes) -> None:
-        if self.is_open:
-            self._outbound += frame
-            self.deliver()
-
-    def deliver(self) -> None:
-        """Hand bytes to the server in pieces of any size, as TCP does."""
-        while self._outbound and self.is_open and not self.is_paused:
-            size = min(len(self._outbound), self._rng.choice((1 << 20, 1 << 20, 3, 100)))
-            buffer = self._run(self._connection.get_buffer, size)
-            size = min(size, len(buffer))
-            buffer[:size] = self._outbound[:size]
-            del self._outbound[:size]
-            self._run(self._connection.buffer_updated, size)
 
     def received(self, data: bytes) -> None:
         if not self.is_open:
@@ -146,16 +110,69 @@ class Link:
             if not answer.done():
                 answer.set_result(message)
 
-    def closed(self) -> None:
-        """The server's side is gone."""
-        if not self.is_open:
-            return
+    def lost(self) -> None:
+        """There is no answer any more to what waits for one."""
         self.is_open = False
-        self._run(self._connection.connection_lost, None)
         for _, _, _, answer in self._waiting:
             if not answer.done():
                 answer.set_exception(Disconnected("the connection was closed"))
         self._waiting.clear()
+
+
+class Link(Calls):
+    """One client connection.  ``call`` sends a request and awaits its answer; calls may overlap, answers keep order."""
+
+    number = 0
+
+    def __init__(self, connection: ClientConnection, context: Context, rng: Random, latency_s: float) -> None:
+        super().__init__()
+        Link.number += 1
+        self.number = 10_000 + Link.number
+        self._connection = connection
+        self._context = context
+        self._rng = rng
+        self._latency_s = latency_s
+        self._due = 0.0
+        self._outbound = bytearray()
+        self.is_paused = False
+        self._run(connection.connection_made, _ServerTransport(self))
+
+    def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return self._context.copy().run(call, *arguments)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """In order, after the network's latency."""
+        loop = asyncio.get_running_loop()
+        # Timers of the same moment have no order: each is a little later than the one before.
+        self._due = max(self._due + 1e-6, loop.time() + self._rng.uniform(0, self._latency_s))
+        loop.call_at(self._due, call)
+
+    # The client's side
+
+    def send(self, frame: bytes) -> None:
+        self.later(lambda: self._sent(frame))
+
+    def _sent(self, frame: bytes) -> None:
+        if self.is_open:
+            self._outbound += frame
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Hand bytes to the server in pieces of any size, as TCP does."""
+        while self._outbound and self.is_open and not self.is_paused:
+            size = min(len(self._outbound), self._rng.choice((1 << 20, 1 << 20, 3, 100)))
+            buffer = self._run(self._connection.get_buffer, size)
+            size = min(size, len(buffer))
+            buffer[:size] = self._outbound[:size]
+            del self._outbound[:size]
+            self._run(self._connection.buffer_updated, size)
+
+    def closed(self) -> None:
+        """The server's side is gone."""
+        if self.is_open:
+            self.is_open = False
+            self._run(self._connection.connection_lost, None)
+            self.lost()
 
     close = closed
     """The client goes away: the server hears of it at once."""

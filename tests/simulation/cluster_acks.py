@@ -1,0 +1,62 @@
+"""Who acknowledged what, as the owners themselves say it: also what no client ever heard of.
+
+A partition has one owner.  So each offset is acknowledged once, the offsets of one owner begin where those of the one
+before end or later, and once a higher epoch has acknowledged anything no lower one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bmq.core.model import PartitionKey
+from bmq.core.records import Batch
+from bmq.proxy.owners import Tails
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The end of what is acknowledged, and by whom."""
+
+    end: int = 0
+    epoch: int = -1
+    owner: str = ""
+
+
+class OneOwner:
+    """Of all partitions of a cluster; ``tell`` hears of each breach."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.owners = 0
+        """How often a partition had another owner that acknowledged something."""
+        self._tell = tell
+        self._last: dict[PartitionKey, _Last] = {}
+
+    def watched(self, tails: Tails, owner: str) -> Tails:
+        """``tails`` that tell us first."""
+        return _Watched(self, tails, owner)
+
+    def acknowledged(self, key: PartitionKey, batches: Sequence[Batch], owner: str) -> None:
+        last = self._last.get(key, _Last())
+        for batch in batches:
+            if batch.base_offset < last.end or batch.leader_epoch < last.epoch:
+                self._tell(f"{key}: {owner} acknowledges {batch!r} after {last}")
+            elif batch.leader_epoch == last.epoch and owner != last.owner:
+                self._tell(f"{key}: {owner} and {last.owner} both have epoch {last.epoch}")
+            self.owners += owner != last.owner
+            last = _Last(batch.next_offset, batch.leader_epoch, owner)
+        self._last[key] = last
+
+
+class _Watched:
+    """Of one process."""
+
+    def __init__(self, acks: OneOwner, tails: Tails, owner: str) -> None:
+        self._acks = acks
+        self._tails = tails
+        self._owner = owner
+        self.opened, self.closed, self.log_start_moved = tails.opened, tails.closed, tails.log_start_moved
+
+    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        self._acks.acknowledged(key, batches, self._owner)
+        self._tails.flushed(key, batches, high_watermark)

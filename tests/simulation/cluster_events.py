@@ -1,0 +1,222 @@
+"""What befalls a simulated cluster: misfortunes that begin at once and are over by themselves, or with
+``ClusterWorld.heal``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from random import Random
+from typing import Any
+
+from bmq.core.errors import RequestError
+from tests.simulation.cluster_network import CLIENT
+from tests.simulation.cluster_world import OPERATOR, ClusterWorld, Place, Process
+from tests.simulation.loop import PROCESS
+
+PLACES_MAX = 14
+DOWN_S = (0.0, 0.5, 3.0, 15.0)
+"""How long a process that ended is not started again."""
+
+
+class Events:
+    """``befall`` draws one of them; ``told`` says which came when."""
+
+    def __init__(self, world: ClusterWorld, rng: Random) -> None:
+        self.told: list[str] = []
+        self._world = world
+        self._rng = rng
+        self._kinds: list[Callable[[], str]] = [
+            self._crash, self._crash, self._crash_many, self._stop_politely, self._restart_all, self._pause,
+            self._pause, self._cut, self._cut, self._cut_clients, self._cut_store, self._cut_storage, self._store_away,
+            self._split, self._datanode_dies, self._datanode_stops, self._namenode_restarts, self._connections_break,
+            self._add, self._operate, self._operate,
+        ]  # fmt: skip
+
+    def befall(self) -> None:
+        self._tell(self._rng.choice(self._kinds)())
+
+    def plan(self) -> None:
+        """What an operator does in daylight, and no client is to notice."""
+        self._tell(self._rng.choice((self._operate, self._restart_one))())
+
+    def _tell(self, text: str) -> None:
+        self.told.append(f"{self._world.loop.time():7.3f} {text}")
+
+    # ---------------------------------------------------------------------------------------------------- processes
+
+    def _place(self) -> Place:
+        return self._rng.choice(self._world.places)
+
+    def _crash(self) -> str:
+        place, down_s = self._place(), self._rng.choice(DOWN_S)
+        place.crash(down_s)
+        return f"{place.host} dies for {down_s} s"
+
+    def _crash_many(self) -> str:
+        share = self._rng.choice((0.3, 0.5, 1.0))
+        places = [place for place in self._world.places if self._rng.random() < share]
+        for place in places:
+            place.crash(self._rng.choice(DOWN_S))
+        return f"{[place.host for place in places]} die"
+
+    def _stop_politely(self) -> str:
+        place, down_s = self._place(), self._rng.choice(DOWN_S)
+        place.stop_politely(down_s)
+        return f"{place.host} is stopped for {down_s} s"
+
+    def _restart_one(self) -> str:
+        """Politely; no proxy, whose clients would have to look for another."""
+        place = self._rng.choice([place for place in self._world.places if "proxy" not in place.roles])
+        place.stop_politely(0.0)
+        return f"{place.host} is restarted"
+
+    def _restart_all(self) -> str:
+        """Half of them, politely, at once."""
+        places = [place for place in self._world.places if self._rng.random() < 0.5]
+        for place in places:
+            place.stop_politely(0.0)
+        return f"{[place.host for place in places]} are restarted"
+
+    def _pause(self) -> str:
+        place, for_s = self._place(), self._rng.choice((0.3, 3.0, 25.0)) * self._rng.uniform(0.5, 1.0)
+        process = place.process
+        if process is not None:
+            process.stop()
+            self._after(for_s, process.resume)
+        return f"{place.host} hangs for {for_s:.1f} s"
+
+    def _add(self) -> str:
+        world = self._world
+        if len(world.places) >= PLACES_MAX:
+            return "nothing"
+        role = self._rng.choice(("broker", "broker", "proxy", "coordinator", "controller"))
+        return f"added {world.place(f'{role}{len(world.places)}', role).host}"
+
+    # ------------------------------------------------------------------------------------------- between processes
+
+    def _cut(self) -> str:
+        one, other = self._rng.sample([place.host for place in self._world.places], 2)
+        return self._cut_pair(one, other)
+
+    def _cut_clients(self) -> str:
+        return self._cut_pair(CLIENT, self._rng.choice(self._world.with_role("proxy")).host)
+
+    def _cut_pair(self, one: str, other: str) -> str:
+        for_s = self._rng.choice((0.3, 3.0, 25.0)) * self._rng.uniform(0.5, 1.0)
+        self._cut_for(one, other, for_s)
+        return f"{one} and {other} are cut off from each other for {for_s:.1f} s"
+
+    def _cut_for(self, one: str, other: str, for_s: float) -> None:
+        self._world.network.cut(one, other)
+        self._after(for_s, self._world.network.heal, one, other)
+
+    def _split(self) -> str:
+        """Some hosts lose the store and the hosts that keep it; storage and clients reach all of them."""
+        world, rng = self._world, self._rng
+        for_s = rng.choice((3.0, 15.0, 30.0)) * rng.uniform(0.5, 1.0)
+        lost = [place for place in world.places if rng.random() < 0.5]
+        for place in lost:
+            place.cut_store(True)
+            self._after(for_s, place.cut_store, False)
+            for other in world.places:
+                if other not in lost:
+                    self._cut_for(place.host, other.host, for_s)
+        return f"{[place.host for place in lost]} are split off for {for_s:.1f} s"
+
+    def _connections_break(self) -> str:
+        self._world.network.break_some(self._rng.choice((0.1, 0.5, 1.0)))
+        return "connections break"
+
+    # -------------------------------------------------------------------------------------------- store and storage
+
+    def _cut_store(self) -> str:
+        place, for_s = self._place(), self._rng.choice((1.0, 8.0, 30.0)) * self._rng.uniform(0.5, 1.0)
+        place.cut_store(True)
+        self._after(for_s, place.cut_store, False)
+        return f"{place.host} is cut off from the store for {for_s:.1f} s"
+
+    def _cut_storage(self) -> str:
+        place, for_s = self._place(), self._rng.choice((1.0, 5.0, 15.0)) * self._rng.uniform(0.5, 1.0)
+        place.cut_storage(True)
+        self._after(for_s, place.cut_storage, False)
+        return f"{place.host} is cut off from storage for {for_s:.1f} s"
+
+    def _store_away(self) -> str:
+        world, for_s = self._world, self._rng.choice((0.5, 5.0, 30.0)) * self._rng.uniform(0.5, 1.0)
+        if world.store.down:
+            return "nothing"
+        world.store.stop()
+        self._after(for_s, self._store_back)
+        return f"the store is away for {for_s:.1f} s"
+
+    def _store_back(self) -> None:
+        if self._world.store.down:
+            self._world.store.start(self._world.loop.time())
+
+    def _datanode_dies(self) -> str:
+        up = [name for name, node in self._world.storage.datanodes.items() if node.is_up]
+        if len(up) <= 3:
+            return "nothing"
+        name = self._rng.choice(up)
+        self._world.storage.kill_datanode(name)
+        return f"datanode {name} dies"
+
+    def _datanode_stops(self) -> str:
+        up = [name for name, node in self._world.storage.datanodes.items() if node.is_up]
+        if len(up) <= 3:
+            return "nothing"
+        name = self._rng.choice(up)
+        self._world.storage.stop_datanode(name)
+        return f"datanode {name} hangs"
+
+    def _namenode_restarts(self) -> str:
+        self._world.storage.restart_namenode(self._rng.uniform(0.1, 5.0), safe_mode_s=self._rng.uniform(0.0, 3.0))
+        return "the NameNode restarts"
+
+    # ---------------------------------------------------------------------------------------------------- operators
+
+    def _operate(self) -> str:
+        """An operator's act, asked of any process."""
+        able = [each for each in self._running() if each.is_ready and each.node is not None]
+        brokers = [each.incarnation for each in self._running() if "broker" in each.place.roles]
+        if not able or not brokers:
+            return "nothing"
+        process = self._rng.choice(able)
+        assert process.node is not None
+        assert process.node.cluster_admin is not None
+        admin = process.node.cluster_admin
+        act: Coroutine[Any, Any, object]
+        match self._rng.randrange(3):
+            case 0:
+                victims = [each for each in self._running() if "proxy" not in each.place.roles] or self._running()
+                victim = self._rng.choice(victims).incarnation
+                act, text = admin.drain(victim), f"{victim} is drained"
+            case 1:
+                target, partition = self._rng.choice(brokers), self._rng.randrange(2)
+                act, text = admin.move("orders", partition, target), f"orders-{partition} is moved to {target}"
+            case _:
+                act, text = admin.balance(), "balance"
+        run_in(process, _try(act))
+        return text
+
+    def _running(self) -> list[Process]:
+        return [place.process for place in self._world.places if place.process is not None and place.process.is_alive]
+
+    def _after(self, delay_s: float, call: Callable[..., Any], *arguments: Any) -> None:
+        asyncio.get_running_loop().call_later(delay_s, call, *arguments)
+
+
+def run_in(process: Process, work: Any) -> None:
+    """As a task of the process."""
+    context = copy_context()
+    context.run(PROCESS.set, process.incarnation)
+    context.run(asyncio.create_task, work, name=OPERATOR)
+
+
+async def _try(act: Any) -> None:
+    """Operators are told what is wrong, and look again."""
+    try:
+        await act
+    except RequestError:
+        return

@@ -1,0 +1,275 @@
+"""Random histories of whole clusters: clients speak Kafka to the proxies while processes die, hang and are cut off.
+
+``BMQ_SIM_SEEDS`` says how many; ``BMQ_SIM_SEED`` replays the one that a failure printed.  What must hold is what must
+hold of one server (``test_endpoint``), and:
+
+* a record without a producer id that was sent once stands at most once;
+* once the faults are over, every partition is written to and read through every proxy, and groups work, in
+  ``PROGRESS_S``, without anybody's help;
+* a process that is asked to stop ends, and leaves neither a task nor a connection; no callback fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
+
+from bmq.core.config import ROLES
+from bmq.core.errors import ErrorCode
+from bmq.meta.memory import HISTORY_REVISIONS
+from tests.simulation.cluster_checks import BugsTold, Through, check_groups, check_logs, check_quiet
+from tests.simulation.cluster_events import Events
+from tests.simulation.cluster_world import ClusterWorld
+from tests.simulation.kafka_clients import (
+    Client,
+    Member,
+    create_and_delete,
+    create_topic,
+    observe,
+    pause,
+    produce,
+    produce_plain,
+)
+from tests.simulation.loop import run
+from tests.simulation.network import Disconnected
+from tests.simulation.test_partition import storage_faults, store_faults
+
+SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 30 or 1
+ONE = os.environ.get("BMQ_SIM_SEED")
+BLOCKS = 10
+TOPIC, GROWING = "orders", "growing"
+PARTITIONS = 3
+PLAIN = {"d", "f"}
+"""Producers without a producer id."""
+ROLES_APART = (("controller", 2), ("broker", 3), ("coordinator", 2), ("proxy", 2))
+PROGRESS_S = 60.0
+"""From the end of the faults: a lease (10 s), its grace after an outage (10 s), a stable proxy id that a dead process
+still holds, a group's session, and what each waits for the other."""
+CLIENTS_S = 120.0
+"""A client's own longest time-out, twice."""
+
+
+def build(world: ClusterWorld, rng: Random) -> None:
+    """Roles apart, or a few processes that have all, or some of both."""
+    if rng.random() < 0.25:
+        for number in range(rng.choice((2, 3))):
+            world.place(f"all{number}", *ROLES)
+        return
+    for role, count in ROLES_APART:
+        for number in range(count):
+            world.place(f"{role}{number}", role)
+
+
+async def history(seed: int, *, is_calm: bool = False) -> ClusterWorld:
+    """One history, judged."""
+    rng = Random(seed)
+    faults, kv_faults = (storage_faults(rng), store_faults(rng)) if rng.random() < 0.5 and not is_calm else (None, None)
+    world = ClusterWorld(
+        seed,
+        faults=faults,
+        kv_faults=kv_faults,
+        latency_s=rng.choice((0.001, 0.02)),
+        has_ids=rng.random() < 0.5,
+        history=rng.choice((20, HISTORY_REVISIONS)),
+    )
+    events = Events(world, rng)
+    try:
+        with BugsTold(world):
+            build(world, rng)
+            clients = [asyncio.create_task(each) for each in workload(world, rng)]
+            await asyncio.sleep(rng.choice((0.2, 3.0)))
+            for _ in range(0 if is_calm else rng.randint(1, 6)):
+                await asyncio.sleep(rng.choice((0.05, 0.5, 2.0, 8.0)) * rng.random())
+                events.befall()
+            await asyncio.sleep(rng.uniform(3.0, 12.0))
+            await verdict(world, clients)
+    except BaseException as error:
+        error.add_note("\n".join(events.told))
+        raise
+    return world
+
+
+def workload(world: ClusterWorld, rng: Random) -> list[Coroutine[Any, Any, None]]:
+    members = [
+        Member(world, "g", TOPIC, PARTITIONS),
+        Member(world, "g", TOPIC, PARTITIONS, leaves_after=rng.randint(1, 10)),
+        Member(world, "g", TOPIC, PARTITIONS, instance="static-1"),
+        Member(world, "h", TOPIC, PARTITIONS),
+    ]
+    work = [
+        produce(world, "a", TOPIC, 0, rng.randint(10, 60)),
+        produce(world, "b", TOPIC, 1, rng.randint(10, 60), window=2),
+        produce(world, "c", TOPIC, 0, rng.randint(10, 40)),
+        produce_plain(world, "d", TOPIC, 1, rng.randint(5, 30)),
+        produce(world, "e", TOPIC, 2, rng.randint(5, 20), window=1),
+        produce_plain(world, "f", TOPIC, 2, rng.randint(20, 60), window=4),
+        observe(world, TOPIC, PARTITIONS),
+        *(member.run() for member in rng.sample(members, rng.randint(1, 4))),
+    ]
+    if rng.random() < 0.4:
+        work.append(create_and_delete(world, "scratch"))
+    if rng.random() < 0.4:
+        work.append(grow(world, GROWING))
+    return [_after_topic(world, each) for each in work]
+
+
+async def _after_topic(world: ClusterWorld, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await create_topic(world, TOPIC, PARTITIONS)
+        await work
+    finally:
+        work.close()
+
+
+async def grow(world: ClusterWorld, name: str) -> None:
+    """An administrator who gives a topic more partitions, one at a time, and writes to each."""
+    client = world.client()
+    await create_topic(world, name, 1)
+    for count in range(1, 5):
+        await produce(world, f"{name}{count}", name, count - 1, 3)
+        while not world.is_over and not await _given(world, client, name, count + 1):
+            await pause(world)
+    client.close()
+
+
+async def _given(world: ClusterWorld, client: Client, name: str, count: int) -> bool:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=20_000, validate_only=False)
+    try:
+        answer = await client.call(request, CreatePartitionsResponse, 1)
+    except Disconnected:
+        return False
+    code = ErrorCode(answer.results[0].error_code)
+    if code in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):  # the second when an earlier try was done
+        return True
+    if not code.is_retriable:
+        world.told.errors.append(f"more partitions for {name}: {code.name}")
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------------ the judge
+
+
+async def verdict(world: ClusterWorld, clients: list[asyncio.Task[None]]) -> None:
+    """End the faults; everything works again, and nothing is lost."""
+    await world.heal()
+    await progress(world)
+    world.is_over = True
+    _, pending = await asyncio.wait(clients, timeout=CLIENTS_S)
+    assert not pending, f"clients wait for ever: {pending}"
+    for client in clients:
+        client.result()
+    grown = 1 + max((partition for topic, partition in world.told.acked if topic == GROWING), default=-1)
+    for host in [place.host for place in world.with_role("proxy")]:
+        await check_logs(world, host, {TOPIC: PARTITIONS, GROWING: grown}, PLAIN)
+        await check_groups(world, host, TOPIC, PARTITIONS)
+    await check_quiet(world)
+    assert not world.told.errors, world.told.errors
+    await world.shut()
+    assert not world.told.errors, world.told.errors
+
+
+async def progress(world: ClusterWorld) -> None:
+    """Through every proxy every partition can be written to, and a group joined."""
+    begin = world.loop.time()
+    work: dict[str, asyncio.Task[None]] = {}
+    for place in world.with_role("proxy"):
+        through = Through(world, place.host)
+        for partition in range(PARTITIONS):
+            name = f"{place.host}:{partition}"
+            work[name] = asyncio.create_task(produce(through, f"end-{name}", TOPIC, partition, 2))
+        member = Member(through, f"group-of-{place.host}", TOPIC, PARTITIONS, leaves_after=2)
+        work[member.group] = asyncio.create_task(member.run())
+    await asyncio.wait(work.values(), timeout=PROGRESS_S)
+    waiting = [name for name, task in work.items() if not task.done()]
+    assert not waiting, f"{PROGRESS_S} s after the faults these do not go on: {waiting}\n{world!r}\n{world.told.errors}"
+    for task in work.values():
+        task.result()
+    world.told.progress_s = world.loop.time() - begin
+
+
+async def planned(seed: int) -> ClusterWorld:
+    """A history of moves, drains and polite restarts, one after the other: nothing is refused, no connection breaks."""
+    rng = Random(seed)
+    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)))
+    events = Events(world, rng)
+    try:
+        with BugsTold(world):
+            for role, count in ROLES_APART:
+                for number in range(count):
+                    world.place(f"{role}{number}", role)
+            await create_topic(world, TOPIC, PARTITIONS)
+            clients = [asyncio.create_task(each) for each in planned_workload(world)]
+            while any(not world.told.acked[TOPIC, partition] for partition in range(PARTITIONS)):
+                await pause(world)
+            world.told.refused.clear()  # proxies hear of a new topic at different times
+            for _ in range(rng.randint(1, 3)):
+                events.plan()
+                await asyncio.sleep(rng.uniform(2.0, 8.0))
+            assert not world.told.refused, world.told.refused
+            world.is_over = True
+            await verdict(world, clients)
+    except BaseException as error:
+        error.add_note("\n".join(events.told))
+        raise
+    return world
+
+
+def planned_workload(world: ClusterWorld) -> list[Coroutine[Any, Any, None]]:
+    endless = 1 << 30
+    return [
+        produce(world, "a", TOPIC, 0, endless),
+        produce(world, "b", TOPIC, 1, endless, window=2),
+        produce_plain(world, "d", TOPIC, 1, endless),
+        produce_plain(world, "f", TOPIC, 2, endless, window=4),
+        observe(world, TOPIC, PARTITIONS),
+        Member(world, "g", TOPIC, PARTITIONS).run(),
+    ]
+
+
+def play(seed: int, told: Callable[[int], Coroutine[Any, Any, ClusterWorld]] = history) -> ClusterWorld:
+    try:
+        return run(told(seed), seed, limit_s=7200)
+    except BaseException as error:
+        name = getattr(told, "__name__", "calm")
+        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_cluster.py -k {name}")
+        raise
+
+
+def acked(world: ClusterWorld) -> int:
+    return sum(map(len, world.told.acked.values()))
+
+
+@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+def test_history(block: int) -> None:
+    seeds = [int(ONE)] if ONE else range(block, SEEDS, BLOCKS)
+    worlds = [play(seed) for seed in seeds]
+    assert all(map(acked, worlds)), "a history did nothing"
+
+
+@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+def test_planned(block: int) -> None:
+    for seed in [int(ONE)] if ONE else range(block, SEEDS // 4, BLOCKS):
+        play(seed, planned)
+
+
+def test_calm() -> None:
+    """Without faults every producer is done and everything is read."""
+    assert acked(play(1, partial(history, is_calm=True))) > 30
+
+
+def test_a_seed_is_one_history() -> None:
+    """The same faults at the same moments, or a failure's seed would be worth nothing."""
+
+    def print_of(seed: int) -> tuple[object, ...]:
+        world = play(seed)
+        return acked(world), world.loop.time(), world.store.revision, world.rng.random()
+
+    assert [print_of(seed) for seed in (3, 4)] == [print_of(seed) for seed in (3, 4)]
