@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
@@ -17,9 +16,12 @@ from bmq.spark.handover import WithMachineCode
 from bmq.spark.logview import Pruning
 from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
+from bmq.spark.partition import BmqPartition
 from bmq.spark.plan import DataLoss, Slice, pack
-from bmq.spark.reading import BmqPartition, SliceReading
 from bmq.storage.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _log = logging.getLogger("bmq.spark")
 _NO_LOW, _NO_HIGH = Pushed().timestamps.low, Pushed().timestamps.high
@@ -73,6 +75,8 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read
             return iter(())
+        from bmq.spark.reading import SliceReading
+
         times = self._pushed.timestamps
         reading = SliceReading(
             self._options,

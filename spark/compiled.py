@@ -21,10 +21,12 @@ import importlib.util
 import io
 import os
 import pkgutil
+import platform
 import shutil
 import sys
 import tempfile
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -60,8 +62,36 @@ def load() -> ModuleType:
 
 
 def machine_code() -> bytes:
-    """What ``adopt`` takes: the machine code of this process's kernels, in a zip of about 100 KB."""
-    module = load()
+    """What ``adopt`` takes: the machine code of this process's kernels, in a zip of about 100 KB.
+
+    It is kept beside the machine code.  A driver needs no more than that, and Spark plans each query in a process of
+    its own: loading numba there would cost more than planning does.
+    """
+    kept = _kept_zip()
+    if kept is not None and _is_current(kept):
+        return kept.read_bytes()
+    code = _zipped(load())
+    if kept is not None:
+        _put(kept, code)
+    return code
+
+
+def _kept_zip() -> Path | None:
+    """None where the user has named a cache, or there is nothing to compile with."""
+    if _NAMED_CACHE in os.environ or importlib.util.find_spec("numba") is None:
+        return None
+    made_by = f"{sys.implementation.cache_tag} {version('numba')} {platform.machine()}"
+    digest = hashlib.sha256(_source() + made_by.encode()).hexdigest()[:16]
+    return _folder() / _CACHE / f"kernels-{digest}.zip"
+
+
+def _is_current(kept: Path) -> bool:
+    """Not when machine code was compiled since, which it is for another processor that shares the folder."""
+    compiled = [file.stat().st_mtime_ns for file in kept.parent.glob(_MACHINE_CODE)]
+    return kept.exists() and bool(compiled) and max(compiled) <= kept.stat().st_mtime_ns
+
+
+def _zipped(module: ModuleType) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for kernel in (module.scan, module.decode):
@@ -157,4 +187,5 @@ def _put(path: Path, data: bytes) -> None:
 
 
 if __name__ == "__main__":
+    machine_code()
     print(load().__file__)  # noqa: T201

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -18,18 +17,6 @@ from bmq.spark.plan import Slice
 from bmq.spark.ranged import RangedReader, ReadPolicy, path_of
 
 _log = logging.getLogger("bmq.spark")
-
-
-class BmqPartition(InputPartition):
-    """What one task reads: byte ranges of segments, one after the other."""
-
-    def __init__(self, slices: Sequence[Slice]) -> None:
-        super().__init__(None)
-        self.slices = tuple(slices)
-
-    def __repr__(self) -> str:
-        size = sum(piece.size for piece in self.slices)
-        return f"BmqPartition({len(self.slices)} slices of {size} bytes)"
 
 
 class SliceReading:

@@ -26,6 +26,7 @@ from bmq.spark.handover import WithMachineCode
 from bmq.spark.loop import StorageLoop, storage_loop
 from bmq.spark.offsets import Offsets, from_json, to_json
 from bmq.spark.options import ReadOptions
+from bmq.spark.partition import BmqPartition
 from bmq.spark.stream_plan import StreamPlanner
 
 if TYPE_CHECKING:
@@ -67,8 +68,6 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
         self._on_driver().settle_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        from bmq.spark.reading import BmqPartition
-
         if start == end:  # asked of each restarted query, and of batches that have nothing of this source
             return []
         return [BmqPartition(task) for task in self._on_driver().tasks(from_json(start), from_json(end))]
@@ -88,7 +87,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
         return super().__reduce__()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from bmq.spark.reading import BmqPartition, SliceReading
+        from bmq.spark.reading import SliceReading
 
         assert isinstance(partition, BmqPartition)
         return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)

@@ -20,9 +20,9 @@ from bmq.spark.handover import WithMachineCode
 from bmq.spark.isolation import Marker, marker_of
 from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
+from bmq.spark.partition import BmqPartition
 from bmq.spark.plan import DataLoss, Slice
 from bmq.spark.ranged import RangedReader, ReadPolicy
-from bmq.spark.reading import BmqPartition
 
 SCHEMA = (
     "partition int, base_offset bigint, last_offset bigint, records bigint, bytes bigint, base_timestamp bigint,"

@@ -6,6 +6,7 @@ nothing uncommitted ever shows, and where a commit of many files shows file by f
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -125,6 +126,7 @@ class Run:
                 on_step("begun")
                 await run._put_in_place()
                 await run._remove_leftovers()
+                await run._write_state()  # runs that find nothing new leave entries too
                 return run
         raise Fenced(f"{ATTEMPTS_MAX} other runs have begun on this table meanwhile")
 
@@ -209,7 +211,9 @@ class Run:
         numbers = await _numbers(self._fs)
         known = max(numbers.states, default=0)
         if self.state.number - known >= STATE_EVERY:
-            await _write_whole(self._fs, f"{LOG}/{state_name(self.state.number)}", encode_state(self.state))
+            # The entry of that number is ours: should the name be taken, then by a call of ours that was repeated.
+            with contextlib.suppress(AlreadyExists):
+                await _write_whole(self._fs, f"{LOG}/{state_name(self.state.number)}", encode_state(self.state))
             self._on_step("state written")
             known = self.state.number
         for number in sorted(number for number in numbers.entries if number <= known):

@@ -1,13 +1,15 @@
-"""Spark jobs end to end: a topic that `bmq serve` has written becomes a table, and is audited.
+"""Spark jobs end to end: a topic that `bmq serve` has written on HDFS becomes a table there, and is audited.
 
-The job's process is killed with SIGKILL at its steps and at moments that a seed chooses; after every kill the table
-holds a whole number of commits, and in the end every record once.
+The job's process is killed with SIGKILL at its steps and at moments between them that a seed chooses; after every kill
+the table holds a whole number of commits, and in the end every record once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import os
 import random
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import hdfs_native
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -28,16 +31,20 @@ from pyarrow import parquet
 
 from bmq.cli.main import main
 from bmq.core.records import Record, build_batch
+from bmq.spark.jobs import audit as audit_job
 from bmq.spark.jobs.table import committed_files, read_state
+from bmq.spark.loop import storage_loop
 from bmq.storage.local import LocalFileSystem
 from tests.services.bmq import BmqServer
+from tests.services.hdfs import HdfsCluster
 from tests.unit.spark.storing import Store, batch, marker, transactional
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS, RECORDS = 3, 3000
 DAYS = ("2023-11-14", "2023-11-15", "2023-11-16", "2023-11-17")
+COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers", "_corrupt"]
 START_MS = 1_700_000_000_000
-JOB_TIMEOUT_S = 240.0
+JOB_TIMEOUT_S = 600.0
 KILLS = (
     ("written", 1),  # everything in staging, nothing committed
     ("committed", 1),  # nothing in place
@@ -46,13 +53,15 @@ KILLS = (
     ("removed", 3),  # a merge is committed, half of what it replaces is gone
 )
 RANDOM_KILLS = 2
+SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Start-up is most of what these processes compute."""
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A root with topic orders, over four days; its server has ended."""
-    folder = tmp_path_factory.mktemp("root")
-    server = BmqServer((folder / "log").as_uri(), folder=folder)
+def root(shared_hdfs: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A root on HDFS with topic orders, over four days; its server has ended."""
+    place = f"/jobs-{uuid.uuid4().hex[:12]}"
+    server = BmqServer(shared_hdfs.root + place, folder=tmp_path_factory.mktemp("server"))
     with server:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result(30)
@@ -64,58 +73,79 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 timestamp=START_MS + number * 60_000, partition=number % PARTITIONS,
             )  # fmt: skip
         assert producer.flush(60) == 0
-    yield (folder / "log").as_uri()
+    yield shared_hdfs.root + place
     server.remove(keep_log=False)
+    hdfs_native.Client(shared_hdfs.root).delete(place, recursive=True)
 
 
 # --------------------------------------------------------------------------------------------------------- exactly once
 
 
-def job_process(root: str, table: Path, step: str, count: int) -> subprocess.Popen[bytes]:
-    arguments = ["--master", "local[2]", "--root", root, "--topic", "orders", "--table", table.as_uri()]
-    arguments += [
-        "--format",
-        "json",
-        "--schema",
-        "id bigint, name string",
-        "--max-offsets",
-        "1000",
-        "--merge-files",
-        "2",
-    ]
-    command = [sys.executable, "-m", "tests.integration.parquet_job", step, str(count), *arguments]
+def job_process(root: str, table: str, step: str, count: int, delay_s: float = 0) -> subprocess.Popen[bytes]:
+    arguments = ["--master", "local[2]", "--root", root, "--topic", "orders", "--table", table]
+    arguments += ["--format", "json", "--schema", "id bigint, name string", "--max-offsets", "1000"]
+    arguments += ["--merge-files", "2", "--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}"]
+    command = [sys.executable, "-m", "tests.integration.parquet_job", step, str(count), str(delay_s), *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def committed(table: Path) -> tuple[dict[int, int], list[dict[str, Any]]]:
-    """Where the log says that the table reaches, and the records of its files."""
+class Table:
+    """A table as its readers find it."""
 
-    async def look() -> tuple[dict[int, int], list[str]]:
-        fs = LocalFileSystem(table, "test")
-        state, files = await read_state(fs), await committed_files(fs)
-        await fs.close()
-        return dict(state.reached), files
+    def __init__(self, url: str) -> None:
+        self._io = storage_loop()
+        self._fs = self._io.filesystem(url)
 
-    reached, files = asyncio.run(look())
-    rows: list[dict[str, Any]] = []
-    for file in files:
-        rows += parquet.read_table(table / file, partitioning=None).to_pylist()
-    return reached, rows
+    @property
+    def reached(self) -> dict[int, int]:
+        """By its log: the first offset of each partition that it does not hold."""
+        return dict(self._io.run(read_state(self._fs)).reached)
+
+    def committed(self) -> list[dict[str, Any]]:
+        """The records of the files that its log names."""
+        return self._rows(self._io.run(committed_files(self._fs)))
+
+    def visible(self) -> dict[str, list[dict[str, Any]]]:
+        """By folder: what a reader finds who knows no log, and passes over what begins with _ or a dot."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for folder in self._names(""):
+            files = [f"{folder}/{name}" for name in self._names(folder)]
+            found[folder] = self._rows(files)
+        return {folder: rows for folder, rows in found.items() if rows}
+
+    def _names(self, folder: str) -> list[str]:
+        async def names() -> list[str]:
+            return [child.path.rpartition("/")[2] async for child in self._fs.list("/" + folder)]
+
+        return [name for name in self._io.run(names()) if not name.startswith(("_", "."))]
+
+    def _rows(self, files: list[str]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for file in files:
+            data = self._io.run(self._fs.read("/" + file, 0, 64 << 20))
+            table = parquet.read_table(io.BytesIO(data))
+            assert table.schema.names == COLUMNS, file
+            rows += table.to_pylist()
+        return rows
 
 
-def check_whole(table: Path) -> int:
-    """Every offset below where the table reaches is there once; their number."""
-    reached, rows = committed(table)
+def check_whole(table: Table) -> int:
+    """Every offset below where the table reaches is there once, and no reader finds more; their number."""
+    reached, rows = table.reached, table.committed()
     found = sorted((row["partition"], row["offset"]) for row in rows)
     assert found == [(partition, offset) for partition in sorted(reached) for offset in range(reached[partition])]
+    seen = [(row["partition"], row["offset"]) for rows in table.visible().values() for row in rows]
+    assert len(seen) == len(set(seen)), "a record is visible twice"
+    assert set(seen) <= set(found), "what is not committed is visible"
     return len(rows)
 
 
-def test_killed_and_run_again(root: str, tmp_path: Path) -> None:
-    table = tmp_path / "table"
+def test_killed_and_run_again(root: str) -> None:
+    url = root + "-table"
+    table = Table(url)
     seen = 0
     for step, count in KILLS:
-        process = job_process(root, table, step, count)
+        process = job_process(root, url, step, count)
         _, told = process.communicate(timeout=JOB_TIMEOUT_S)
         assert process.returncode == -signal.SIGKILL, f"{step}: {told.decode()}"
         now = check_whole(table)
@@ -124,22 +154,22 @@ def test_killed_and_run_again(root: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
     for _ in range(RANDOM_KILLS):
-        process = job_process(root, table, "never", 0)
-        try:
-            process.communicate(timeout=moments.uniform(2, 12))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        assert check_whole(table) >= seen, f"seed {seed}"
-    process = job_process(root, table, "never", 0)
+        process = job_process(root, url, "begun", 1, moments.uniform(0.1, 5))
+        _, told = process.communicate(timeout=JOB_TIMEOUT_S)
+        assert process.returncode in (-signal.SIGKILL, 0), told.decode()  # 0: it was through by then
+        now = check_whole(table)
+        assert now >= seen, f"seed {seed}"
+        seen = now
+    process = job_process(root, url, "never", 0)
     _, told = process.communicate(timeout=JOB_TIMEOUT_S)
     assert process.returncode == 0, told.decode()
     assert check_whole(table) == RECORDS
-    check_content(table, committed(table)[1])
+    check_content(table)
 
 
-def check_content(table: Path, rows: list[dict[str, Any]]) -> None:
-    """Each record as it was sent; and the folder shows the same to readers that know no log."""
+def check_content(table: Table) -> None:
+    """Each record as it was sent, in the folder of its day; and the folders show what the log does."""
+    rows = table.committed()
     for row in rows:
         number = row["offset"] * PARTITIONS + row["partition"]
         assert (row["key"], row["headers"]) == (b"%d" % number, [{"key": "n", "value": b"%d" % number}])
@@ -148,14 +178,11 @@ def check_content(table: Path, rows: list[dict[str, Any]]) -> None:
             assert (row["value"], row["_corrupt"]) == (None, b'{"id": ')
         else:
             assert (row["value"], row["_corrupt"]) == ({"id": number, "name": f"n{number % 7}"}, None)
-    visible = parquet.read_table(table, partitioning="hive")
-    assert visible.num_rows == RECORDS
-    assert sorted(set(map(str, visible["date"].to_pylist()))) == [
-        day for day in DAYS if (table / f"date={day}").exists()
-    ]
-    for folder in table.glob("date=*"):
-        times = parquet.read_table(folder, partitioning=None)["timestamp"].to_pylist()
-        assert {f"date={time.date()}" for time in times} == {folder.name}
+    visible = table.visible()
+    assert sorted(visible) == [f"date={day}" for day in DAYS]
+    assert sum(map(len, visible.values())) == len(rows)
+    for folder, found in visible.items():
+        assert {f"date={row['timestamp'].date()}" for row in found} == {folder}
 
 
 # -------------------------------------------------------------------------------------------------------------- formats
@@ -208,7 +235,8 @@ def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
     command += ["--table", str(tmp_path / "table"), "--format", "json", "--schema", "id int", "--mode", "failfast"]
     assert main(command) == 2
     assert "partition 0, offset 1: the value cannot be read as JSON" in capfd.readouterr().err
-    assert committed(tmp_path / "table") == ({}, [])
+    table = Table((tmp_path / "table").as_uri())
+    assert (table.reached, table.committed()) == ({}, [])
 
 
 AVRO = {
@@ -226,8 +254,6 @@ AVRO = {
 
 
 def avro_value(record: dict[str, Any]) -> bytes:
-    import io
-
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), record)
     return stream.getvalue()
@@ -348,3 +374,18 @@ def test_audit_of_what_a_server_wrote(root: str, tmp_path: Path, capsys: pytest.
     assert sum(row["records"] for row in rows) == RECORDS
     assert len({row["hour"] for row in rows}) == len({(START_MS + n * 60_000) // 3_600_000 for n in range(RECORDS)})
     assert not any(row["same_content"] for row in rows)
+
+
+def test_spark_submit(tmp_path: Path) -> None:
+    """The same module as an application: Spark starts Python here, not the other way round."""
+    root, table = stored(tmp_path / "root", [b"a", b"b"]), tmp_path / "audit.csv"
+    command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]"]
+    command += ["--driver-java-options", SHORT_LIVED, "--conf", "spark.sql.shuffle.partitions=2"]
+    command += [str(audit_job.__file__), "--root", root, "--topic", "orders", "--output", str(table)]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=JOB_TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every offset is accounted for" in done.stdout
+    assert len(table.read_text().splitlines()) == 2  # names, and one hour

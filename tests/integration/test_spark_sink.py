@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.integration.test_spark_batch import consume
 from tests.integration.test_spark_streaming import TIMEOUT_S, local_root, settle, stream
 from tests.services.bmq import BmqServer
 from tests.services.processes import wait_for
-from tests.services.spark import frame, start_spark
+from tests.services.spark import frame, readable, start_spark
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TIME_MS = 1_700_000_000_000
@@ -126,34 +126,29 @@ def test_a_server_killed_under_a_write(spark: SparkSession, hdfs_root: str, tmp_
     gate = tmp_path / "gate"
 
     def half_by_half(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Values are long, since a Python worker hands on what it has made 64 KB at a time."""
         for number, batch in enumerate(batches):
             if number == 4:
                 wait_for(gate.exists, "the gate", timeout_s=TIMEOUT_S)
-            yield batch
+            values = [str(each).ljust(400, ".") for each in batch.column("id").to_pylist()]
+            yield pa.RecordBatch.from_pydict({"value": values})
 
     server = BmqServer(hdfs_root, folder=tmp_path)
-    failures: list[Exception] = []
-    try:
-        server.start()
-        topic = create(server, "killed", 2)
-        ids = spark.range(0, 4000, numPartitions=1).mapInArrow(half_by_half, "id bigint")
-        data = ids.selectExpr("concat(id, repeat('.', 200)) as value")
 
-        def work() -> None:
-            try:
-                save(data, server, topic=topic)
-            except Exception as error:  # noqa: BLE001 -- handed to the test
-                failures.append(error)
-
-        writing = threading.Thread(target=work)
-        writing.start()
-        settle(hdfs_root, topic, 500)
+    def kill_half_way() -> None:
+        wait_for(lambda: readable(hdfs_root, "killed") >= 500, "the first rows in storage", timeout_s=TIMEOUT_S)
         server.kill()
         gate.touch()
         server.start()
-        writing.join(TIMEOUT_S)
-        assert not writing.is_alive()
-        assert not failures
+
+    try:
+        server.start()
+        topic = create(server, "killed", 2)
+        data = spark.range(0, 4000, numPartitions=1).mapInArrow(half_by_half, "value string")
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill_half_way)
+            save(data, server, topic=topic)  # in this thread: a session's data sources are not known to others
+            killing.result(TIMEOUT_S)
         settle(hdfs_root, topic, 4000)
         values = [bytes(each[3] or b"").rstrip(b".") for each in consume(server.bootstrap, topic, 2)]
         assert sorted(values, key=int) == [b"%d" % number for number in range(4000)]

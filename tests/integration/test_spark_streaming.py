@@ -5,7 +5,6 @@ Real Spark, two local cores; topics are written by real clients through `bmq ser
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -22,12 +21,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bmq.spark.discover import find_logs
-from bmq.spark.options import ReadOptions
-from bmq.storage.open import open_filesystem
 from tests.services.bmq import BmqServer
 from tests.services.processes import ServiceProcess, wait_for
-from tests.services.spark import start_spark
+from tests.services.spark import readable, start_spark
 
 TIMEOUT_S = 180
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,14 +85,7 @@ class Topic:
 
 def settle(root: str, topic: str, count: int) -> None:
     """Wait until so many records were ever to be seen by readers of storage."""
-
-    async def ends() -> int:
-        fs = await open_filesystem(root, holder="look")
-        logs = await find_logs(fs, ReadOptions.parse({"root": root, "topic": topic}))
-        await fs.close()
-        return sum(view.log.end for view in logs)
-
-    wait_for(lambda: asyncio.run(ends()) >= count, "checkpoints of what was written", timeout_s=TIMEOUT_S)
+    wait_for(lambda: readable(root, topic) >= count, "checkpoints of what was written", timeout_s=TIMEOUT_S)
 
 
 def stream(spark: SparkSession, root: str, **options: Any) -> DataFrame:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from bmq.spark import BmqDataSource
+from bmq.spark.discover import find_logs
+from bmq.spark.options import ReadOptions
+from bmq.storage.open import open_filesystem
+from tests.services import jars
+
+KAFKA_SOURCE_VERSION = "4.2.0"  # the newest on Maven Central; Spark 4.3 runs it
+KAFKA_SOURCE_POM = Path(__file__).with_name("spark-kafka-pom.xml")
 
 
 def start_spark(**settings: str) -> SparkSession:
@@ -18,6 +27,7 @@ def start_spark(**settings: str) -> SparkSession:
     builder = SparkSession.builder.master("local[2]").appName("bmq tests")
     fixed = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
@@ -43,3 +53,23 @@ def frame(spark: SparkSession, root: str, *, schema: str | None = None, **option
 def rows(data: DataFrame) -> list[Row]:
     """In order of topic, partition and offset."""
     return sorted(data.collect(), key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def readable(root: str, topic: str) -> int:
+    """Where the topic's partitions end for readers of storage now, all together."""
+
+    async def ends() -> int:
+        fs = await open_filesystem(root, holder="look")
+        logs = await find_logs(fs, ReadOptions.parse({"root": root, "topic": topic}))
+        await fs.close()
+        return sum(view.log.end for view in logs)
+
+    return asyncio.run(ends())
+
+
+def kafka_source_jars() -> list[Path]:
+    """Spark's own Kafka source, to compare with, after a download if this is the first time."""
+    folder = jars.cache_base() / f"spark-kafka-{KAFKA_SOURCE_VERSION}"
+    version = {"connector.version": KAFKA_SOURCE_VERSION}
+    jars.fetch(folder, KAFKA_SOURCE_POM, version, witness=f"spark-sql-kafka-0-10_2.13-{KAFKA_SOURCE_VERSION}.jar")
+    return sorted((folder / "jars").glob("*.jar"))

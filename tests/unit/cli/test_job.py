@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -20,6 +22,23 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "--root" in told
     assert "--master" in told
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """``bmq --help`` is said to users who wait, on machines that have none of it."""
+    heavy = ["pyspark", "pyarrow", "pandas", "numba", "matplotlib", "fastavro"]
+    script = f"""
+import sys
+from bmq.cli.main import main
+for arguments in (["--help"], ["job", "--help"], ["job", "audit", "--help"]):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert not end.code
+print([name for name in {heavy} if name in sys.modules])
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1] == "[]"
 
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

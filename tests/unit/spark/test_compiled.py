@@ -29,6 +29,35 @@ def test_both_kernels_are_loaded_and_kept() -> None:
     assert {name.split(".")[1].split("-")[0] for name in names} == {"scan", "decode"}
 
 
+def test_a_driver_plans_without_numba_once_the_machine_code_is_kept() -> None:
+    """Spark plans each query in a process of its own."""
+    kept = compiled.machine_code()
+    program = """
+import sys
+from bmq.spark import batch, compiled
+code = compiled.machine_code()
+assert "numba" not in sys.modules and "bmq.spark.decode" not in sys.modules
+sys.stdout.buffer.write(code)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == kept
+
+
+def test_kept_machine_code_is_made_anew_when_more_was_compiled(tmp_path: Path) -> None:
+    kept = tmp_path / "kernels-0.zip"
+    assert not compiled._is_current(kept), "there is none"
+    kept.touch()
+    assert not compiled._is_current(kept), "of what?"
+    index = tmp_path / "kernels.scan-1.py311.nbi"
+    index.touch()
+    os.utime(index, ns=(1000, 1000))
+    assert compiled._is_current(kept)
+    os.utime(kept, ns=(999, 999))
+    assert not compiled._is_current(kept)
+
+
 def test_a_package_in_a_zip_adopts_machine_code(tmp_path: Path) -> None:
     """As on an executor: a zip in a folder of its own, an empty cache, what the driver sent.  Nothing is compiled."""
     archive, code = tmp_path / "bmq.zip", tmp_path / "code"

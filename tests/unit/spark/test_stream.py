@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from bmq.spark import BmqDataSource
 from bmq.spark.admission import LIMITS
 from bmq.spark.options import STREAM_OPTIONS, OptionError
-from bmq.spark.reading import BmqPartition
+from bmq.spark.partition import BmqPartition
 from bmq.spark.stream import BmqStreamReader
 from bmq.storage.local import LocalFileSystem
 from tests.unit.spark.storing import Store, series

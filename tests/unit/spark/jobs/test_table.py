@@ -208,6 +208,23 @@ def test_the_log_stays_short(opened: Callable[[], FileSystem], monkeypatch: pyte
     asyncio.run(main())
 
 
+def test_runs_that_find_nothing_leave_nothing(
+    opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "STATE_EVERY", 4)
+
+    async def main() -> None:
+        fs = opened()
+        for _ in range(20):
+            await job(fs)
+        names = [base_name(child.path) async for child in fs.list(LOG)]
+        assert len(names) <= 5, names
+        assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
+        await fs.close()
+
+    asyncio.run(main())
+
+
 def test_a_folder_with_other_things_is_refused(opened: Callable[[], FileSystem]) -> None:
     async def main() -> None:
         fs = opened()
