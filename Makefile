@@ -4,17 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help setup demo lint unit test it soak bench hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup demo demo-cluster lint unit test it soak bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
 	@echo "make demo       real flight records through a real client, while the server is killed and restarted; then Spark over its segments"
+	@echo "make demo-cluster  the same on HDFS and etcd, with nine processes, while a datanode and a broker are killed"
 	@echo "make lint       ruff, mypy strict, import-linter"
 	@echo "make unit       unit tests: seconds, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
+	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
 	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
@@ -30,6 +32,9 @@ setup: $(BIN)/.ready
 
 demo: setup
 	$(BIN)/python -m demo
+
+demo-cluster: setup hdfs-jars etcd
+	$(BIN)/python -m demo.cluster
 
 lint: setup
 	$(BIN)/ruff check .
@@ -63,6 +68,9 @@ soak: setup hdfs-jars etcd
 bench: setup hdfs-jars clients
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.against
+
+bench-spark: setup hdfs-jars clients
+	$(BIN)/python -m bench.spark
 
 hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up

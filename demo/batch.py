@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -52,7 +53,7 @@ def analyse(root: str, topic: str, archive: Path, records: int, picture: Path) -
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Two cores of this machine, and as little talk as possible."""
+    """Two cores of this machine, and as little talk as possible.  Ctrl-C stays the demo's."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {
@@ -60,12 +61,15 @@ def _session() -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # it runs for seconds
         "spark.sql.shuffle.partitions": "2",
     }
     builder = SparkSession.builder.master("local[2]").appName("flights")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     spark: SparkSession = builder.getOrCreate()
+    signal.signal(signal.SIGINT, on_interrupt)  # Spark puts its own there
     spark.dataSource.register(BmqDataSource)
     try:
         yield spark

@@ -10,6 +10,7 @@ from typing import Self
 from tqdm import tqdm
 
 LINE_EVERY_S = 2.0
+SIGN_OF_LIFE_S = 10.0
 
 
 class Progress:
@@ -21,6 +22,7 @@ class Progress:
         self._total = total
         self._done = 0
         self._told_at = time.monotonic()
+        self._told = 0
         self._bar = tqdm(desc=title, total=total, unit=f" {unit}", unit_scale=True) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
@@ -31,7 +33,7 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        else:
+        elif self._told != self._done or not self._done:
             self._tell()
 
     def at(self, done: int) -> None:
@@ -39,7 +41,8 @@ class Progress:
         if self._bar is not None:
             self._bar.update(done - self._done)
         self._done = done
-        if self._bar is None and time.monotonic() - self._told_at >= LINE_EVERY_S:
+        wait = LINE_EVERY_S if done != self._told else SIGN_OF_LIFE_S
+        if self._bar is None and time.monotonic() - self._told_at >= wait:
             self._tell()
 
     def say(self, text: str) -> None:
@@ -51,5 +54,6 @@ class Progress:
 
     def _tell(self) -> None:
         self._told_at = time.monotonic()
+        self._told = self._done
         share = 100 * self._done // self._total if self._total else 100
         print(f"{self._title}: {self._done:,} of {self._total:,} {self._unit} ({share} %)", file=sys.stderr, flush=True)

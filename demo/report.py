@@ -8,14 +8,23 @@ from dataclasses import dataclass, field
 from demo.ledger import Ledger, Sent
 
 
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Of ``what``, or of all there is.  ``pause`` is how long it was felt, in seconds."""
+
+    done: int
+    """Records by then."""
+    pause: float
+    what: str = ""
+
+
 @dataclass(slots=True)
 class Half:
     """How one half went, in seconds: until the first record, and from there to the end, kills included."""
 
     opening: float = 0.0
     seconds: float = 0.0
-    kills: list[tuple[int, float]] = field(default_factory=list)
-    """Records done at the kill, and seconds until the next answer."""
+    kills: list[Kill] = field(default_factory=list)
 
 
 def print_carriers(sent: Sent, ledger: Ledger, airlines: dict[str, str]) -> None:
@@ -35,8 +44,8 @@ def print_halves(sent: Sent, ledger: Ledger, taken: Sequence[int], first: Half, 
     _print("", f"by a group of two that took {' and '.join(f'{count:,}' for count in taken)}")
     _print("", f"after the {second.opening:.1f} s in which the group formed")
     _print_kills(second)
-    if second.kills:
-        _print("", f"{ledger.redelivered:,} records came again after a kill, and were counted once")
+    if second.kills or ledger.redelivered:
+        _print("", f"{ledger.redelivered:,} records came again, and were counted once")
 
 
 def print_verdict(sent: Sent, problems: Sequence[str]) -> None:
@@ -52,8 +61,11 @@ def print_verdict(sent: Sent, problems: Sequence[str]) -> None:
 
 
 def _print_kills(half: Half) -> None:
-    for done, pause in half.kills:
-        _print("", f"killed at {done:,}, the next answer came {pause:.2f} s later")
+    for kill in half.kills:
+        if kill.what:
+            _print("", f"{kill.what} killed at {kill.done:,}: a partition was silent for {kill.pause:.2f} s at most")
+        else:
+            _print("", f"killed at {kill.done:,}, the next answer came {kill.pause:.2f} s later")
 
 
 def _rate(records: int, size: int, half: Half) -> str:

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from demo.flights import Flight
 from demo.ledger import NOWHERE, Ledger, Sent
+from demo.pauses import Pauses
 
 _FETCH = 1_000
 """Records that a member takes, books and commits at a time."""
@@ -72,11 +73,12 @@ class Worker:
 class Producing(Worker):
     """All flights, in order, by an idempotent producer: what is acknowledged is in the log once."""
 
-    def __init__(self, bootstrap: str, topic: str, flights: Iterable[Flight], sent: Sent) -> None:
+    def __init__(self, bootstrap: str, topic: str, flights: Iterable[Flight], sent: Sent, pauses: Pauses) -> None:
         super().__init__()
         self._topic = topic
         self._flights = flights
         self._sent = sent
+        self._pauses = pauses
         self._producer = Producer(
             {
                 **_QUIET,
@@ -126,6 +128,7 @@ class Producing(Worker):
         partition = message.partition()
         assert partition is not None, "an acknowledged record has its partition"
         self._sent.acknowledge(row, partition, NOWHERE if offset is None or offset < 0 else offset)
+        self._pauses.heard(partition, time.monotonic())
         self.done += 1
         self.heard += 1
 

