@@ -264,9 +264,10 @@ class EtcdCluster:
             with calls.open(asked, timeout=CALL_TIMEOUT_S) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            if error.code == 503:
-                return None
-            raise AssertionError(f"{path}: {error.code} {error.read().decode(errors='replace')}") from error
+            with error:  # it holds the connection
+                if error.code == 503:
+                    return None
+                raise AssertionError(f"{path}: {error.code} {error.read().decode(errors='replace')}") from error
         except OSError:
             return None
 
