@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from confluent_kafka import KafkaError, Message, Producer
 
-EVERY_S = 0.01
+EVERY_S = 0.025
 VALUE = b"." * 100
 BIN_S = 0.05
 BEFORE_S, AFTER_S = 1.0, 15.0

@@ -34,7 +34,8 @@ def _costs(results: Results) -> str:
     cpu = ", ".join(ROLES)
     rows = [
         f"## What they cost\n\nCPU: the mean process of a role ({cpu}; etcd), in percent of a core. Memory: the largest"
-        " process of each role, resident, in MB. Writes: transactions that changed something in etcd, a second.\n",
+        " process of each role, resident, in MB. Writes: transactions that changed something in etcd, a second."
+        f" Records of 1 KB go to {results.plan['active']} of the partitions.\n",
         "| | " + " | ".join(f"{role}, %" for role in (*ROLES, "etcd")) + " | etcd writes/s | keys | MB in etcd | "
         + " | ".join(f"{role}, MB" for role in ROLES) + " |",
         "|---|" + "---|" * (2 * len(ROLES) + 4),
@@ -64,7 +65,7 @@ def _moves(results: Results) -> str:
         "## How soon they are moved\n",
         f"From scratch: the topics were made in {made['created_s']:.1f} s, and {made['owned_s']:.1f} s after the"
         " beginning each partition was opened by its owner.\n",
-        "All partitions move at once, and so do those of a watched topic with a record every 10 ms in each of its 24"
+        "All partitions move at once, and so do those of a watched topic with a record every 25 ms in each of its 24"
         " partitions, whose pauses are told. *All owned* is the time until the last partition has its new owner.\n",
         "| | the act itself, s | all owned, s | partitions moved | pause median, ms | pause longest, ms |",
         "|---|---|---|---|---|---|",

@@ -26,21 +26,23 @@ def write(results: Results, out: Path) -> None:
 
 def _head(results: Results) -> str:
     plan = results.plan
+    properties = ", ".join(f"`{name}={value}`" for name, value in KAFKA_PROPERTIES.items())
     return f"""# A broker lost, a broker more
 
 Written by `python -m bench.failover`; do not edit. The raw figures are in `benchmarks/{PLOT}.json`.
 
     {results.command}
 
-{results.started}, {results.took_s:.0f} seconds. A topic of {plan["partitions"]} partitions gets a record every 10 ms in
+{results.started}, {results.took_s:.0f} seconds. A topic of {plan["partitions"]} partitions gets a record every 25 ms in
 each, from one idempotent librdkafka producer on its defaults (`linger.ms=0`), after it was filled with as much as the
 table says. A partition's pause is the longest time between two of its acknowledgements; of the partitions that noticed
 anything, the median and the longest are told, over {plan["rounds"]} round(s).
 
 BMQ: three proxies, three brokers, two controllers and two coordinators, each a process on defaults, over one etcd and
 an HDFS of four datanodes. Kafka: three brokers and a fourth without partitions, each a controller too, heaps of
-{KAFKA_HEAP_MB} MB, defaults but for {", ".join(f"`{name}={value}`" for name, value in KAFKA_PROPERTIES.items())},
-`min.insync.replicas=2`. All processes of a cluster share one machine; the clusters run one after the other.
+{KAFKA_HEAP_MB} MB, defaults but for
+{properties}, `min.insync.replicas=2`.
+All processes of a cluster share one machine; the clusters run one after the other.
 
 |  |  |
 |---|---|

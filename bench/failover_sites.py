@@ -194,7 +194,7 @@ class KafkaSite:
             json.dump({"version": 1, "partitions": plan}, file)
             file.flush()
             arguments = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", file.name)
-            run_tool("reassign.ReassignPartitionsCommand", *arguments, "--execute")
+            run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *arguments, "--execute")
             wait_for(lambda: self._are_placed(plan), f"{topic} reassigned", timeout_s=RETURN_TIMEOUT_S, interval_s=0.05)
 
     def remove_added(self) -> None:
