@@ -10,8 +10,9 @@ import argparse
 _DESCRIPTION = """\
 Make the metadata store anew from what lies on storage, after its data was lost.
 
-Stop every process of the cluster first, and keep it stopped until this has ended. The store must be empty: nothing in
-it is ever overwritten. Killed at any moment, it may be run again; until it has ended no server starts.
+Stop every process of the cluster first, and keep it stopped until this has ended. The store must have no
+topics and no partitions: none is ever overwritten. Killed at any moment, it may be run again; until it has ended no
+server starts.
 
 Then start the servers as ever: every partition is taken over as after a crash of its broker. Records and groups'
 offsets are all there. Dynamic broker configs are not on storage: set them again. See docs/rebuild.md.

@@ -10,13 +10,11 @@ from bmq.broker.owner import PartitionOwner
 from bmq.broker.shard_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import Catalog
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.reader import LogReader, OffsetNotFound
 from bmq.storage.readpool import ReadPool
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class LocalShardLog:

@@ -43,9 +43,11 @@ class ClusterProxies:
         self.refresh()
 
     def leader_of(self, key: PartitionKey) -> int:
+        """This process for what is not there: the number may be a client's, and places cost by how many there are."""
         topic = self._catalog.by_id(key.topic_id)
-        count = max(topic.partitions if topic is not None else 0, key.partition + 1)
-        return self._placed(key.topic_id, key.topic_id.bytes, count)[key.partition]
+        if topic is None or not 0 <= key.partition < topic.partitions:
+            return self.own.node_id
+        return self._placed(key.topic_id, key.topic_id.bytes, topic.partitions)[key.partition]
 
     def coordinator_of(self, shard: int) -> int:
         offsets = self._catalog.topics.get(OFFSETS_TOPIC)

@@ -52,6 +52,8 @@ def _open_here(services: Services, asked: Any) -> list[tuple[str, int, Owner]]:
     found = []
     for topic, indexes in wanted:
         for index in indexes:
+            if not 0 <= index < topic.partitions:
+                continue
             key = PartitionKey(topic.topic_id, index)
             if services.members.leader_of(key) != services.members.own.node_id:
                 continue  # another proxy answers for it: tools ask them all, and add up

@@ -69,7 +69,7 @@ class Link:
     def want(self) -> None:
         """See that there will be a connection, now if there is one already."""
         if self.peer is not None or self._connecting is not None or self._is_shut:
-            return
+            return  # a relayed one has its task as long as it stands
         peer = self._peers.get(self.member, self.kind)
         if peer is not None and asyncio.get_running_loop().time() >= self._not_before:
             self._up(peer)
@@ -120,6 +120,10 @@ class Link:
                     await asyncio.sleep(RETRY_S)
         finally:
             self._connecting = None
+        relayed = self.peer
+        if isinstance(relayed, RelayedWay):  # nobody wants it now, and nobody would look for the direct one
+            self._down()
+            relayed.retire()
 
     async def _go_direct(self) -> bool:
         """Whether it is up at last."""

@@ -74,6 +74,9 @@ def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itse
         assert [(each.node_id, each.host, each.zone) for each in proxies.proxies] == [
             (0, "h0", "z0"), (1, "h1", "z1"), (2, "h2", "z0"),
         ]  # fmt: skip
+        for absent in (-1, 6, 2**31 - 1):  # a client's number
+            assert proxies.leader_of(PartitionKey(topic.topic_id, absent)) == proxies.own.node_id
+        assert not proxies._places
         leaders = [proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)]
         assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
         shards = [proxies.coordinator_of(number) for number in range(50)]
@@ -91,7 +94,7 @@ def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itse
     run(main())
 
 
-def test_a_partition_that_is_news_to_the_catalog_has_a_place() -> None:
+def test_what_is_not_there_is_nobody_elses_and_costs_nothing() -> None:
     async def main() -> None:
         kv = MemoryKeyValue(MemoryStore())
         view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")

@@ -126,6 +126,26 @@ def test_the_direct_connection_is_used_again_once_it_stands() -> None:
     play(story)
 
 
+def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_direct() -> None:
+    """Else whoever comes later would go round for good, although the broker can be reached again."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        world.isolate("b1")
+        assert await answers([world.send(plain())]) == [("NONE", 1)]
+        assert len(relays_of(world)) > 0
+        await asyncio.sleep(60)  # long past the sweep that forgets what nobody writes to
+        assert len(relays_of(world)) == 0
+        assert len(world.proxies["p2"].relay) == 0
+        world.network.unreachable.clear()
+        await asyncio.sleep(10)
+        assert await answers([world.send(plain())]) == [("NONE", 2)]
+        assert len(relays_of(world)) == 0
+        assert world.remote.is_up("b1")
+
+    play(story)
+
+
 def test_rule_9_an_unknown_outcome_through_a_relay_is_one() -> None:
     """The process between loses the broker while it holds a batch: with a producer id it is sent again, and stands
     once; without one the client decides."""
