@@ -134,13 +134,16 @@ def _loss(
     while time.monotonic() < ending:
         meter.wait_acked()
     pauses, curve = meter.pauses_ms(began), meter.rate(began - BEFORE_S, ending)
+    site.restore_storage()
     returning = time.monotonic()
     site.come_back(victim)
     whole = time.monotonic()
     meter.wait_acked()
+    returned = meter.pauses_ms(returning)
+    site.spread(victim)
     metrics = _pauses(pauses) | {
         "whole_s": whole - returning,
-        "return_ms": max(meter.pauses_ms(returning)),
+        "return_ms": max(returned),
         "load": load,
     }
     return Sample(
@@ -164,8 +167,8 @@ def _addition(name: str, site: Site, meter: AckMeter, size: str, topic: str) -> 
 
 
 def _pauses(pauses_ms: Sequence[float]) -> dict[str, float]:
-    affected = [pause for pause in pauses_ms if pause > AFFECTED_MS] or [max(pauses_ms)]
-    spread = spread_of(affected)
+    affected = [pause for pause in pauses_ms if pause > AFFECTED_MS]
+    spread = spread_of(affected or [max(pauses_ms)])
     return {"affected": float(len(affected)), "pause_ms": spread.middle, "pause_max_ms": spread.high}
 
 

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
-import urllib.request
 import uuid
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import ElectionType, KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from bench.roots import JAVA_OPTIONS
 from bench.servers import DATANODES, KAFKA_HEAP_MB, KAFKA_PROPERTIES
-from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
+from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
 from tests.services.kafka import SERVER_JAVA, KafkaCluster
-from tests.services.kafka_tools import run_tool
 from tests.services.processes import wait_for
 
 NAMES = ("bmq", "kafka")
 RETURN_TIMEOUT_S = 3600.0
 """A Kafka broker that was away copies what it missed, and a new one everything."""
+NOTHING_TO_DO = (KafkaError.ELECTION_NOT_NEEDED,)
 SPARE = 4
 """The Kafka broker that owns nothing at first."""
 
@@ -51,8 +50,14 @@ class Site(Protocol):
     def kill(self, victim: str, *, with_datanode: bool = False) -> None:
         """``kill -9``; of its machine's datanode as well, where there is one."""
 
+    def restore_storage(self) -> None:
+        """Start the datanode that was killed, if one was."""
+
     def come_back(self, victim: str) -> None:
-        """Start what was stopped or killed, and wait until nothing is left to be caught up with."""
+        """Start the broker that was stopped or killed, and wait until nothing is left to be caught up with."""
+
+    def spread(self, victim: str) -> None:
+        """Lead partitions evenly again, as before the victim went."""
 
     def add_broker(self, topic: str) -> None:
         """A further broker is there, with its share of the topic's partitions."""
@@ -94,20 +99,25 @@ class BmqSite:
 
     def kill(self, victim: str, *, with_datanode: bool = False) -> None:
         if with_datanode:
-            self._hdfs.kill_datanode(0)
+            self._hdfs.kill_datanode(0)  # a replica of three in four of the open segments is on it
         self._cluster.kill(victim)
 
-    def come_back(self, victim: str) -> None:
+    def restore_storage(self) -> None:
         if not self._hdfs.datanodes[0].process.is_running:
             self._hdfs.restart_datanode(0)
+
+    def come_back(self, victim: str) -> None:
         self._cluster.start_again(victim)
         self._cluster.wait_settled()
 
+    def spread(self, victim: str) -> None:
+        self._cluster.balance()
+        self._cluster.wait(lambda: self._cluster.has_share(victim), f"a share for {victim}")
+
     def add_broker(self, topic: str) -> None:
         self._added = self._cluster.add(BROKER)
-        self._post("balance")
-        self._cluster.wait(self._has_share, f"a share of the partitions on {self._added}")
-        self._cluster.wait_settled()
+        self._cluster.balance()
+        self._cluster.wait(lambda: self._cluster.has_share(self._added), f"a share for {self._added}")
 
     def remove_added(self) -> None:
         self._cluster.remove(self._added)
@@ -130,18 +140,6 @@ class BmqSite:
 
     def stored_bytes(self) -> dict[str, float]:
         return {str(n): _size(datanode.data_dir) for n, datanode in enumerate(self._hdfs.datanodes)}
-
-    def _has_share(self) -> bool:
-        owned = Counter(self._cluster.owners()[key] for key in self._cluster.partitions())
-        return owned[self._added] >= owned.total() // len(self._cluster.names(BROKER)) - 1
-
-    def _post(self, act: str) -> None:
-        proxy = self._cluster[self._cluster.names(PROXY)[0]]
-        request = urllib.request.Request(
-            f"{proxy.http}/api/v1/cluster/{act}", b"{}", {"Content-Type": "application/json"}, method="POST"
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
-            answer.read()
 
 
 class KafkaSite:
@@ -172,30 +170,32 @@ class KafkaSite:
     def come_back(self, victim: str) -> None:
         self._cluster.start_node(int(victim))
         self._wait_in_sync()
-        run_tool(
-            "LeaderElectionCommand", "--bootstrap-server", self.bootstrap, "--election-type", "preferred",
-            "--all-topic-partitions",
-        )  # fmt: skip
+
+    def spread(self, victim: str) -> None:
+        found = self._admin.elect_leaders(ElectionType.PREFERRED).result(60)
+        refused = [str(error) for error in found.values() if error is not None and error.code() not in NOTHING_TO_DO]
+        if refused:
+            raise AssertionError(f"leaders were not elected: {refused[:3]}")
 
     def add_broker(self, topic: str) -> None:
         """The spare one takes the place of the first in a quarter of all replica sets, and leads those."""
-        partitions = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
-        plan = []
-        for number, partition in sorted(partitions.items()):
-            replicas = list(partition.replicas)
-            plan.append(
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "replicas": [SPARE, *replicas[1:]] if number % 4 == 0 else replicas,
-                }
+        plan = {
+            number: [SPARE, *list(partition.replicas)[1:]] if number % 4 == 0 else list(partition.replicas)
+            for number, partition in self._admin.list_topics(topic, timeout=30).topics[topic].partitions.items()
+        }
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))
+        try:
+            admin.alter_partition_reassignments(
+                {TopicPartition(topic, number): replicas for number, replicas in plan.items()}
             )
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump({"version": 1, "partitions": plan}, file)
-            file.flush()
-            arguments = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", file.name)
-            run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *arguments, "--execute")
-            wait_for(lambda: self._are_placed(plan), f"{topic} reassigned", timeout_s=RETURN_TIMEOUT_S, interval_s=0.05)
+        finally:
+            admin.close()
+        wait_for(
+            lambda: self._are_placed(topic, plan), f"{topic} reassigned", timeout_s=RETURN_TIMEOUT_S, interval_s=0.05
+        )
+
+    def restore_storage(self) -> None:
+        """There is none beside the brokers."""
 
     def remove_added(self) -> None:
         """It stays, as topics do not: the next one is made without it."""
@@ -219,12 +219,11 @@ class KafkaSite:
     def stored_bytes(self) -> dict[str, float]:
         return {str(node): _size(self._cluster.folder / "data" / str(node)) for node in range(1, SPARE)}
 
-    def _are_placed(self, plan: list[dict[str, object]]) -> bool:
-        topic = str(plan[0]["topic"])
+    def _are_placed(self, topic: str, plan: Mapping[int, list[int]]) -> bool:
         found = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
         return all(
-            list(found[number].replicas) == each["replicas"] and set(found[number].isrs) == set(found[number].replicas)
-            for number, each in enumerate(plan)
+            list(found[number].replicas) == replicas and set(found[number].isrs) == set(replicas)
+            for number, replicas in plan.items()
         )
 
     def _wait_in_sync(self) -> None:

@@ -144,6 +144,10 @@ class _Load:
     def start(self) -> None:
         self._thread.start()
 
+    def abandon(self) -> None:
+        """What is measured has failed already; the thread is a daemon, and ends with its flush."""
+        self._ending.set()
+
     def finish(self) -> None:
         self._ending.set()
         self._thread.join(180)
@@ -175,7 +179,11 @@ class _Load:
 def _load(bootstrap: str, topics: Sequence[str], records_s: int) -> Iterator[_Load]:
     load = _Load(bootstrap, topics, records_s)
     load.start()
-    yield load
+    try:
+        yield load
+    except BaseException:
+        load.abandon()
+        raise
     load.finish()
 
 

@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -267,6 +268,27 @@ class BmqCluster:
         """The same as it stands there, with the ownership number of each."""
         value = self._range(shards_key(CLUSTER)).get(shards_key(CLUSTER))
         return {} if value is None else decode_shards(value)
+
+    def is_gone(self, name: str) -> bool:
+        """Whether nothing stands there of it any more, and all that it had is with others."""
+        return name not in self.registered().values() and not self.unsettled()
+
+    def has_share(self, name: str) -> bool:
+        """Whether this broker owns as much as an even spread gives it, but for one partition, and nothing is moving."""
+        owners = self.owners()
+        owned = Counter(owners[key] for key in self.partitions() if key in owners)
+        return owned[name] >= owned.total() // len(self.names(BROKER)) - 1 and not self.unsettled()
+
+    def balance(self) -> None:
+        """Ask for it, as an operator does who does not want to wait."""
+        request = urllib.request.Request(
+            f"{self.members[self.names(PROXY)[0]].http}/api/v1/cluster/balance",
+            b"{}",
+            {"Content-Type": "application/json"},
+            method="POST",
+        )
+        with _HTTP.open(request, timeout=HTTP_TIMEOUT_S) as answer:
+            answer.read()
 
     def busiest(self, role: str) -> str:
         """The broker that owns most, or the coordinator of most shards."""
