@@ -1,6 +1,6 @@
 """Ten thousand partitions in one cluster: what they cost, idle and under load, and how soon they are moved.
 
-    python -m bench.crowd [--quick] [--topics 10] [--partitions 1000]
+    python -m bench.crowd [--quick] [--topics 10] [--partitions 1000] [--active 100] [--block-bytes N]
     python -m bench.crowd --render       write the page again from the results that are there
 
 Writes docs/benchmarks-crowd.md.  Three proxies, three brokers, two controllers, two coordinators, an etcd and an HDFS
@@ -51,7 +51,7 @@ class Plan:
     partitions: int = 1000
     idle_s: float = 60.0
     active: int = 100
-    """Partitions that are written to: each needs its open file on three datanodes."""
+    """Partitions that are written to: each needs its open file on three datanodes, and room for a block on each."""
     rates: tuple[int, ...] = (1000, 5000)
     """Records of 1 KB a second, over the active ones."""
     load_s: float = 30.0
@@ -67,7 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.render:
         crowd_report.write(Results.load_from(path), options.out)
         return 0
-    plan = QUICK if options.quick else Plan(topics=options.topics, partitions=options.partitions)
+    plan = Plan(topics=options.topics, partitions=options.partitions, active=options.active)
+    if options.quick:
+        plan = QUICK
+    settings = {} if options.block_bytes is None else {"BMQ_BLOCK_BYTES": str(options.block_bytes)}
     results = Results(
         command=shlex.join(["python", "-m", "bench.crowd", *(arguments if arguments is not None else sys.argv[1:])]),
         machine=machine.describe(options.folder),
@@ -75,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     began = time.monotonic()
-    with _cluster(options.folder) as (cluster, etcd):
+    with _cluster(options.folder, settings) as (cluster, etcd):
         for case, metrics in measure(cluster, etcd, plan):
             shown = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             print(f"{case}:  {shown}", flush=True)
@@ -92,6 +95,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two hundred partitions, shorter times")
     parser.add_argument("--topics", type=int, default=FULL.topics)
     parser.add_argument("--partitions", type=int, default=FULL.partitions, help="of each topic")
+    parser.add_argument("--active", type=int, default=FULL.active, help="partitions that are written to")
+    parser.add_argument("--block-bytes", type=int, default=None, help="the brokers' setting block_bytes")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
     parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
     parser.add_argument("--render", action="store_true", help="only write again from benchmarks/crowd.json")
@@ -115,7 +120,7 @@ def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tupl
 
     yield "idle", _idle(cluster, etcd, plan.idle_s)
     for rate in plan.rates:
-        yield f"{rate:,} records/s", _under_load(cluster, etcd, names[0], plan, rate)
+        yield f"{rate:,} records/s", _under_load(cluster, etcd, names, plan, rate)
     yield "idle after load", _idle(cluster, etcd, plan.idle_s)
 
     meter = AckMeter(cluster.bootstrap, WATCHED, WATCHED_PARTITIONS)
@@ -168,8 +173,11 @@ def _idle(cluster: BmqCluster, etcd: EtcdCluster, span_s: float) -> dict[str, fl
     return counted | _by_role(cluster.rss_bytes, "mb", 1e6, largest=True) | {"keys": keys, "etcd_mb": size / 1e6}
 
 
-def _under_load(cluster: BmqCluster, etcd: EtcdCluster, topic: str, plan: Plan, rate: int) -> dict[str, float]:
-    """Once each active partition has its open segment."""
+def _under_load(
+    cluster: BmqCluster, etcd: EtcdCluster, topics: Sequence[str], plan: Plan, rate: int
+) -> dict[str, float]:
+    """Once each active partition has had a record."""
+    places = [(topics[number // plan.partitions], number % plan.partitions) for number in range(plan.active)]
     failed: list[str] = []
     acked = 0
 
@@ -180,21 +188,25 @@ def _under_load(cluster: BmqCluster, etcd: EtcdCluster, topic: str, plan: Plan, 
         acked += 1
 
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5, "log_level": 0})
-    for partition in range(plan.active):
+    for topic, partition in places:
         producer.produce(topic, VALUE, partition=partition, on_delivery=delivered)
-    producer.flush(120)
+    began = time.monotonic()
+    if left := producer.flush(300):
+        raise AssertionError(f"{left} of the first records were not answered")
+    first_s = time.monotonic() - began
     with _counted(cluster, etcd) as counted:
         began, sent, acked = time.monotonic(), 0, 0
         while (elapsed := time.monotonic() - began) < plan.load_s:
             while sent < elapsed * rate:
-                producer.produce(topic, VALUE, partition=sent % plan.active, on_delivery=delivered)
+                topic, partition = places[sent % plan.active]
+                producer.produce(topic, VALUE, partition=partition, on_delivery=delivered)
                 sent += 1
             producer.poll(0.002)
         took_s = time.monotonic() - began
         left = producer.flush(120)
     if failed or left:
         raise AssertionError(f"{left} records were not answered, {len(failed)} refused: {failed[:3]}")
-    return counted | {"records_s": acked / took_s}
+    return counted | {"records_s": acked / took_s, "first_s": first_s}
 
 
 @contextmanager
@@ -221,12 +233,12 @@ def _by_role(values: Mapping[str, float], unit: str, scale: float, *, largest: b
 
 
 @contextmanager
-def _cluster(parent: Path | None) -> Iterator[tuple[BmqCluster, EtcdCluster]]:
+def _cluster(parent: Path | None, settings: Mapping[str, str]) -> Iterator[tuple[BmqCluster, EtcdCluster]]:
     folder = Path(tempfile.mkdtemp(prefix="bmq-crowd-", dir=parent))
     try:
         hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
         with EtcdCluster(folder=folder / "etcd") as etcd, hdfs:
-            with BmqCluster(f"{hdfs.root}/bench", etcd, folder=folder / "bmq") as cluster:
+            with BmqCluster(f"{hdfs.root}/bench", etcd, folder=folder / "bmq", environment=settings) as cluster:
                 yield cluster, etcd
     finally:
         shutil.rmtree(folder, ignore_errors=True)

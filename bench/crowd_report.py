@@ -46,7 +46,9 @@ def _costs(results: Results) -> str:
             continue
         names = [f"{role}_cpu" for role in (*ROLES, "etcd")] + ["etcd_writes_s", "keys", "etcd_mb"]
         names += [f"{role}_mb" for role in ROLES]
-        reached = f" ({metrics['records_s']:,.0f} reached)" if "records_s" in metrics else ""
+        reached = ""
+        if "records_s" in metrics:
+            reached = f" ({metrics['records_s']:,.0f} reached, each partition's first after {metrics['first_s']:.1f} s)"
         rows.append(f"| {sample.case}{reached} | " + " | ".join(_cell(metrics, name) for name in names) + " |")
     return "\n".join(rows)
 

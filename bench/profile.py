@@ -56,6 +56,8 @@ LAYERS = (
     ("storage/checkpoint.py", "", "checkpoints"),
     ("storage/memory/", "", "memory storage"),
     ("broker/partition.py", "", "partition: numbering, acknowledging"),
+    ("broker/batches.py", "", "partition: numbering, acknowledging"),
+    ("broker/next_segment.py", "", "partition: numbering, acknowledging"),
     ("broker/producers.py", "", "partition: numbering, acknowledging"),
     ("storage/index.py", "", "partition: numbering, acknowledging"),
     ("core/clock.py", "", "writer and scheduler"),

@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
 from bmq.broker.config import LogConfig
+from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.manager import Broker
 from bmq.broker.owner import PartitionOwner
 from bmq.broker.recompress import Offload, Recompressor, run_inline
@@ -66,8 +67,10 @@ class _Slot:
     __slots__ = (
         "config",
         "failures",
+        "handed",
         "is_released",
         "key",
+        "next_epoch",
         "opening",
         "owner",
         "path",
@@ -91,6 +94,8 @@ class _Slot:
         self.reason = ""
         self.was_open = False  # its record may name us
         self.is_released = False  # nobody is to be waited for before the next opening
+        self.handed: Handed | None = None  # what the one who released it told
+        self.next_epoch = 0  # while it waits: the one that we shall claim
         self.present_owner = ""  # whom it waits for
         self.waits = 0  # so far: tells an alarm whether its wait is over
 
@@ -124,7 +129,7 @@ class Assigned:
         }
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
-        self._leaving: dict[PartitionKey, asyncio.Task[bool]] = {}
+        self._leaving: dict[PartitionKey, asyncio.Task[Handed | None]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
 
@@ -151,19 +156,25 @@ class Assigned:
             if writer is not None and key not in self._leaving:
                 writer.reconfigure(config)
 
-    def withdraw(self, key: PartitionKey, *, is_deleted: bool = False) -> asyncio.Task[bool]:
-        """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over: True when it was
-        ours, so that a successor may want to hear of it.
+    def withdraw(
+        self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False
+    ) -> asyncio.Task[Handed | None]:
+        """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over: with what a
+        successor may want to hear when it was ours, else None.
 
-        ``is_deleted``: nobody will own it after us, so nothing of it is remembered for a successor.
+        ``is_deleted``: nobody will own it after us, so nothing of it is remembered for a successor.  ``has_successor``:
+        there is one, and it will be told.
         """
         slot = self._slots.pop(key, None)
         if slot is not None and slot.place is _Place.WAITING:
             self._wait_no_more(slot)
+            self._broker.shared.first_files.forget(slot.path)
         leaving = self._leaving.get(key)
         if slot is None and leaving is not None and not is_deleted:
             return leaving
-        task = asyncio.get_running_loop().create_task(self._leave(key, slot, leaving, is_deleted=is_deleted))
+        task = asyncio.get_running_loop().create_task(
+            self._leave(key, slot, leaving, is_deleted=is_deleted, has_successor=has_successor)
+        )
         self._leaving[key] = task
         task.add_done_callback(lambda done: self._left(key, done))
         self._searches.forget(key)
@@ -179,8 +190,14 @@ class Assigned:
             self._broker.forget_departed(key)
 
     async def _leave(
-        self, key: PartitionKey, slot: _Slot | None, earlier: asyncio.Task[bool] | None, *, is_deleted: bool
-    ) -> bool:
+        self,
+        key: PartitionKey,
+        slot: _Slot | None,
+        earlier: asyncio.Task[Handed | None] | None,
+        *,
+        is_deleted: bool,
+        has_successor: bool,
+    ) -> Handed | None:
         if earlier is not None:
             await asyncio.wait([earlier])
         if slot is not None and slot.opening is not None:
@@ -188,13 +205,12 @@ class Assigned:
             await asyncio.wait([slot.opening])
         async with self._leave_turns:  # held across the hand-over on purpose: it bounds how many run at once
             if self._broker.get(key) is not None:
-                await self._broker.move(key, is_deleted=is_deleted)
-                return True
+                return await self._broker.move(key, is_deleted=is_deleted, has_successor=has_successor)
         if is_deleted:
             self._broker.forget_departed(key)
-        return slot is not None and slot.was_open
+        return NOTHING if slot is not None and slot.was_open else None
 
-    def _left(self, key: PartitionKey, task: asyncio.Task[bool]) -> None:
+    def _left(self, key: PartitionKey, task: asyncio.Task[Handed | None]) -> None:
         if self._leaving.get(key) is task:
             del self._leaving[key]
         _tell_bug(task, f"handing {key} over failed")
@@ -208,7 +224,7 @@ class Assigned:
     async def close(self) -> None:
         """Open nothing more; what is open, or on its way out, is the broker's to hand over (``Broker.close``)."""
         self._is_closed = True
-        tasks: list[asyncio.Task[None] | asyncio.Task[bool]] = [*self._opening, *self._leaving.values()]
+        tasks: list[asyncio.Task[None] | asyncio.Task[Handed | None]] = [*self._opening, *self._leaving.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -268,6 +284,8 @@ class Assigned:
             slot.waiters.append(waiter)
             if slot.place in (_Place.QUEUED, _Place.ASKED):
                 self._line_up(slot, _Place.AWAITED)
+            elif slot.place is _Place.WAITING:
+                self._broker.expect(slot.path, slot.config, slot.next_epoch)
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
@@ -313,8 +331,10 @@ class Assigned:
             found = await self._ask_who_owns(slot)
             if slot.place is _Place.WAITING:
                 return
-            slot.is_released = False
-            writer = await self._broker.open(slot.path, slot.key, slot.config, found)
+            handed, slot.handed, slot.is_released = slot.handed, None, False
+            if handed is not None:
+                found = handed.found
+            writer = await self._broker.open(slot.path, slot.key, slot.config, found, handed)
         except (RequestError, KvError) as error:
             self._failed(slot, str(error))
             return
@@ -334,14 +354,16 @@ class Assigned:
         if slot.is_released:  # told while we asked
             return None
         if owner and owner != self._broker.shared.incarnation and self._is_member(owner):
-            self._wait_for(slot, owner)
+            self._wait_for(slot, owner, found[0].epoch + 1)
         return found
 
     # ------------------------------------------------------------------------------------- waiting for another owner
 
-    def _wait_for(self, slot: _Slot, owner: str) -> None:
+    def _wait_for(self, slot: _Slot, owner: str, next_epoch: int) -> None:
         shared = self._broker.shared
-        slot.place, slot.present_owner = _Place.WAITING, owner
+        slot.place, slot.present_owner, slot.next_epoch = _Place.WAITING, owner, next_epoch
+        if slot.waiters:
+            self._broker.expect(slot.path, slot.config, next_epoch)
         slot.waits += 1
         number = slot.waits
         self._waiting.setdefault(owner, {})[slot] = None
@@ -365,13 +387,14 @@ class Assigned:
         slot.is_released = True
         self._line_up(slot, _Place.AWAITED if slot.waiters else _Place.ASKED)
 
-    def handed_over(self, keys: Iterable[PartitionKey]) -> None:
+    def handed_over(self, told: Mapping[PartitionKey, Handed]) -> None:
         """Another broker has let go of these.  What is not assigned here, or was opened already, is passed over: who
         hears of its assignment later finds it released."""
-        for key in keys:
+        for key, handed in told.items():
             slot = self._slots.get(key)
-            if slot is None:
+            if slot is None or slot.place is _Place.OPEN:
                 continue
+            slot.handed = handed
             if slot.place is _Place.OPENING:
                 slot.is_released = True  # the record may have been read before
             elif slot.place in (_Place.WAITING, _Place.QUEUED, _Place.ASKED, _Place.AWAITED, _Place.DELAYED):

@@ -36,4 +36,8 @@ class Budget:
         while not self.has_room:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
-            await future
+            try:
+                await future
+            finally:
+                if future in self._waiting:  # cancelled: whoever waits for long must not leave a future each time
+                    self._waiting.remove(future)

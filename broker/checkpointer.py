@@ -20,6 +20,7 @@ class OpenSegment:
     """The segment being written."""
 
     __slots__ = (
+        "block_bytes",
         "delta_bytes",
         "dirty_since_ms",
         "entry",
@@ -35,8 +36,9 @@ class OpenSegment:
         "uncovered_bytes",
     )
 
-    def __init__(self, entry: SegmentEntry, interval_bytes: int, now_ms: int) -> None:
+    def __init__(self, entry: SegmentEntry, block_bytes: int, interval_bytes: int, now_ms: int) -> None:
         self.entry = entry
+        self.block_bytes = block_bytes  # all that its file can hold
         self.position = 0  # handed to the pipeline
         self.flushed = 0  # acknowledged by it
         self.flushes = 0  # sent to it

@@ -47,6 +47,9 @@ class BrokerConfig:
 
     block_bytes: int = 128 << 20
     """HDFS reserves a block's size on disk for each open pipeline: 1 GB blocks would fill a cluster with air."""
+    first_block_bytes: int = 16 << 20
+    """The same for a partition whose last segment was not half so long: thousands of quiet partitions reserve an eighth
+    of the room, and one that is written much begins with one short segment."""
     checkpoint_bytes: int = 4 << 20
     """Bytes flushed between checkpoints: what a takeover reads and checks, about 10 ms."""
     checkpoint_ms: int = 1000
@@ -85,9 +88,14 @@ class BrokerConfig:
     """A broker that has had something to write for so long, and storage has acknowledged nothing, says that it does not
     serve: the controller gives its partitions to others, if those do."""
     open_parallel: int = 32
-    """Partitions fenced and recovered at once, and as many closed at once."""
+    """Partitions fenced and recovered at once, as many closed at once, and as many segment files opened at once."""
     open_pipelines_max: int = 1_000
-    """Past it the least recently used idle segments are closed: a datanode has 4,096 threads, two a replica."""
+    """Segment files that this process has open at once, wherever their replicas are.  A datanode has 4,096 threads, and
+    each replica takes two: with three replicas and few datanodes, several brokers together may want less.  Past it
+    partitions wait in line while others' segments are closed, idle ones first; so it does where storage has room for
+    fewer (broker.places)."""
+    crowded_turn_ms: int = 3_000
+    """Where partitions wait in line, one that is written all the time keeps its segment open for so long."""
     idle_close_ms: int = 300_000
     """A segment not written for this long is closed (its pipeline costs two threads on each datanode)."""
     producer_expiration_ms: int = 24 * 3600 * 1000
@@ -99,7 +107,11 @@ class BrokerConfig:
             raise ValueError("flush_bytes must not exceed buffer_bytes")
         if self.flushes_per_partition < 1 or self.flushes_total < 1:
             raise ValueError("at least one flush must be allowed in flight")
+        if self.open_pipelines_max < 1 or self.open_parallel < 1:
+            raise ValueError("at least one file must be allowed open, and one be opened at a time")
         if self.handover_wait_ms < 0:
             raise ValueError(f"handover_wait_ms={self.handover_wait_ms} is negative")
         if self.block_bytes < 1 << 20:
             raise ValueError(f"block_bytes={self.block_bytes} is under 1 MB, HDFS's usual smallest block")
+        if self.first_block_bytes < 1 << 20:
+            raise ValueError(f"first_block_bytes={self.first_block_bytes} is under 1 MB, HDFS's usual smallest block")

@@ -182,8 +182,8 @@ class LogStartRaised:
 
 
 @dataclass(frozen=True, slots=True)
-class IdleClose:
-    """Close the open segment if nothing is on its way: pipelines are few."""
+class PlaceWanted:
+    """Others wait for a place to open a file: close the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ Event = (
     | EpochRaised
     | MoveRequested
     | LogStartRaised
-    | IdleClose
+    | PlaceWanted
     | StorageSlow
     | Tick
 )

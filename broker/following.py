@@ -17,6 +17,7 @@ from typing import Protocol
 
 from bmq.broker.assigned import Assigned
 from bmq.broker.config import LogConfig
+from bmq.broker.handed import Handed
 from bmq.broker.log_config import log_config
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
@@ -29,7 +30,10 @@ from bmq.storage.layout import PartitionPath
 class Successors(Protocol):
     """Who tells new owners what has been let go of (``broker.handovers``)."""
 
-    def tell(self, key: PartitionKey) -> None: ...
+    def has(self, key: PartitionKey) -> bool:
+        """Whether there is somebody else who is to own it now."""
+
+    def tell(self, key: PartitionKey, handed: Handed) -> None: ...
 
 
 class _Held:
@@ -84,6 +88,11 @@ class AssignmentFollower:
         self._is_closed = True
         if self._forget is not None:
             self._forget()
+
+    def reconfigure(self, config: NodeConfig) -> None:
+        """With another node id other settings of the catalog hold."""
+        self._config = config
+        self._configs_changed()
 
     # ------------------------------------------------------------------------------------------------ what has changed
 
@@ -140,16 +149,19 @@ class AssignmentFollower:
             self._held.pop(topic.topic_id, None)
 
     def _let_go(self, key: PartitionKey) -> None:
-        task = self._assigned.withdraw(key)
-        if self._successors is not None:
+        successors = self._successors
+        task = self._assigned.withdraw(key, has_successor=successors is not None and successors.has(key))
+        if successors is not None:
             task.add_done_callback(lambda done: self._gone(key, done))
 
-    def _gone(self, key: PartitionKey, task: asyncio.Task[bool]) -> None:
+    def _gone(self, key: PartitionKey, task: asyncio.Task[Handed | None]) -> None:
         """One that failed was told of as the bug that it is; its new owner's patience ends by itself."""
-        if task.cancelled() or task.exception() is not None or not task.result():
+        if task.cancelled() or task.exception() is not None:
             return
-        assert self._successors is not None
-        self._successors.tell(key)
+        handed = task.result()
+        if handed is not None:
+            assert self._successors is not None
+            self._successors.tell(key, handed)
 
     def _delete(self, topic: Topic) -> None:
         """Also of partitions that went elsewhere before: nothing is kept for their new owners any more."""

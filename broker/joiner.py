@@ -202,6 +202,7 @@ def plan_joins(
 
     Neighbours are joined while each holds at most half of ``bytes_max`` and all together at most that; same epoch
     only, and never across a superseded name: it was registered in between, and the joined file would end at its base.
+    A file of larger blocks is not appended to one of smaller ones: HDFS refuses that.
     """
     steps: list[Join | Mend] = []
     group: list[Listed] = []
@@ -238,8 +239,10 @@ def plan_joins(
 
 
 def _fits(group: Sequence[Listed], one: Listed, bytes_max: int, sources_max: int) -> bool:
+    first = group[0]
     size = sum(member.length for member in group) + one.length
-    return one.name.epoch == group[0].name.epoch and size <= bytes_max and len(group) <= sources_max
+    is_alike = one.name.epoch == first.name.epoch and one.block_bytes <= first.block_bytes
+    return is_alike and size <= bytes_max and len(group) <= sources_max
 
 
 def joined(parts: Sequence[Checkpoint]) -> Checkpoint:

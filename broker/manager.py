@@ -11,10 +11,15 @@ from typing import Protocol
 from bmq.broker import events as ev
 from bmq.broker.budget import Budget
 from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.first_files import FirstFiles
+from bmq.broker.handed import Handed
 from bmq.broker.health import NodeHealth
 from bmq.broker.janitor import Janitor, JanitorConfig
 from bmq.broker.journals import JournalCache
+from bmq.broker.late_indexes import LateIndexes
+from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms, FlushScheduler
+from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
 from bmq.broker.stalls import Stalls
 from bmq.broker.transitions import TERMINAL, State
@@ -31,6 +36,8 @@ from bmq.storage.journal import JournalWriter
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.broker")
+FIRST_FILE_MS = 5_000
+"""So long after its last owner's time a file that was made for a partition may wait for a batch."""
 _UPKEEP_S = 1.0
 _SEAL_S = 5.0
 
@@ -71,7 +78,9 @@ class Broker:
         self.config = config or BrokerConfig()
         self.config.validate()
         clock = clock or SystemClock()
-        self.journal = JournalWriter(fs, incarnation, self._snapshot)
+        self.journal = JournalWriter(
+            fs, incarnation, self._snapshot, no_room=lambda why: self.shared.places.lacks_room(why)
+        )
         self.on_failed: Callable[[str], None] = _nothing
         """Hears why this broker cannot go on: its process had better end, and begin anew."""
         self._partitions: dict[PartitionKey, PartitionWriter] = {}
@@ -81,6 +90,7 @@ class Broker:
         self._opened = 0  # so far
         self._stalls = Stalls(self.config.stalled_ms)
         self.alarms_raised: list[str] = []
+        alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
         self.shared = Shared(
             fs=fs,
             kv=kv,
@@ -93,9 +103,14 @@ class Broker:
             scheduler=FlushScheduler(
                 self.config.flushes_total, self.config.flushes_per_partition, self.config.gather_bytes
             ),
-            alarms=Alarms(lambda: int(clock.monotonic() * 1000)),
+            alarms=alarms,
             health=NodeHealth(),
             budget=Budget(self.config.buffer_bytes_total),
+            places=Places(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report),
+            first_files=FirstFiles(
+                fs, alarms, now_ms, most=self.config.open_parallel, keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS
+            ),
+            late_indexes=LateIndexes(alarms, now_ms, self._report),
             report=self._report,
             is_alone=membership is None,
         )
@@ -161,6 +176,11 @@ class Broker:
         return sum(writer.has_files for writer in self.shared.busy)
 
     @property
+    def waiting_for_place(self) -> int:
+        """Partitions that wait until a segment of another is closed, since no more may be open."""
+        return self.shared.places.waiting
+
+    @property
     def unflushed_bytes(self) -> int:
         """Accepted and not yet acknowledged by storage, over all partitions."""
         return self.shared.budget.used
@@ -182,10 +202,11 @@ class Broker:
         key: PartitionKey,
         config: LogConfig | None = None,
         found: tuple[PartitionRecord, int] | None = None,
+        handed: Handed | None = None,
     ) -> PartitionWriter:
         """Take a partition over; returns when it accepts batches.  RequestError when it ends otherwise.
 
-        ``found``: its record and revision, when the caller has just read them.
+        ``found``: its record and revision, when the caller has just read them; ``handed``: what its last owner told.
         """
         held = self._partitions.get(key)
         if held is not None and held.partition.state not in TERMINAL:
@@ -196,20 +217,26 @@ class Broker:
             self._departed.pop(key, None)
             self._taken_over.add(writer)
             try:
-                writer.start(found)
+                writer.start(found, handed)
                 await writer.wait_open()
             finally:
                 self._taken_over.discard(writer)
             self._opened += 1
         return writer
 
-    async def move(self, key: PartitionKey, *, is_deleted: bool = False) -> None:
-        """Hand the partition over and forget it; ``is_deleted``: nobody comes after us, so wholly."""
+    def expect(self, path: PartitionPath, config: LogConfig, epoch: int) -> None:
+        """Somebody waits for a partition that we shall claim with ``epoch`` once its owner has let go of it."""
+        SegmentFiles(self.shared, path, is_synced=config.flush_sync, replication=config.replication).make_first(epoch)
+
+    async def move(self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False) -> Handed:
+        """Hand the partition over and forget it; ``is_deleted``: nobody comes after us, so wholly.  What its successor
+        is to be told, if ``has_successor``."""
         writer = self._partitions[key]
-        await writer.move()
+        handed = await writer.move(has_successor=has_successor)
         self._forget(key, writer)
         if is_deleted:
             self.forget_departed(key)
+        return handed
 
     def forget_departed(self, key: PartitionKey) -> None:
         """Its topic is deleted: no successor will ask."""
@@ -231,19 +258,38 @@ class Broker:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        deadline = asyncio.get_running_loop().time() + self.shared.config.handover_ms / 1000
         try:
-            async with asyncio.timeout(self.shared.config.handover_ms / 1000):
+            async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(self._close_one(key) for key in list(self._partitions)))
         except TimeoutError:
             left = list(self._partitions.values())
             _log.warning("%d partitions are not handed over: storage does not let us close them", len(left))
             await asyncio.gather(*(writer.abandon() for writer in left))
+        await self._end_files(deadline)
+        self.shared.places.close()
         self.shared.alarms.close()
         self.journal.close()
         if journal is not None:
-            await asyncio.gather(journal, return_exceptions=True)
+            await self._end_journal(journal)
         if self._registration is not None:
             await self._registration.stop()
+
+    async def _end_journal(self, journal: asyncio.Task[None]) -> None:
+        """What is queued is of partitions that were not handed over: waited for no longer than a file's closing."""
+        await asyncio.wait({journal}, timeout=self.config.close_timeout_ms / 1000)
+        journal.cancel()
+        await asyncio.gather(journal, return_exceptions=True)
+
+    async def _end_files(self, deadline: float) -> None:
+        """Those that were made for nothing, and indexes that wait to be written."""
+        late = self.shared.late_indexes
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(self.shared.first_files.close(), late.finish())
+        except TimeoutError:
+            _log.warning("%d indexes are left to whoever owns their partitions now", len(late))
+            await late.abandon()
 
     async def _close_one(self, key: PartitionKey) -> None:
         async with self._opening:  # the same bound as for opening
@@ -303,8 +349,8 @@ class Broker:
             await self.journal.seal_abandoned()
 
     async def _upkeep(self) -> None:
-        """Once a second: probe excluded nodes, leave slow ones, close the idlest pipelines past the bound, forget
-        partitions that were lost.  Costs by the open pipelines, not by the partitions."""
+        """Once a second: probe excluded nodes, leave slow ones, forget partitions that were lost.  Costs by the open
+        pipelines, not by the partitions."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
             self._look_for_stall()
@@ -312,7 +358,6 @@ class Broker:
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
             self._leave_slow_nodes()
-            self._bound_pipelines()
             while self.shared.fenced:
                 writer = self.shared.fenced.pop()
                 await writer.abandon()
@@ -350,14 +395,27 @@ class Broker:
             if is_up:
                 health.restored(node)
 
-    def _bound_pipelines(self) -> None:
-        opened = [writer for writer in self.shared.busy if writer.partition.current is not None]
-        excess = len(opened) - self.config.open_pipelines_max
-        if excess <= 0:
-            return
-        opened.sort(key=lambda w: w.partition.current.last_write_ms if w.partition.current else 0)
-        for writer in opened[:excess]:
-            writer.post(ev.IdleClose())
+    def _make_room(self, wanted: int) -> None:
+        """Others wait for a place to open a file: close so many segments, first those that have been idle for longest,
+        then those that are written all the time and have been open for longest, each after its turn."""
+        now_ms, turn_ms = self.shared.now_ms(), self.config.crowded_turn_ms
+        idle: list[tuple[int, str, PartitionWriter]] = []
+        written: list[tuple[int, str, PartitionWriter]] = []
+        for writer in self.shared.busy:
+            partition = writer.partition
+            segment = partition.current
+            if segment is None:
+                continue
+            if partition.is_draining:
+                wanted -= 1
+            elif partition.batches.is_idle:
+                idle.append((segment.last_write_ms, str(writer.path), writer))
+            elif now_ms - segment.opened_ms >= turn_ms:
+                written.append((segment.opened_ms, str(writer.path), writer))
+        idle.sort(key=lambda candidate: candidate[:2])
+        written.sort(key=lambda candidate: candidate[:2])
+        for _, _, writer in [*idle, *written][: max(wanted, 0)]:
+            writer.post(ev.PlaceWanted())
 
     def _report(self, message: str) -> None:
         _log.error("%s", message)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from bmq.broker.partition import Duplicate
+from bmq.broker.batches import Duplicate
 from bmq.broker.recompress import Recompressor, RecompressQueue, is_needed
 from bmq.broker.searches import SearchedLog, Searches
 from bmq.broker.shared import Shared

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bmq.broker import events as ev
+from bmq.broker.first_files import SERIAL
+from bmq.broker.next_segment import FIRST_FLUSH_BYTES_MAX, chunk_for
 from bmq.broker.shared import Shared
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry
@@ -36,7 +38,20 @@ class SegmentFiles:
         return Lease(paths=(self.path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
 
     async def create(self, effect: ev.CreateSpare) -> Appender:
-        """An open file under a spare name, on nodes that are not known to be bad."""
+        """An open file under a spare name: the one that was made for the partition on its way here, or a new one."""
+        made = await self._shared.first_files.take(self.path, effect)
+        return made if made is not None else await self._create(effect)
+
+    def make_first(self, epoch: int) -> None:
+        """Make a file for the first batch under an epoch that is not ours yet, if there is room for more than those
+        that are written."""
+        if self._shared.places.is_crowded:
+            return
+        effect = ev.CreateSpare(epoch, SERIAL, self._shared.config.block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
+        self._shared.first_files.make(self.path, effect, self._create)
+
+    async def _create(self, effect: ev.CreateSpare) -> Appender:
+        """On nodes that are not known to be bad."""
         shared = self._shared
         path = self.path.spare(effect.epoch, effect.serial, shared.incarnation)
         options = CreateOptions(
@@ -66,12 +81,30 @@ class SegmentFiles:
         It gets its name when it is whole: a torn index would stand in the way of a right one.  It is as durable as
         its segment's records: one that a loss of power damages is no index, and the segment is scanned.
         """
-        await self.draft_idx(name, checkpoint)
+        await self.write_encoded_idx(name, encode_idx(checkpoint))
+
+    async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
+        """The same with what ``encode_idx`` has made."""
+        await self._draft_idx(name, data)
         await self.publish_idx(name)
+
+    async def lacks_idx(self, name: SegmentName, length: int) -> bool:
+        """Whether the closed segment is still as long as that, and has no index.  NoSuchFile: it is gone."""
+        fs = self._shared.fs
+        if (await fs.status(self.path.log(name))).length != length:
+            return False  # joined with its neighbour, under an index of its own
+        try:
+            await fs.status(self.path.idx(name))
+        except NoSuchFile:
+            return True
+        return False
 
     async def draft_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
         """The index under a name that nobody reads; it may be written while its segment is being closed."""
-        fs, draft, data = self._shared.fs, self._draft(name), encode_idx(checkpoint)
+        await self._draft_idx(name, encode_idx(checkpoint))
+
+    async def _draft_idx(self, name: SegmentName, data: bytes) -> None:
+        fs, draft = self._shared.fs, self._draft(name)
         try:
             await write_once(fs, draft, data, sync=self.is_synced)
         except AlreadyExists:  # from an attempt that was given up

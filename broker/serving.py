@@ -13,10 +13,11 @@ from typing import Protocol
 from uuid import UUID
 
 from bmq.broker.assigned import Assigned
+from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.load import Load
 from bmq.broker.owner import PartitionOwner
 from bmq.core.call import Buffer
-from bmq.core.errors import ErrorCode
+from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.internal_endpoint import Handler, InternalCall
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.wire.internal import (
@@ -97,7 +98,11 @@ class Serving:
     def handed_over(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Another broker has released these."""
         told = HandedOverRequest.decode(body)
-        self._assigned.handed_over(PartitionKey(topic_id, partition) for topic_id, partition in told.partitions)
+        keys = [PartitionKey(topic_id, partition) for topic_id, partition in told.partitions]
+        releases = [Handed.of(release) for release in told.releases] or [NOTHING] * len(keys)
+        if len(releases) != len(keys):
+            raise FormatError(f"{len(releases)} releases of {len(keys)} partitions")
+        self._assigned.handed_over(dict(zip(keys, releases, strict=True)))
         return HandedOverResponse(ErrorCode.NONE).encode()
 
     def tell_load(self, body: memoryview, call: InternalCall) -> list[Buffer]:

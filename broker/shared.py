@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmq.broker.budget import Budget
 from bmq.broker.config import BrokerConfig
+from bmq.broker.first_files import FirstFiles
 from bmq.broker.health import NodeHealth
+from bmq.broker.late_indexes import LateIndexes
 from bmq.broker.load import Load
+from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.core.clock import Clock
 from bmq.core.model import PartitionKey
@@ -60,6 +63,9 @@ class Shared:
     alarms: Alarms
     health: NodeHealth
     budget: Budget
+    places: Places
+    first_files: FirstFiles
+    late_indexes: LateIndexes
     busy: set[PartitionWriter] = field(default_factory=set)
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
     fenced: list[PartitionWriter] = field(default_factory=list)

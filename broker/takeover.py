@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from bmq.broker import events as ev
 from bmq.broker.events import Event
+from bmq.broker.handed import Handed
+from bmq.broker.late_indexes import LOOK_MS
 from bmq.broker.producers import ProducerTable
 from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
 from bmq.core.errors import FormatError
-from bmq.core.model import PartitionKey
+from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
@@ -24,13 +26,16 @@ IDX_ATTEMPTS = 3
 class Takeover:
     """One partition's; all of it may be repeated."""
 
-    __slots__ = ("_index_interval_bytes", "_key", "_segments", "_shared")
+    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_segments", "_shared", "handed")
 
     def __init__(self, shared: Shared, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int) -> None:
         self._shared = shared
         self._segments = segments
         self._key = key
         self._index_interval_bytes = index_interval_bytes
+        self._indexed: set[SegmentName] = set()  # closed segments whose indexes are known to be sound
+        self.handed: Handed | None = None
+        """What the owner before us has told of the log's end."""
 
     async def fence(self, entry: SegmentEntry) -> FencedSegment:
         """Stop whoever writes the segment.  StorageError: to be tried again."""
@@ -67,13 +72,14 @@ class Takeover:
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
 
     async def _find_checkpoints(self, effect: ev.RecoverLog) -> list[Checkpoint | None]:
-        """From the closed segments' indexes and from the journals; of a settled log the index alone, if it is sound."""
+        """From the closed segments' indexes and from the journals; of a settled log the index alone, if it is sound.
+        It need not be read from storage when we were told it, nor be there yet."""
         closed = [entry for entry in effect.entries if entry.is_closed]
         if effect.is_settled and len(closed) == len(effect.entries) == 1:
             try:
-                indexed = await self._from_index(closed[0])
+                indexed = self._from_handed(closed[0]) or await self._from_index(closed[0])
             except NoSuchFile:
-                indexed = None  # retention was quicker: the journals know the log start
+                indexed = None  # its writer died first, or retention was quicker: the journals know the log start
             if indexed is not None:
                 return [indexed]
         return await asyncio.gather(
@@ -84,12 +90,14 @@ class Takeover:
     async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:
         """From the closed segment's index.
 
-        When retention took it: what the record itself says of its end.  When it is damaged: nothing, and the segment
-        is scanned like an open one.
+        When retention took both: what the record itself says of its end.  When the index is damaged, or its writer died
+        first: nothing, and the segment is scanned like an open one, since nobody else knows its producers.
         """
         try:
             return await self._from_index(entry)
         except NoSuchFile:
+            if await self._is_there(entry):
+                return None
             return Checkpoint(
                 key=self._key,
                 segment=entry.name,
@@ -99,20 +107,48 @@ class Takeover:
                 is_closed=True,
             )
 
+    async def _is_there(self, entry: SegmentEntry) -> bool:
+        try:
+            await self._shared.fs.status(self._segments.path.log(entry.name))
+        except NoSuchFile:
+            return False
+        return True
+
+    def _from_handed(self, entry: SegmentEntry) -> Checkpoint | None:
+        """What we were told of it; None when that was nothing, or of something else."""
+        if self.handed is None:
+            return None
+        try:
+            said = self.handed.checkpoint(entry)
+        except FormatError as error:
+            self._shared.report(f"{self._segments.path.idx(entry.name)}: {error}: not as it was told")
+            return None
+        if said is None:
+            return None
+        late = self._shared.late_indexes
+        if entry.name not in self._indexed and late.has_room:  # it is written by then, if all goes well
+            late.add(self._segments, entry.name, entry.length, self.handed.last_index, after_ms=LOOK_MS)
+        self._indexed.add(entry.name)
+        return replace(said, is_full=True)
+
     async def _from_index(self, entry: SegmentEntry) -> Checkpoint | None:
         """What the index says; None when it is damaged.  NoSuchFile."""
         status = await self._shared.fs.status(self._segments.path.idx(entry.name))
         data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
-            return replace(decode_idx(data), is_full=True)
+            found = replace(decode_idx(data), is_full=True)
+            self._indexed.add(entry.name)
+            return found
         except FormatError as error:
             self._shared.report(f"{self._segments.path.idx(entry.name)}: {error}: scanning the segment")
             return None
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
-        """The ``.idx`` of what was scanned.  Readers manage without, so this gives up after a few attempts."""
+        """The ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""
         segments = effect.recovered.segments
         for segment in segments:
+            if segment.name in self._indexed:
+                continue
             checkpoint = Checkpoint(
                 key=self._key,
                 segment=segment.name,

@@ -69,7 +69,7 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
         ev.PipelineFailed: {_S.WRITE: "_on_pipeline_failed", _S.MOVE: "_on_pipeline_failed"},
         ev.SegmentClosed: {_S.WRITE: "_on_closed", _S.MOVE: "_on_closed"},
         ev.EpochRaised: {
-            _S.START: _LATE,
+            _S.START: "_on_epoch_raised",
             _S.FENCE: "_on_epoch_raised",
             _S.RECOVER: "_on_epoch_raised",
             _S.WRITE: "_on_epoch_raised",
@@ -89,7 +89,13 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
             _S.WRITE: "_on_log_start",
             _S.MOVE: _LATE,
         },
-        ev.IdleClose: {_S.WRITE: "_on_idle_close", _S.START: _LATE, _S.FENCE: _LATE, _S.RECOVER: _LATE, _S.MOVE: _LATE},
+        ev.PlaceWanted: {
+            _S.START: _LATE,
+            _S.FENCE: _LATE,
+            _S.RECOVER: _LATE,
+            _S.WRITE: "_on_place_wanted",
+            _S.MOVE: _LATE,
+        },
         ev.StorageSlow: {
             _S.START: _LATE,
             _S.FENCE: _LATE,

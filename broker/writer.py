@@ -13,11 +13,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from bmq.broker import events as ev
+from bmq.broker.batches import Duplicate
+from bmq.broker.closing import Closing
 from bmq.broker.config import LogConfig
 from bmq.broker.events import Effect, Event, Pending
-from bmq.broker.partition import Duplicate, Partition
+from bmq.broker.flights import Flights
+from bmq.broker.handed import NOTHING, Handed
+from bmq.broker.late_indexes import BEHIND_MS
+from bmq.broker.open_files import OpenFiles
+from bmq.broker.partition import Partition
 from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
+from bmq.broker.suspicion import look_into
 from bmq.broker.takeover import Takeover
 from bmq.broker.transitions import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -26,37 +33,15 @@ from bmq.core.records import Batch, parse_batch
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
-from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import (
-    Appender,
-    CorruptData,
-    LeaseLost,
-    NoSuchFile,
-    PipelineFailed,
-    StorageError,
-)
+from bmq.storage.filesystem import CorruptData, StorageError
 from bmq.storage.layout import PartitionPath
 
-JOIN_BYTES = 8192  # batches smaller than this on average are joined: a copy costs less than a call for each
 ALARM_MS_MAX = 60_000
 T = TypeVar("T")
 
 
 def _base_offset(base_offset: int, timestamp: int) -> int:
     return base_offset
-
-
-class Flight:
-    """One flush on its way; counted once, however it ends."""
-
-    __slots__ = ("is_over", "name", "nodes", "sent_ms", "size")
-
-    def __init__(self, name: SegmentName, nodes: tuple[str, ...], sent_ms: int, size: int) -> None:
-        self.name = name
-        self.nodes = nodes
-        self.sent_ms = sent_ms
-        self.size = size
-        self.is_over = False
 
 
 class PartitionWriter:
@@ -69,9 +54,9 @@ class PartitionWriter:
         self._segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
         self._takeover = Takeover(shared, self._segments, key, config.index_interval_bytes)
         self._kv_key = ownership.partition_key(shared.cluster, key)
-        self._files: dict[str, Appender] = {}  # by spare path, the name a file keeps for life
-        self._flights: set[Flight] = set()
-        self._flying_bytes = 0
+        self._files = OpenFiles(shared, self._segments)
+        self._closing = Closing(shared, self._segments, self._files, self._is_ours)
+        self._flights = Flights(shared, self, self.post)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
@@ -88,10 +73,11 @@ class PartitionWriter:
 
     # ------------------------------------------------------------------------------------------------ its owner's calls
 
-    def start(self, found: tuple[PartitionRecord, int] | None = None) -> None:
+    def start(self, found: tuple[PartitionRecord, int] | None = None, handed: Handed | None = None) -> None:
         """``found``: the partition's record and revision, when they are known.  They may be old by now: the claim
-        compares the revision."""
+        compares the revision.  ``handed``: what the owner before us has told, as far as it holds."""
         self._found = found
+        self._takeover.handed = handed
         self.post(ev.Start())
 
     async def wait_open(self) -> None:
@@ -152,13 +138,13 @@ class PartitionWriter:
     def has_room(self) -> bool:
         """Whether the partition's buffer and the process's are under their bounds."""
         shared = self._shared
-        return shared.budget.has_room and self.partition.buffered_bytes < shared.config.buffer_bytes
+        return shared.budget.has_room and self.partition.batches.buffered_bytes < shared.config.buffer_bytes
 
     async def room(self) -> None:
         """Wait until the buffers are under their bounds (or the partition is no more)."""
-        limit = self._shared.config.buffer_bytes
-        while not self.has_room and self.partition.state is State.WRITE:
-            await self.wait(lambda: self.partition.buffered_bytes < limit or self.partition.state is not State.WRITE)
+        limit, partition = self._shared.config.buffer_bytes, self.partition
+        while not self.has_room and partition.state is State.WRITE:
+            await self.wait(lambda: partition.batches.buffered_bytes < limit or partition.state is not State.WRITE)
             await self._shared.budget.room()
 
     async def delete_before(self, offset: int) -> None:
@@ -191,12 +177,14 @@ class PartitionWriter:
         self._segments.is_synced = config.flush_sync
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
-    async def move(self) -> None:
-        """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state.
+    async def move(self, *, has_successor: bool = False) -> Handed:
+        """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state, with what is to be
+        told to the successor, if there is one.
 
         A successor waits for ``handover_wait_ms``, then takes the partition.  From then on the store is asked whether
         it has: storage may never let us finish, and clients ask nobody else while they wait for our answers.
         """
+        self._closing.has_successor = has_successor
         if self.partition.state not in TERMINAL:
             self.post(ev.MoveRequested())
         config = self._shared.config
@@ -204,6 +192,17 @@ class PartitionWriter:
             with contextlib.suppress(KvError):  # the store is away: nobody takes anything, ask again later
                 await self._is_ours()
         await self.abandon()
+        return self._handed()
+
+    def _handed(self) -> Handed:
+        """What was released, and its last segment's index; whatever was left of indexes is written later."""
+        left, record = self._closing.left, self.partition.record
+        if self.partition.state is not State.CLOSED or record.owner:
+            return NOTHING  # taken from us: the new owner has found, and indexed, what there was
+        for name, (length, index) in left.items():
+            self._shared.late_indexes.add(self._segments, name, length, index, after_ms=BEHIND_MS)
+        _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
+        return Handed(record, self.partition.revision, index)
 
     async def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -268,11 +267,11 @@ class PartitionWriter:
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self.partition.unsent) and self.partition.current is not None
+        return bool(self.partition.batches.unsent) and self.partition.current is not None
 
     @property
     def unsent_bytes(self) -> int:
-        return self.partition.buffered_bytes - self._flying_bytes
+        return self.partition.batches.buffered_bytes - self._flights.bytes
 
     def send(self) -> bool:
         """One flush of what is queued (the scheduler's turn)."""
@@ -281,71 +280,14 @@ class PartitionWriter:
         taken, effects = self.partition.take(self._shared.config.flush_bytes, now_ms)
         if taken:
             assert segment is not None
-            self._flush(segment.entry, taken, now_ms)
+            appender, is_synced = self._files[segment.entry.spare], self.partition.config.flush_sync
+            self._flights.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
         self._apply(effects)
         return bool(taken)
 
-    def _flush(self, entry: SegmentEntry, taken: list[Pending], now_ms: int) -> None:
-        appender = self._files[entry.spare]
-        size = taken[-1].end_position - taken[0].start_position
-        flight = Flight(entry.name, appender.nodes, now_ms, size)
-        self._flights.add(flight)
-        self._flying_bytes += size
-        try:
-            data = [pending.batch.data for pending in taken]
-            if len(data) > 1 and size < len(data) * JOIN_BYTES:
-                data = [memoryview(b"".join(data))]
-            for piece in data:
-                appender.write(piece)
-            future = appender.flush(sync=self.partition.config.flush_sync)
-        except StorageError as error:
-            asyncio.get_running_loop().call_soon(self._flush_failed, flight, error)
-            return
-        future.add_done_callback(lambda done: self._landed(flight, done))
-
-    def _landed(self, flight: Flight, future: asyncio.Future[int]) -> None:
-        error = asyncio.CancelledError() if future.cancelled() else future.exception()
-        if error is not None:
-            self._flush_failed(flight, error)
-            return
-        if flight.is_over:
-            return  # given up before this ack
-        shared = self._shared
-        self._release(flight)
-        shared.health.flushed(flight.nodes, shared.now_ms() - flight.sent_ms)
-        self.post(ev.Flushed(flight.name, future.result()))
-        shared.scheduler.landed(self)
-
-    def _flush_failed(self, flight: Flight, error: BaseException) -> None:
-        if flight.is_over:
-            return
-        self._release(flight)
-        if isinstance(error, PipelineFailed):
-            self._shared.health.failed(error.suspects, self._shared.now_ms())
-        self.post(ev.PipelineFailed(flight.name, repr(error)))
-        self._shared.scheduler.landed(self)
-
-    def _release(self, flight: Flight) -> None:
-        flight.is_over = True
-        self._flights.discard(flight)
-        self._flying_bytes -= flight.size
-
-    def _abort_file(self, entry: SegmentEntry) -> None:
-        appender = self._files.pop(entry.spare, None)
-        if appender is None:
-            return
-        for flight in [flight for flight in self._flights if flight.name == entry.name]:
-            self._release(flight)
-            self._shared.scheduler.landed(self)
-        appender.abort()
-
     def _abort_files(self) -> None:
-        for flight in list(self._flights):
-            self._release(flight)
-            self._shared.scheduler.landed(self)
-        files, self._files = self._files, {}
-        for appender in files.values():
-            appender.abort()
+        self._flights.give_up()
+        self._files.abort_all()
 
     # ------------------------------------------------------------------------------------ effects that answer at once
 
@@ -401,31 +343,20 @@ class PartitionWriter:
     def _do_suspect(self, effect: ev.Suspect) -> None:
         segment = self.partition.current
         assert segment is not None
-        self.spawn(self._look_into(effect, self._files[segment.entry.spare].nodes))
+        nodes = self._files[segment.entry.spare].nodes
 
-    async def _look_into(self, suspect: ev.Suspect, nodes: tuple[str, ...]) -> None:
-        """Fail over when a node is silent, or is an outlier, or when nothing has moved for twice the time; and only
-        while tokens last, so that a hiccup of the whole cluster is no storm of new files."""
-        shared = self._shared
-        answers = await asyncio.gather(*(shared.fs.probe(node) for node in nodes))
-        silent = tuple(node for node, is_up in zip(nodes, answers, strict=True) if not is_up)
-        outliers = shared.health.outliers(nodes)
-        while not silent and not outliers and suspect.age_ms < 2 * shared.config.slow_flush_ms:
-            await asyncio.sleep((2 * shared.config.slow_flush_ms - suspect.age_ms) / 1000)
-            partition = self.partition
-            is_same = partition.current is not None and partition.current.entry.name == suspect.name
-            if not is_same or not partition.inflight:
-                return
-            suspect = ev.Suspect(suspect.name, shared.now_ms() - partition.inflight[0].sent_ms)
-            if suspect.age_ms < shared.config.slow_flush_ms:
-                return
-        if not shared.health.take_roll_token(shared.now_ms()):
-            return
-        shared.health.failed(silent, shared.now_ms())
-        if not silent:
-            shared.health.slow(outliers, shared.now_ms())
-        reason = f"no flush for {suspect.age_ms} ms; silent: {silent}; slow: {outliers}"
-        self.post(ev.PipelineFailed(suspect.name, reason))
+        def age_ms() -> int | None:
+            current, inflight = self.partition.current, self.partition.batches.inflight
+            if current is None or current.entry.name != effect.name or not inflight:
+                return None
+            return self._shared.now_ms() - inflight[0].sent_ms
+
+        async def work() -> None:
+            failed = await look_into(self._shared, effect, nodes, age_ms)
+            if failed is not None:
+                self.post(failed)
+
+        self.spawn(work())
 
     def has_node(self, nodes: set[str]) -> bool:
         """Whether the open pipeline has one of these in it, and has not just been left for slowness."""
@@ -535,38 +466,19 @@ class PartitionWriter:
     def _do_create_spare(self, effect: ev.CreateSpare) -> None:
         async def work() -> None:
             try:
-                appender = await self._segments.create(effect)
+                lease = (await self._files.create(effect)).lease
             except StorageError as error:
                 self.post(ev.SpareFailed(repr(error)))
                 return
-            path = appender.lease.paths[0]
-            lease = appender.lease
-            self._files[path] = appender
             self._shared.busy.add(self)
-            self.post(
-                ev.SpareReady(
-                    SegmentEntry(
-                        name=SegmentName(-1, effect.epoch, -1), spare=path, holder=lease.holder, file_id=lease.file_id
-                    )
-                )
-            )
+            unnamed = SegmentName(-1, effect.epoch, -1)
+            entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
+            self.post(ev.SpareReady(entry))
 
         self.spawn(work())
 
     def _do_drop_spare(self, effect: ev.DropSpare) -> None:
-        async def work() -> None:
-            """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
-            appender = self._files.pop(effect.entry.spare, None)
-            try:
-                if appender is not None:
-                    async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
-                        await appender.close()
-                await self._shared.fs.delete(effect.entry.spare)
-            except (StorageError, TimeoutError):
-                if appender is not None:
-                    appender.abort()  # the sweeper takes it later
-
-        self.spawn(work())
+        self.spawn(self._closing.drop(effect.entry))
 
     def _do_name_segment(self, effect: ev.NameSegment) -> None:
         async def work() -> None:
@@ -587,71 +499,22 @@ class PartitionWriter:
 
     def _do_close_segment(self, effect: ev.CloseSegment) -> None:
         async def work() -> None:
-            entry, checkpoint = effect.entry, effect.checkpoint
-            appender = self._files.pop(entry.spare, None)
-            try:
-                if appender is None:
-                    raise LeaseLost("its pipeline was given up")
-                async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
-                    await self._close_and_index(entry.name, appender, checkpoint)
-            except (StorageError, TimeoutError):
-                if appender is not None:
-                    appender.abort()
-                await self._seal(entry, checkpoint)
-                return
-            self._closed(entry, checkpoint)
+            self._closed(await self._closing.close(effect.entry, effect.checkpoint))
 
         self.spawn(work())
 
-    async def _close_and_index(self, name: SegmentName, appender: Appender, checkpoint: Checkpoint | None) -> None:
-        """The index is written while the file is being closed, since a hand-over waits for both; it has its name only
-        once the file is closed."""
-        if checkpoint is None:
-            await appender.close()
-            return
-        outcomes = await asyncio.gather(
-            appender.close(), self._segments.draft_idx(name, checkpoint), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        await self._segments.publish_idx(name)
-
     def _do_seal_segment(self, effect: ev.SealSegment) -> None:
-        self._abort_file(effect.entry)
-        self.spawn(self._seal(effect.entry, effect.checkpoint))
+        self._flights.give_up(effect.entry.name)
+        self._files.abort(effect.entry)
 
-    async def _seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> None:
-        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds."""
-        config, attempt, is_missing = self._shared.config, 0, False
-        while True:
-            try:
-                if not await self._is_ours():
-                    return
-                length = await self._shared.fs.fence(self._segments.lease(entry))
-                if checkpoint is not None:
-                    if length < checkpoint.position:
-                        lost = checkpoint.position - length
-                        self._shared.report(f"{self.path.log(entry.name)}: storage lost {lost} flushed bytes")
-                    await self._segments.write_idx(entry.name, checkpoint)
-            except NoSuchFile:
-                if not is_missing:  # a successor may have joined it to its neighbour since we looked whose it is
-                    is_missing = True
-                    continue
-                if checkpoint is not None:
-                    self._shared.report(f"{self.path.log(entry.name)}: vanished with flushed data in it")
-            except (StorageError, KvError):
-                attempt += 1
-                await asyncio.sleep(min(config.retry_ms << min(attempt, 16), config.retry_max_ms) / 1000)
-                continue
-            self._closed(entry, checkpoint)
-            return
+        async def work() -> None:
+            self._closed(await self._closing.seal(effect.entry, effect.checkpoint))
 
-    def _closed(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> None:
-        if checkpoint is None:
-            self.post(ev.SegmentClosed(entry.closed(0, entry.name.base)))
-        else:
-            self.post(ev.SegmentClosed(entry.closed(checkpoint.position, checkpoint.end_offset)))
+        self.spawn(work())
+
+    def _closed(self, entry: SegmentEntry | None) -> None:
+        if entry is not None:
+            self.post(ev.SegmentClosed(entry))
 
 
 PERFORM: dict[type, Callable[[PartitionWriter, Any], None]] = {

@@ -42,7 +42,11 @@ class BrokerRole:
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
     ) -> None:
-        settings = broker_config or BrokerConfig(producer_expiration_ms=config.producer_id_expiration_ms)
+        settings = broker_config or BrokerConfig(
+            block_bytes=config.block_bytes,
+            open_pipelines_max=config.open_pipelines_max,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
         self.broker = Broker(
             fs,
             kv,
@@ -70,6 +74,10 @@ class BrokerRole:
     async def start(self) -> None:
         await self.broker.start()
         self._follower.start()
+
+    def reconfigure(self, config: NodeConfig) -> None:
+        """What is set for the node may be another's by now."""
+        self._follower.reconfigure(config)
 
     async def wait_moved(self, timeout_s: float) -> None:
         """What was assigned to others is released, and they know it.  A process that ends before that has its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -27,7 +28,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
 from bmq.meta.coordinator.api import ClientInfo
-from bmq.proxy.asking import ask_all
+from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 
@@ -92,6 +93,11 @@ class _Facts:
                 ),
                 OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
                 OwnMetric(
+                    "waiting_for_place",
+                    "Partitions that wait for others' segments to be closed, since no more may be open",
+                    broker.waiting_for_place,
+                ),
+                OwnMetric(
                     "unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes
                 ),
             )
@@ -145,13 +151,17 @@ class _Facts:
         topic = self._node.catalog.topics.get(name)
         if topic is None:
             return None
-        partitions = await ask_all(range(topic.partitions), lambda number: self._partition(topic, number))
+        deadline = asyncio.get_running_loop().time() + LOOK_S
+        partitions = await ask_all(range(topic.partitions), lambda number: self._partition(topic, number, deadline))
         return TopicDetails(topic=_topic(topic), partitions=partitions)
 
-    async def _partition(self, topic: Topic, number: int) -> PartitionFacts:
+    async def _partition(self, topic: Topic, number: int, deadline: float) -> PartitionFacts:
+        """What this process has yet to open is not waited for: its state is known here."""
         key = PartitionKey(topic.topic_id, number)
-        owner, role = self._node.owners.get(key), self._node.broker
+        owners, role = self._node.owners, self._node.broker
+        is_elsewhere = self._node.view.owner_of(key) not in ("", self._node.view.own)
         try:
+            owner = await open_owner(owners, key, deadline) if is_elsewhere else owners.get(key)
             if owner is not None:
                 ends = await owner.ends()
                 return PartitionFacts(

@@ -24,13 +24,14 @@ from bmq.storage.topics import FORMAT
 
 
 class Joined:
-    """``join``, then ``is_at``; ``leave`` ends it.  ``on_lost`` and ``is_serving`` may be set until ``join``."""
+    """``join``, then ``is_at``; ``leave`` ends it.  What it calls is set before anything of the process begins."""
 
     def __init__(
         self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *, ttl_s: float = TTL_S
     ) -> None:
         self.on_lost: Callable[[], None] = _nothing
         self.on_failed: Callable[[str], None] = _nothing_more
+        self.on_id: Callable[[int], None] = _nothing_told
         self.is_serving: Callable[[], bool] = _never
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.peers = Peers(incarnation, config.cluster)
@@ -46,8 +47,10 @@ class Joined:
             formats=FORMAT,
         )
         self.membership = Membership(
-            kv, config.cluster, member, self.view, on_lost=lambda: self.on_lost(), on_failed=self._failed, ttl_s=ttl_s
-        )
+            kv, config.cluster, member, self.view,
+            on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
+            ttl_s=ttl_s,
+        )  # fmt: skip
 
     @property
     def member(self) -> Member:
@@ -117,6 +120,10 @@ class Joined:
 
 def _concerns(change: ViewChange) -> bool:
     return bool(change.members or change.partitions or change.shards or change.is_controller)
+
+
+def _nothing_told(node_id: int) -> None:
+    """Nobody has been told the one before."""
 
 
 def _nothing_more(why: str) -> None:

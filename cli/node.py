@@ -130,21 +130,19 @@ class Node:
         self._routed: RoutedCoordinator | None = None
         self.coordinator = self._make_coordinator()
         self.producer_ids = ProducerIds(kv, config.cluster)
-        self.endpoint = Endpoint(
-            Services(
-                config=config,
-                clock=clock,
-                metrics=self.metrics,
-                catalog=self.catalog,
-                members=self.members,
-                owners=self.owners,
-                admin=self.admin,
-                coordinator=self.coordinator,
-                producer_ids=self.producer_ids,
-                reading=self.reading,
-            ),
-            ALL_APIS,
+        self._services = Services(
+            config=config,
+            clock=clock,
+            metrics=self.metrics,
+            catalog=self.catalog,
+            members=self.members,
+            owners=self.owners,
+            admin=self.admin,
+            coordinator=self.coordinator,
+            producer_ids=self.producer_ids,
+            reading=self.reading,
         )
+        self.endpoint = Endpoint(self._services, ALL_APIS)
         self._relay: Relay | None = None
         self._lookouts: tuple[Reports, Unreachable] | None = None
         if joined is not None:
@@ -180,19 +178,23 @@ class Node:
         if self.own_coordinator is not None:
             await self.own_coordinator.start()
 
-    async def leave(self) -> None:
-        """Of a cluster: hand over what we have while others serve it, and be told of no more."""
+    async def leave(self, deadline: float) -> None:
+        """Of a cluster: hand over what we have while others serve it, and be told of no more.  Until ``deadline``, on
+        the loop's clock, at most."""
         if self.joined is None:
             return
-        await self.joined.drain(self.config.drain_ms / 1000)
+        loop = asyncio.get_running_loop()
+        await self.joined.drain(max(0.0, deadline - loop.time()))
         if self.broker is not None:
-            await self.broker.wait_moved(self.config.drain_ms / 1000)
+            await self.broker.wait_moved(max(0.0, deadline - loop.time()))
         if PROXY in self.config.roles and len(self.view.members) > 1:
-            await asyncio.sleep(LEAVES_METADATA_S)
+            await asyncio.sleep(min(LEAVES_METADATA_S, max(0.0, deadline - loop.time())))
 
     def drain(self) -> None:
-        """Clients are about to be sent away: answer those that wait for something to happen."""
+        """Clients are about to be sent away: answer those that wait for something to happen, or for what cannot."""
         self.reading.drain()
+        if self.remote is not None:
+            self.remote.drain()
         if self._routed is not None:
             self._routed.drain()
         if self.own_coordinator is not None:
@@ -255,7 +257,7 @@ class Node:
             asking = PeerAsking(joined.peers)
             self.controller = Controller(
                 self.config, self._kv, joined.view, self.catalog, asking, self._clock,
-                topics=self._make_topics, cleaner=self._make_cleaner,
+                topics=self._make_topics, cleaner=self._make_cleaner, on_failed=self._failed,
             )  # fmt: skip
             leader = LeaderAdmin(self.controller, self.catalog, asking, self.config.cluster)
             service = AdminService(self.controller, joined.view, leader)
@@ -319,6 +321,7 @@ class Node:
         endpoint = joined.endpoint
         endpoint.register(InternalKey.LEAVE, self._asked_to_leave)
         joined.on_failed = self._failed
+        joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
         if self.broker is not None:
             joined.on_lost = self.broker.broker.fence_all
@@ -337,6 +340,15 @@ class Node:
 
     def _failed(self, why: str) -> None:
         self.on_failed(why)
+
+    def _renumbered(self, node_id: int) -> None:
+        """Joined again as a proxy of another id: clients are told that, and what is set for it holds here."""
+        config = self.config = self._services.config = replace(self.config, node_id=node_id)
+        self.members.move(replace(self.members.own, node_id=node_id))
+        if self.broker is not None:
+            self.broker.reconfigure(config)
+        if self.controller is not None and self.controller.topics is not None:
+            self.controller.topics.config = config
 
     def _may_be_asked(self) -> bool:
         return self.broker is None or self.broker.broker.is_serving

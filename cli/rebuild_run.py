@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 import uuid
@@ -82,13 +83,14 @@ async def rebuild(
         await store.begin()
     topics = await _find_topics(fs, _adoptable(config, adopt or {}), outcome)
     spoken = await read_all_journals(fs)
-    async for partition in read_partitions(fs, topics, spoken, risen.incarnation):
-        outcome.partitions += 1
-        outcome.open_segments += sum(not entry.is_closed for entry in partition.record.segments)
-        if tell is not None:
-            tell(partition)
-        if store is not None:
-            await store.put_partition(partition)
+    async with contextlib.aclosing(read_partitions(fs, topics, spoken, risen.incarnation)) as partitions:
+        async for partition in partitions:
+            outcome.partitions += 1
+            outcome.open_segments += sum(not entry.is_closed for entry in partition.record.segments)
+            if tell is not None:
+                tell(partition)
+            if store is not None:
+                await store.put_partition(partition)
     if store is not None:
         copies = await _default_replication(fs, config)
         for topic in topics:
@@ -111,10 +113,11 @@ def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, Store
 
 async def _find_topics(fs: FileSystem, adoptable: Mapping[str, StoredTopic], outcome: Outcome) -> list[FoundTopic]:
     topics: list[FoundTopic] = []
-    async for found in read_topics(fs, adoptable):
-        outcome.notes += _notes(found)
-        if found.topic is not None:
-            topics.append(found.topic)
+    async with contextlib.aclosing(read_topics(fs, adoptable)) as all_found:
+        async for found in all_found:
+            outcome.notes += _notes(found)
+            if found.topic is not None:
+                topics.append(found.topic)
     outcome.topics = len(topics)
     return topics
 

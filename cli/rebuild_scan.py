@@ -7,6 +7,7 @@ say of each partition, and of the folders that are being looked at.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections import deque
@@ -65,8 +66,9 @@ class Found(NamedTuple):
 async def read_topics(fs: FileSystem, adopted: Mapping[str, StoredTopic]) -> AsyncGenerator[Found, None]:
     """``adopted``: what is known of topics by name, should their file be missing; of these the id is not."""
     names = (layout.base_name(status.path) async for status in fs.list(layout.TOPICS) if status.is_dir)
-    async for found in in_order(names, lambda name: _read_topic(fs, name, adopted.get(name))):
-        yield found
+    async with contextlib.aclosing(in_order(names, lambda name: _read_topic(fs, name, adopted.get(name)))) as found:
+        async for each in found:
+            yield each
 
 
 async def _read_topic(fs: FileSystem, name: str, adopted: StoredTopic | None) -> Found:
@@ -127,8 +129,9 @@ async def read_partitions(
         return FoundPartition(path=path, key=key, record=made)
 
     places = ((topic, number) for topic in topics for number in range(topic.partitions))
-    async for found in in_order(_iterated(places), read):
-        yield found
+    async with contextlib.aclosing(in_order(_iterated(places), read)) as found:
+        async for each in found:
+            yield each
 
 
 async def _read_folder(fs: FileSystem, path: PartitionPath) -> Folder:

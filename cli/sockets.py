@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 
@@ -14,6 +15,8 @@ from bmq.meta.cluster.member import PROXY, Address
 from bmq.meta.members import ProxyAddress
 
 _log = logging.getLogger("bmq")
+CLIENTS_SHARE = 0.25
+"""Of ``drain_ms``: kept for clients' answers, however long the hand-over takes."""
 
 
 class Sockets:
@@ -63,13 +66,17 @@ class Sockets:
         return " ".join(parts)
 
     async def drain(self) -> None:
-        """Leave the cluster's business to others, then let clients go once everything they sent is answered."""
-        await self._node.leave()
+        """Leave the cluster's business to others, then let clients go once everything they sent is answered; within
+        ``drain_ms`` in all."""
+        loop = asyncio.get_running_loop()
+        limit_s = self._config.drain_ms / 1000
+        deadline = loop.time() + limit_s
+        await self._node.leave(deadline - CLIENTS_SHARE * limit_s)
         self._node.drain()
-        for listener in (self._shared, self._kafka):
-            if listener is not None:
-                _log.info("draining: %d connections", len(listener.connections))
-                await listener.drain(self._config.drain_ms / 1000)
+        listeners = [listener for listener in (self._shared, self._kafka) if listener is not None]
+        _log.info("draining: %d connections", sum(len(listener.connections) for listener in listeners))
+        left_s = max(0.0, deadline - loop.time())
+        await asyncio.gather(*(listener.drain(left_s) for listener in listeners))
 
     def close(self) -> None:
         """To clients.  Other processes are answered until ``close_internal``."""

@@ -15,14 +15,18 @@ import ctypes
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
+from bmq.core.signals import wait_for
 
 _log = logging.getLogger("bmq")
 
 READY = "ready"
+NOT_STARTED = 1
+"""The exit status of a worker that there was no process for."""
 COMMAND = (sys.executable, "-m", "bmq.cli.main", "serve")
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
 """A worker that ends is started again after the first, doubled each time up to the second; one that has served for the
@@ -109,19 +113,20 @@ class Workers:
             if loop.time() - started > RESTART_MAX_S:
                 delay_s = RESTART_MIN_S
             _log.error("worker %d ended with status %d; started again in %g s", worker, self._statuses[worker], delay_s)
-            try:
-                async with asyncio.timeout(delay_s):
-                    await self._is_stopping.wait()
-            except TimeoutError:
-                delay_s = min(2 * delay_s, RESTART_MAX_S)
+            await wait_for(self._is_stopping, delay_s)
+            delay_s = min(2 * delay_s, RESTART_MAX_S)
 
     async def _run_once(self, worker: int) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdout=asyncio.subprocess.PIPE,
-            env=worker_environment(os.environ, self._config, worker),
-            preexec_fn=_dies_with_parent(),
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdout=asyncio.subprocess.PIPE,
+                env=worker_environment(os.environ, self._config, worker),
+                preexec_fn=_dies_with_parent(),
+            )
+        except (OSError, subprocess.SubprocessError) as error:  # this machine has no room for another now
+            _log.error("worker %d cannot be started: %s", worker, error)
+            return NOT_STARTED
         self._processes[worker] = process
         if self._is_stopping.is_set():
             process.terminate()

@@ -62,8 +62,16 @@ class NodeConfig:
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
     )
     internal_credit_bytes: int = _option(4 << 20, "bytes of one partition under way from a proxy to its broker at most")
+    block_bytes: int = _option(
+        128 << 20, "largest segment file being written; HDFS reserves as much on each datanode of an open file"
+    )
+    open_pipelines_max: int = _option(
+        1_000, "segment files that this broker keeps open at most; the idle ones are closed first"
+    )
     log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
-    drain_ms: int = _option(10_000, "how long SIGTERM waits for clients to leave")
+    drain_ms: int = _option(
+        10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"
+    )
 
     # Kafka's, connections.
     socket_request_max_bytes: int = _option(100 << 20, "largest request", kafka="socket.request.max.bytes")
@@ -185,6 +193,8 @@ _LEAST = {
     "drain_ms": 0,
     "workers": 1,
     "internal_credit_bytes": 64 << 10,
+    "block_bytes": 1 << 20,
+    "open_pipelines_max": 1,
     "socket_request_max_bytes": 1 << 10,
     "max_connections": 1,
     "max_connections_per_ip": 1,

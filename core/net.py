@@ -18,6 +18,7 @@ from bmq.core.metrics import Metrics
 from bmq.core.net_budget import STUCK_S, RequestBudget
 from bmq.core.net_connection import ClientConnection
 from bmq.core.net_unordered import SILENCE_S, UnorderedConnection
+from bmq.core.signals import wait_for
 
 __all__ = ["ClientConnection", "Listener"]
 
@@ -83,10 +84,7 @@ class Listener:
             connection.drain()
         if self.connections:
             self._all_gone = asyncio.Event()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._all_gone.wait()
-            except TimeoutError:
+            if not await wait_for(self._all_gone, timeout_s):
                 _log.warning("%d connections did not end in %g s and are closed", len(self.connections), timeout_s)
         self.close()
 

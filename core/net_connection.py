@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, cast
 from bmq.core.call import Answer, Buffer, CloseConnection
 from bmq.core.frames import FrameReader
 from bmq.core.net_budget import FRAME_BYTES, STUCK_S
+from bmq.core.signals import Subscribers
 
 if TYPE_CHECKING:
     from bmq.core.net import Listener
@@ -83,7 +84,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._out_releases: list[Callable[[], None]] = []
         self._unsent: list[Callable[[], None]] = []  # releases of what the kernel has not taken
         self._unsent_bytes = 0  # when last looked at
-        self._on_close: dict[object, Callable[[], None]] = {}
+        self._on_close = Subscribers[[]]()
         self._is_reading = True
         self._is_gated = False  # waits in the budget's line
         self._is_blocked = False  # the kernel does not take all that was written
@@ -105,13 +106,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.is_closed:
             call()
             return _nothing
-        token = object()
-        self._on_close[token] = call
-
-        def forget() -> None:
-            self._on_close.pop(token, None)
-
-        return forget
+        return self._on_close.add(call)
 
     @property
     def has_begun(self) -> bool:
@@ -413,10 +408,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         _call_all(self._out_releases)
         _call_all(self._unsent)
         self._is_gated = False
-        calls = list(self._on_close.values())
-        self._on_close.clear()
-        for call in calls:
-            call()
+        self._on_close.tell_last()
         self._bytes_held = 0
         held, complete = self._counted, self._counted_complete
         self._counted = self._counted_complete = 0

@@ -24,6 +24,7 @@ from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.frames import FrameReader
 from bmq.core.liveness import Liveness, Verdict
+from bmq.core.signals import Subscribers
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
@@ -114,7 +115,7 @@ class Peer(asyncio.BufferedProtocol):
         self._last_id = 0
         name = own.encode()
         self._header_end = struct.pack(">h", len(name)) + name + b"\0"  # client id, no tagged fields
-        self._on_lost: dict[object, Callable[[], None]] = {}
+        self._on_lost = Subscribers[[]]()
 
     def __repr__(self) -> str:
         state = "up" if self.is_up else f"lost: {self.why}" if self.is_lost else "greeting"
@@ -140,13 +141,7 @@ class Peer(asyncio.BufferedProtocol):
         if self.is_lost:
             call()
             return _nothing
-        token = object()
-        self._on_lost[token] = call
-
-        def forget() -> None:
-            self._on_lost.pop(token, None)
-
-        return forget
+        return self._on_lost.add(call)
 
     def close(self) -> None:
         """At once; whoever waits for an answer gets PeerLost.  Idempotent."""
@@ -303,10 +298,7 @@ class Peer(asyncio.BufferedProtocol):
         for call in calls.values():
             if not call.future.done():
                 call.future.set_exception(PeerLost(f"{self.incarnation}: {why}", was_sent=call.frame is None))
-        on_lost = list(self._on_lost.values())
-        self._on_lost.clear()
-        for each in on_lost:
-            each()
+        self._on_lost.tell_last()
 
     def _heed(self, ping: asyncio.Future[memoryview]) -> None:
         """What arrives has been heard already; what does not is seen by the next tick."""

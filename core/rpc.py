@@ -26,6 +26,7 @@ from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.frames import SHARED_BYTES
 from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
+from bmq.core.signals import Subscribers
 from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse, leading_error
 from bmq.core.wire.internal_fields import Message
 
@@ -140,7 +141,7 @@ class Peers:
         self._apart: dict[Peer, MemberLike] = {}  # what ``open`` has given
         self._forgotten: dict[str, None] = {}  # oldest first
         self._ending: dict[asyncio.Task[None], None] = {}
-        self._subscribers: dict[object, Broken] = {}
+        self._subscribers = Subscribers[str, str]()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -227,13 +228,7 @@ class Peers:
 
     def subscribe_broken(self, call: Broken) -> Callable[[], None]:
         """Have ``call(incarnation, why)`` run when a connection breaks or cannot be made; the answer ends that."""
-        token = object()
-        self._subscribers[token] = call
-
-        def forget() -> None:
-            self._subscribers.pop(token, None)
-
-        return forget
+        return self._subscribers.add(call)
 
     def forget(self, incarnation: str) -> None:
         """It is no member any more: close its connections, make none until it is welcome again.  Idempotent."""
@@ -358,8 +353,7 @@ class Peers:
     def _tell(self, link: _Link, why: str) -> None:
         if link.failures <= 1:
             _log.warning("no connection to %s (%s): %s", link.member.incarnation, link.kind.value, why)
-        for call in list(self._subscribers.values()):
-            call(link.member.incarnation, why)
+        self._subscribers.tell(link.member.incarnation, why)
 
     def _end(self, link: _Link) -> None:
         if link.task is not None:

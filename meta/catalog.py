@@ -255,6 +255,7 @@ class KvCatalog:
         except FormatError as error:
             if not self._following.has_started:
                 raise
+            self._following.keep(event.key)
             _log.error("a change of the catalog cannot be read, what was there stays: %s", error)
 
     def _change_topic(self, name: str, after: Topic | None) -> None:

@@ -47,7 +47,9 @@ class Following:
         self._what = what
         self.seen = 0
         """The view shows everything up to this revision."""
-        self._revisions: dict[str, int] = {}  # of the entry held for each key
+        self._revisions: dict[str, int] = {}  # of the last entry heard of for each key
+        self._kept: dict[str, int] = {}  # of the entry shown, where the last one cannot be read
+        self._before: dict[str, int] = {}  # while news is applied: of the entries shown until then
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by revision
         self._waits = 0
         self._task: asyncio.Task[None] | None = None
@@ -58,7 +60,12 @@ class Following:
 
     def revision_of(self, key: str) -> int:
         """Of the entry that the view shows; 0 when it shows none."""
-        return self._revisions.get(key, 0)
+        return self._kept.get(key, self._revisions.get(key, 0))
+
+    def keep(self, key: str) -> None:
+        """For ``apply``, of news that it cannot read: what was there stays.  So does its revision, and a write that was
+        decided on it is refused, rather than done over what nobody here has understood."""
+        self._kept[key] = self._before[key]
 
     async def start(self) -> None:
         """Returns when the view is complete.  KvError when the store does not answer for long."""
@@ -124,7 +131,9 @@ class Following:
     def _take(self, changes: Changes) -> None:
         """Apply what is newer than the entry that is held for its key."""
         news = [event for event in changes if event.revision > self._revisions.get(event.key, 0)]
+        self._before = {event.key: self.revision_of(event.key) for event in news}
         for event in news:
+            self._kept.pop(event.key, None)
             if event.entry is None:
                 self._revisions.pop(event.key, None)
             else:

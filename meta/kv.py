@@ -186,3 +186,11 @@ def check_commit(compares: Sequence[Compare], writes: Sequence[Write]) -> None:
 def holds(compare: Compare, entry: Entry | None) -> bool:
     """Whether ``compare`` is true of what its key is now."""
     return compare.revision == (entry.revision if entry else 0)
+
+
+def prefix_range(prefix: str) -> tuple[bytes, bytes]:
+    """The keys that begin with ``prefix``, in byte order: from the first up to, not including, the second."""
+    if not prefix:
+        return b"\x00", b"\xff"
+    low = prefix.encode()
+    return low, low[:-1] + bytes([low[-1] + 1])  # UTF-8 has no byte 0xFF: the last one can be raised

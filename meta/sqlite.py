@@ -46,6 +46,7 @@ from bmq.meta.kv import (
     Write,
     check_commit,
     holds,
+    prefix_range,
 )
 from bmq.meta.memory import HISTORY_REVISIONS, WATCH_BATCH, Lease, Leases
 
@@ -137,7 +138,7 @@ class SqliteKeyValue:
         return await self._call(lambda tables: tables.get(raw))
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
-        (low, high), last = _range(prefix), after.encode()
+        (low, high), last = prefix_range(prefix), after.encode()
         while True:
             page = await self._page(low, high, last, limit)
             for entry in page:
@@ -163,7 +164,7 @@ class SqliteKeyValue:
         await self._call(lambda tables: tables.revoke(lease), is_write=True)
 
     async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
-        (low, high), seen = _range(prefix), after_revision
+        (low, high), seen = prefix_range(prefix), after_revision
         while True:
             found, seen = await self._changes(low, high, seen)
             for changes in found:
@@ -468,13 +469,6 @@ def _flock(path: str) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _range(prefix: str) -> tuple[bytes, bytes]:
-    """The keys that begin with ``prefix``: from the first up to, not including, the second."""
-    low = prefix.encode()
-    # UTF-8 has no byte 0xFF: the last byte can be raised, and every key is below it.
-    return low, low[:-1] + bytes([low[-1] + 1]) if low else b"\xff"
 
 
 def _entry(key: bytes, value: bytes, revision: int, lease: int) -> Entry:

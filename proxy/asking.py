@@ -8,13 +8,15 @@ from typing import TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.proxy.owners import Owner
+from bmq.proxy.owners import Owner, Owners
 from bmq.proxy.services import Services
 
 T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL = 16
 """Partitions of one request asked at once: storage bounds its own reads besides."""
+LOOK_S = 1.0
+"""How long a look at many partitions waits in all for those that are not open: a connection takes milliseconds."""
 
 
 async def owner_of(services: Services, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
@@ -28,6 +30,19 @@ async def owner_of(services: Services, topic_name: str, partition: int, timeout_
         longest_s = services.config.held_produce_ms / 1000
         owner = await services.owners.wait(key, longest_s if timeout_s is None else min(timeout_s, longest_s))
     return owner
+
+
+async def open_owner(owners: Owners, key: PartitionKey, deadline: float) -> Owner | None:
+    """The owner for a look at what there is, waited for until ``deadline`` on the loop's clock; None when there is none
+    by then.  The first that a process asks of another one has the connection made."""
+    owner = owners.get(key)
+    left_s = deadline - asyncio.get_running_loop().time()
+    if owner is not None or left_s <= 0:
+        return owner
+    try:
+        return await owners.wait(key, left_s)
+    except RequestError:
+        return None
 
 
 def check_epoch(current: int, epoch: int) -> None:

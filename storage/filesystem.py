@@ -71,13 +71,17 @@ class Unsupported(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatus:
-    """What the namespace says of a name.  ``length`` is a lower bound while the file is open."""
+    """What the namespace says of a name.  ``length`` is a lower bound while the file is open.
+
+    ``block_bytes`` is what the file was created with, 0 where storage does not tell.
+    """
 
     path: str
     length: int
     is_dir: bool
     modified_ms: int
     file_id: int = 0
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,10 @@ class FileSystem(Protocol):
         """False when it was not there."""
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy."""
+        """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy.
+
+        HDFS refuses sources whose ``block_bytes`` are more than the target's.
+        """
 
     async def probe(self, node: str) -> bool:
         """Whether a node (as ``Appender.nodes`` names it) answers in a short time; True where there are no nodes."""

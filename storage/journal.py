@@ -35,6 +35,7 @@ from bmq.storage.filesystem import (
     FileSystem,
     Lease,
     NoSuchFile,
+    OutOfSpace,
     PipelineFailed,
     StorageError,
 )
@@ -211,7 +212,8 @@ class JournalWriter:
 
     One writer task takes all that is queued, writes it and flushes once (group commit).  When the pipeline fails, the
     next file is begun with a snapshot, which contains what was queued: callers only wait longer.  ``snapshot`` gives a
-    full checkpoint of each partition held.  A flush that takes longer than ``late_s`` counts as failed.
+    full checkpoint of each partition held.  A flush that takes longer than ``late_s`` counts as failed.  ``no_room``
+    hears each time that storage has no room for the next file.
     """
 
     def __init__(
@@ -225,8 +227,10 @@ class JournalWriter:
         retry_s: float = 0.2,
         late_s: float = 0.3,
         keep_closed: int = 1,
+        no_room: Callable[[str], None] | None = None,
     ) -> None:
         self._fs = fs
+        self._no_room = no_room
         self.incarnation = incarnation
         self._snapshot = snapshot
         self._roll_bytes = roll_bytes
@@ -376,9 +380,11 @@ class JournalWriter:
             await self._in_time(appender.flush(), size)
         except AlreadyExists:
             return  # a number left by a failed attempt: take the next
-        except StorageError:
+        except StorageError as error:
             if appender is not None:
                 self._leave(appender)
+            if isinstance(error, OutOfSpace) and self._no_room is not None:
+                self._no_room(str(error))
             await asyncio.sleep(self._retry_s)
             return
         except BaseException:

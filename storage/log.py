@@ -39,7 +39,8 @@ class Listed(NamedTuple):
     """What a folder shows of one segment name.
 
     ``end`` as in ``Extent``; equal to the base when the segment is superseded.  ``length`` and ``modified_ms`` are the
-    namespace's word on the ``.log`` (lower bounds while it is open), -1 when only the ``.idx`` is there.
+    namespace's word on the ``.log`` (lower bounds while it is open), -1 when only the ``.idx`` is there; so are its
+    ``block_bytes``, 0 when unknown.
     """
 
     name: SegmentName
@@ -47,6 +48,7 @@ class Listed(NamedTuple):
     length: int
     modified_ms: int
     has_idx: bool
+    block_bytes: int = 0
 
     @property
     def has_log(self) -> bool:
@@ -239,7 +241,7 @@ async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None
 
 def _merge(seen: Listed | None, name: SegmentName, kind: str, status: FileStatus) -> Listed:
     if kind == "log":
-        return Listed(name, None, status.length, status.modified_ms, seen is not None)
+        return Listed(name, None, status.length, status.modified_ms, seen is not None, status.block_bytes)
     return seen._replace(has_idx=True) if seen is not None else Listed(name, None, -1, -1, True)
 
 

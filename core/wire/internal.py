@@ -30,6 +30,7 @@ from bmq.core.wire.internal_fields import (
     Partitions,
     Pieces,
     Range,
+    Releases,
     Slice,
     Text,
 )
@@ -289,9 +290,13 @@ class ReportResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class HandedOverRequest(Message):
-    """Partitions that the sender has flushed, closed and let go of."""
+    """Partitions that the sender has flushed, closed and let go of.
+
+    ``releases``, as many, spare the successor what it would ask the store and storage; none from an earlier version.
+    """
 
     partitions: Partitions
+    releases: Releases = ()
 
 
 @dataclass(frozen=True, slots=True)

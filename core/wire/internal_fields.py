@@ -24,8 +24,8 @@ from bmq.core.wire.primitives import (
     read_count,
     read_size,
     read_string,
+    read_tags,
     read_uuid,
-    skip_tags,
     string,
     uvarint,
 )
@@ -187,6 +187,61 @@ def _only(row: tuple[Any, ...]) -> Any:
     return row[0]
 
 
+class Release(NamedTuple):
+    """What the owner that has let go of a partition knows of it: its record and revision in the store, and the last
+    segment's index, empty where it stands on storage."""
+
+    revision: int
+    record: bytes
+    last_index: bytes
+
+
+class _Releases:
+    _revision = struct.Struct(">q")
+    _copy = _Copy()
+
+    def write(self, out: Out, value: Sequence[Release]) -> None:
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: tell of less at a time"
+        out.small += uvarint(len(value) + 1)
+        for each in value:
+            out.small += self._revision.pack(each.revision)
+            self._copy.write(out, each.record)
+            self._copy.write(out, each.last_index)
+
+    def read(self, data: memoryview, pos: int) -> tuple[tuple[Release, ...], int]:
+        count, pos = read_count(data, pos, self._revision.size + 2, flexible=True)
+        found = []
+        for _ in range(count):
+            (revision,) = self._revision.unpack_from(data, pos)
+            record, pos = self._copy.read(data, pos + self._revision.size)
+            index, pos = self._copy.read(data, pos)
+            found.append(Release(revision, record, index))
+        return tuple(found), pos
+
+
+class Added:
+    """A field that an earlier version does not know: tagged, last in its message, and absent when it is empty."""
+
+    def __init__(self, tag: int, field: Field, empty: Any = ()) -> None:
+        self.tag = tag
+        self.empty = empty
+        self._field = field
+
+    def write(self, out: Out, value: Any) -> None:
+        inner = Out()
+        self._field.write(inner, value)
+        pieces = inner.buffers()
+        out.small += uvarint(self.tag) + uvarint(sum(map(len, pieces)))
+        for piece in pieces:
+            out.add(piece)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        value, end = self._field.read(data, pos)
+        if end != len(data):
+            raise FormatError(f"tag {self.tag}: {len(data) - end} bytes behind its end")
+        return value, end
+
+
 Bool = Annotated[bool, Fixed("b", bool)]
 Int16 = Annotated[int, Fixed("h")]
 Int32 = Annotated[int, Fixed("i")]
@@ -202,6 +257,7 @@ Int64s = Annotated[tuple[int, ...], Rows("q", _only)]
 Numbers = Annotated[tuple[tuple[int, int], ...], Rows("iq")]
 Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows("16si")]
 Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make)]
+Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]
 
 
 class Message:
@@ -212,9 +268,16 @@ class Message:
     def encode(self) -> list[Buffer]:
         """The body, in buffers to be sent one after another."""
         out = Out()
+        added: list[tuple[Added, Any]] = []
         for name, field in _fields(type(self)):
-            field.write(out, getattr(self, name))
-        out.small.append(0)  # no tagged fields
+            value = getattr(self, name)
+            if not isinstance(field, Added):
+                field.write(out, value)
+            elif value != field.empty:
+                added.append((field, value))
+        out.small += uvarint(len(added))
+        for tagged, value in added:
+            tagged.write(out, value)
         return out.buffers()
 
     @classmethod
@@ -222,11 +285,20 @@ class Message:
         """FormatError when ``body`` is no such message."""
         try:
             pos = 0
-            values = []
+            values: list[Any] = []
+            added: dict[int, tuple[int, Added]] = {}
             for _, field in _fields(cls):
-                value, pos = field.read(body, pos)
-                values.append(value)
-            end = skip_tags(body, pos)
+                if isinstance(field, Added):
+                    added[field.tag] = (len(values), field)
+                    values.append(field.empty)
+                else:
+                    value, pos = field.read(body, pos)
+                    values.append(value)
+            tags, end = read_tags(body, pos)
+            for tag, at, tag_end in tags:
+                if tag in added:
+                    place, tagged = added[tag]
+                    values[place], _ = tagged.read(body[:tag_end], at)
         except (*CUT_SHORT, FormatError) as error:
             raise FormatError(f"{cls.__name__}: {error}") from None
         if end != len(body):

@@ -37,6 +37,10 @@ def shards_key(cluster: str) -> str:
     return f"{cluster_prefix(cluster)}shards"
 
 
+def node_ids_prefix(cluster: str) -> str:
+    return f"/{cluster}/ids/"
+
+
 def node_id_key(cluster: str, node_id: int) -> str:
     """Which proxy has this id towards Kafka clients.  Watched by nobody."""
-    return f"/{cluster}/ids/{node_id}"
+    return f"{node_ids_prefix(cluster)}{node_id}"

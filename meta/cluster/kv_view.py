@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Set
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
+from bmq.core.signals import Subscribers
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards
 from bmq.meta.cluster.keys import cluster_prefix
 from bmq.meta.cluster.member import Member, decode_member
@@ -32,7 +33,7 @@ class KvClusterView:
         self._chunks: dict[tuple[uuid.UUID, int], AssignmentChunk] = {}
         self._owned: dict[str, set[PartitionKey]] = {}
         self._shards: dict[int, ShardOwner] = {}
-        self._calls: dict[object, Callable[[ViewChange], None]] = {}
+        self._subscribers = Subscribers[[ViewChange]]()
         self._following = Following(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
 
     def __repr__(self) -> str:
@@ -93,13 +94,7 @@ class KvClusterView:
         return self._shards
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        token = object()
-        self._calls[token] = call
-
-        def forget() -> None:
-            self._calls.pop(token, None)
-
-        return forget
+        return self._subscribers.add(call)
 
     # -------------------------------------------------------------------------------------------------- what changes
 
@@ -124,13 +119,13 @@ class KvClusterView:
             except (FormatError, ValueError) as error:
                 if not self._following.has_started:
                     raise
+                self._following.keep(event.key)
                 _log.error("a change of the cluster cannot be read, what was there stays: %s", error)
         revision = max(event.revision for event in changes)
         change = ViewChange(
             revision=revision, members=members, partitions=partitions, shards=shards, is_controller=is_controller
         )
-        for call in list(self._calls.values()):
-            call(change)
+        self._subscribers.tell(change)
 
     def _change_member(self, incarnation: str, event: Event) -> None:
         if event.entry is None:

@@ -6,7 +6,8 @@ store's own word ends it: the lease is gone, or the key is (the controller has d
 and what it owned is fenced.
 
 A proxy takes its id towards Kafka clients with the same lease, so that no two have one id, and a dead one's is free
-when its lease is.
+when its lease is.  One that it chose itself it chooses anew when another has it by the time it joins again; one that it
+was given it cannot do without.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from bmq.meta.cluster.keys import member_key, node_id_key
-from bmq.meta.cluster.member import Member, encode_member
+from bmq.core.signals import wait_for
+from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
+from bmq.meta.cluster.member import PROXY, Member, encode_member
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 
@@ -45,8 +47,11 @@ class Membership:
         *,
         on_lost: Callable[[], None],
         on_failed: Callable[[str], None] | None = None,
+        on_id: Callable[[int], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
+        """``on_failed`` hears why the process had better end, ``on_id`` the id under which it has joined again when
+        that is another than before."""
         self.member = member
         self._kv = kv
         self._cluster = cluster
@@ -54,6 +59,8 @@ class Membership:
         self._view = view
         self._on_lost = on_lost
         self._on_failed = on_failed or _nothing_more
+        self._on_id = on_id or _nobody_asks
+        self._chooses_id = member.node_id < 0 and member.has(PROXY)
         self._ttl_s = ttl_s
         self._lease = 0
         self._revision = 0  # of our key as we wrote it last; 0 while we are no member
@@ -114,18 +121,24 @@ class Membership:
         if self._lease:  # an earlier one may still hold our id
             await self._end(self._lease)
         self._lease = await self._kv.grant(self._ttl_s)
-        member = self.member
-        if member.node_id < 0 and member.has("proxy"):
-            member = await self._join_with_free_id(member)
-        elif not await self._register(member):
+        before = self.member
+        written = await self._join_with_free_id(before) if self._chooses_id else await self._join_as(before)
+        self._written = written
+        self.member = self.member.with_id(written.node_id)  # it may have been updated meanwhile
+        if before.node_id not in (-1, written.node_id):
+            self._on_id(written.node_id)
+
+    async def _join_as(self, member: Member) -> Member:
+        if not await self._register(member):
             raise NodeIdTaken(f"node id {member.node_id} is another proxy's; give this one another --node-id")
-        self.member = self._written = member
+        return member
 
     async def _join_with_free_id(self, member: Member) -> Member:
-        """With the lowest id that nobody has."""
-        prefix = node_id_key(self._cluster, 0).removesuffix("0")
+        """With the id that it had, if nobody has it now; else with the lowest such."""
+        if member.node_id >= 0 and await self._register(member):
+            return member
         while True:
-            taken = {entry.key async for entry in self._kv.list(prefix)}
+            taken = {entry.key async for entry in self._kv.list(node_ids_prefix(self._cluster))}
             free = next(number for number in range(NODE_IDS_MAX) if node_id_key(self._cluster, number) not in taken)
             with_id = member.with_id(free)
             if await self._register(with_id):
@@ -173,18 +186,15 @@ class Membership:
 
     async def _run(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(self._ttl_s / 3 if self.is_member else RETRY_S):
-                    await self._is_due.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._is_due, self._ttl_s / 3 if self.is_member else RETRY_S)
             self._is_due.clear()
             try:
                 await self._tend()
             except LeaseNotFound:
                 self._lost("its lease is gone")
             except NodeIdTaken as error:
-                _log.error("cannot join again yet: %s", error)
+                self._on_failed(f"cannot join the cluster again: {error}")
+                return
             except KvError as error:  # unreachable: not a lost membership; asked again at the next turn
                 _log.info("the metadata store does not answer: %s", error)
 
@@ -233,6 +243,10 @@ class Membership:
 
 def _nothing_more(why: str) -> None:
     """It is in the log."""
+
+
+def _nobody_asks(node_id: int) -> None:
+    """Whoever wants it looks at ``Membership.member``."""
 
 
 def _nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 
 from bmq.core.model import PartitionKey
+from bmq.core.signals import Subscribers
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 
@@ -17,7 +18,7 @@ class OneView:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._calls: dict[object, Callable[[ViewChange], None]] = {}
+        self._subscribers = Subscribers[[ViewChange]]()
 
     revision = 0
 
@@ -47,13 +48,9 @@ class OneView:
         raise NotImplementedError("all of them: ask the catalog how many there are")
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        token = object()
-        self._calls[token] = call
-        return lambda: self._calls.pop(token, None) and None
+        return self._subscribers.add(call)
 
     def move(self, member: Member) -> None:
         """It has other addresses from now on."""
         self._member = member
-        change = ViewChange(members={member.incarnation})
-        for call in list(self._calls.values()):
-            call(change)
+        self._subscribers.tell(ViewChange(members={member.incarnation}))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse
+from bmq.meta.catalog import Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.controller.admin import ClusterAdmin
 from bmq.meta.controller.admin_codec import decode, encode, from_topic, to_changes
@@ -19,64 +20,81 @@ if TYPE_CHECKING:
     from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
 
 Act = Callable[[TopicAdmin, ClusterAdmin, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Reads its arguments when it is called, and does what they say when it is awaited: so what is wrong with them is told
+from what goes wrong in doing it."""
 
 
-async def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
     assignments = raw["assignments"]
-    topic = await topics.create_topic(
-        raw["name"],
-        raw["partitions"],
-        raw["replication_factor"],
-        raw["configs"],
-        validate_only=raw["validate_only"],
-        assignments=None if assignments is None else {int(number): nodes for number, nodes in assignments.items()},
-        topic_id=uuid.UUID(raw["topic_id"]),
+    return _topic(
+        topics.create_topic(
+            raw["name"],
+            raw["partitions"],
+            raw["replication_factor"],
+            raw["configs"],
+            validate_only=raw["validate_only"],
+            assignments=None if assignments is None else {int(number): nodes for number, nodes in assignments.items()},
+            topic_id=uuid.UUID(raw["topic_id"]),
+        )
     )
-    return from_topic(topic)
 
 
-async def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
-    return from_topic(await topics.ensure_topic(raw["name"]))
+def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    return _topic(topics.ensure_topic(raw["name"]))
 
 
-async def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
     topic_id = None if raw["topic_id"] is None else uuid.UUID(raw["topic_id"])
-    return {"revision": await topics.delete_topic(raw["name"], topic_id)}
+    return _as("revision", topics.delete_topic(raw["name"], topic_id))
 
 
-async def _add_partitions(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
-    return from_topic(
-        await topics.add_partitions(raw["name"], raw["count"], raw["assignments"], validate_only=raw["validate_only"])
+def _add_partitions(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    return _topic(
+        topics.add_partitions(raw["name"], raw["count"], raw["assignments"], validate_only=raw["validate_only"])
     )
 
 
-async def _alter_topic_configs(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+def _alter_topic_configs(
+    topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]
+) -> Awaitable[dict[str, Any]]:
     changes = to_changes(raw["changes"])
-    return from_topic(await topics.alter_topic_configs(raw["name"], changes, validate_only=raw["validate_only"]))
+    return _topic(topics.alter_topic_configs(raw["name"], changes, validate_only=raw["validate_only"]))
 
 
-async def _alter_broker_configs(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
+def _alter_broker_configs(
+    topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]
+) -> Awaitable[dict[str, Any]]:
     changes = to_changes(raw["changes"])
-    done = await topics.alter_broker_configs(raw["node_id"], changes, validate_only=raw["validate_only"])
-    return {"revision": done}
+    return _as("revision", topics.alter_broker_configs(raw["node_id"], changes, validate_only=raw["validate_only"]))
 
 
-async def _drain(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
-    await cluster.drain(raw["incarnation"])
+def _drain(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    return _nothing(cluster.drain(raw["incarnation"]))
+
+
+def _move(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    return _nothing(cluster.move(raw["topic"], raw["partition"], raw["incarnation"]))
+
+
+def _balance(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    return _as("moves", cluster.balance())
+
+
+def _status(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    return cluster.status()
+
+
+async def _topic(work: Awaitable[Topic]) -> dict[str, Any]:
+    return from_topic(await work)
+
+
+async def _as(name: str, work: Awaitable[int]) -> dict[str, Any]:
+    return {name: await work}
+
+
+async def _nothing(work: Awaitable[None]) -> dict[str, Any]:
+    await work
     return {}
-
-
-async def _move(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
-    await cluster.move(raw["topic"], raw["partition"], raw["incarnation"])
-    return {}
-
-
-async def _balance(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {"moves": await cluster.balance()}
-
-
-async def _status(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> dict[str, Any]:
-    return await cluster.status()
 
 
 ACTS: Mapping[str, Act] = {
@@ -127,9 +145,10 @@ class AdminService:
                 ErrorCode.UNSUPPORTED_VERSION, f"the controller has no {method}: it is of another version"
             )
         try:
-            return await act(topics, self._cluster, arguments)
+            doing = act(topics, self._cluster, arguments)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(f"{method} with arguments of another version: {error!r}") from error
+        return await doing
 
     def report(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = ReportRequest.decode(body)

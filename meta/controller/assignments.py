@@ -16,7 +16,7 @@ from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, encode_chunk, en
 from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.controller.commits import commit_settled, is_deposed
+from bmq.meta.controller.commits import Settled, commit_settled, is_deposed
 from bmq.meta.controller.election import Leadership
 from bmq.meta.controller.planner import SHARDS, Move
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
@@ -135,16 +135,29 @@ class Assignments:
         return encode_shards(shards)
 
     async def commit(self, batch: Batch) -> bool:
-        """True when it is done and the view shows it; False when it was decided on what is no more, or another leads
-        by now and the view will tell.  Deposed, KvError."""
+        """True when it is done and the view shows it; False when it was decided on what is no more, or this process may
+        not act.  Deposed, KvError."""
         if not self._leadership.may_act:
             return False
         guard = [self._leadership.compare()]
         settled = await commit_settled(self._kv, [*guard, *batch.compares], batch.writes)
         commit = settled.commit
-        if commit.succeeded:
-            await self._view.wait_revision(commit.revision)
-            return True
         if is_deposed(guard, commit):
             raise Deposed
-        return False
+        revision = commit.revision if commit.succeeded else _done_before(settled, batch.writes)
+        if not revision:
+            return False
+        await self._view.wait_revision(revision)
+        return True
+
+
+def _done_before(settled: Settled, writes: Sequence[Write]) -> int:
+    """The revision at which an earlier try was done whose answer was lost; 0 when none was.
+
+    Its Puts tell, since nobody but the leader writes their keys.  Deletions alone are not told from a lease that ended;
+    nothing moves with them, and those that the view does not show yet are made again.
+    """
+    puts = [(settled.commit.current[write.key], write) for write in writes if isinstance(write, Put)]
+    if not settled.may_be_ours or not all(entry is not None and entry.value == put.value for entry, put in puts):
+        return 0
+    return max((entry.revision for entry, _ in puts if entry is not None), default=0)

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.signals import wait_for
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.controller.commits import commit_settled
@@ -158,7 +159,7 @@ class Election:
                     leadership.is_over = True
                     return
                 wait_s = self._ttl_s / 3 if leadership.may_act else RETRY_S
-                await _wait(changed, wait_s)
+                await wait_for(changed, wait_s)
                 changed.clear()
         finally:
             leadership.is_over = True
@@ -194,11 +195,3 @@ class Election:
                 await self._kv.revoke(lease)
         except (KvError, TimeoutError) as error:
             _log.info("a lease of the election is left to end by itself: %s", error)
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from bmq.core.signals import wait_for
 from bmq.meta.controller.failures import (
     ConnectionBroken,
     ProbeAnswered,
@@ -75,8 +76,4 @@ class EventQueue:
 
     async def wait(self, timeout_s: float | None) -> None:
         """Until something waits, or the time is over."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return
+        await wait_for(self._news, timeout_s)

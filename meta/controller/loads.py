@@ -1,12 +1,13 @@
 """What partitions carry: members' answers to Load -> smoothed rates.  Pure.
 
-A partition's rate is kept over a move: it is the partition's, whoever measured it.
+A partition's rate is kept over a move: it is the partition's, whoever measured it.  Silence about one counts only when
+it is the owner's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from bmq.core.model import PartitionKey
@@ -33,7 +34,6 @@ class Loads:
     def __init__(self) -> None:
         self._rates: dict[PartitionKey, Rate] = {}
         self._asked_at: dict[str, float] = {}
-        self._busy: dict[str, set[PartitionKey]] = {}  # what each member last had traffic on
 
     def __repr__(self) -> str:
         return f"<Loads partitions={len(self._rates)} members={len(self._asked_at)}>"
@@ -42,45 +42,34 @@ class Loads:
     def rates(self) -> Mapping[PartitionKey, Rate]:
         return self._rates
 
-    def take(self, member: str, measured: Iterable[Measured], now: float) -> None:
-        """The first answer of a member only starts its clock: since when it counted is not known."""
+    def take(self, member: str, measured: Iterable[Measured], owned: Set[PartitionKey], now: float) -> None:
+        """``owned``: what it is to own, so that what it says nothing of has carried nothing.  The first answer of a
+        member only starts its clock: since when it counted is not known."""
         asked_at = self._asked_at.get(member)
         self._asked_at[member] = now
         if asked_at is None or now <= asked_at:
             return
         seconds = now - asked_at
         fresh = 1 - math.exp(-seconds / SMOOTH_S)
-        idle = self._busy.pop(member, set())
-        busy: set[PartitionKey] = set()
-        for each in measured:
-            rate = Rate((each.bytes_in + each.bytes_out) / seconds, each.requests / seconds)
-            self._blend(each.key, rate, fresh)
-            busy.add(each.key)
-        for key in idle - busy:
-            if self._blend(key, Rate(0.0, 0.0), fresh):
-                busy.add(key)
-        self._busy[member] = busy
+        carried = {
+            each.key: Rate((each.bytes_in + each.bytes_out) / seconds, each.requests / seconds) for each in measured
+        }
+        silent = [key for key in self._rates if key in owned and key not in carried]
+        for key, rate in carried.items():
+            self._blend(key, rate, fresh)
+        for key in silent:
+            self._blend(key, Rate(0.0, 0.0), fresh)
 
     def leave(self, member: str) -> None:
         """It is gone.  What it carried somebody else will carry: the rates stay as somebody else's."""
         self._asked_at.pop(member, None)
-        self._busy.pop(member, None)
-
-    def moved(self, key: PartitionKey, source: str, target: str) -> None:
-        """From now on ``target`` is who measures it: else both would, the old owner as silence."""
-        self._busy.get(source, set()).discard(key)
-        if key in self._rates:
-            self._busy.setdefault(target, set()).add(key)
 
     def keep_only(self, existing: Mapping[PartitionKey, object]) -> None:
         """Forget partitions that are no more."""
         for key in [key for key in self._rates if key not in existing]:
             del self._rates[key]
-        for busy in self._busy.values():
-            busy.intersection_update(existing)
 
-    def _blend(self, key: PartitionKey, rate: Rate, fresh: float) -> bool:
-        """False when it is idle by now."""
+    def _blend(self, key: PartitionKey, rate: Rate, fresh: float) -> None:
         old = self._rates.get(key, Rate(0.0, 0.0))
         blended = Rate(
             old.bytes_s + fresh * (rate.bytes_s - old.bytes_s),
@@ -88,6 +77,5 @@ class Loads:
         )
         if blended.bytes_s < FORGET and blended.requests_s < FORGET:
             self._rates.pop(key, None)
-            return False
-        self._rates[key] = blended
-        return True
+        else:
+            self._rates[key] = blended

@@ -22,6 +22,7 @@ from typing import Any
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.rpc import PeerLost, Peers
+from bmq.core.signals import wait_for
 from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.member import Member
@@ -207,7 +208,8 @@ class RemoteAdmin:
     async def _try(self, method: str, arguments: Mapping[str, Any], hint: str, timeout_s: float) -> Mapping[str, Any]:
         leader = self._view.members.get(hint) or self._view.controller
         if self._local is not None and (leader is None or leader.incarnation == self._view.own):
-            return await self._local.act(method, arguments)
+            async with asyncio.timeout(timeout_s):
+                return await self._local.act(method, arguments)
         if leader is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
         request = AdminRequest(method, encode(arguments))
@@ -237,10 +239,7 @@ class RemoteAdmin:
         news = asyncio.Event()
         forget = self._view.subscribe(lambda change: news.set() if change.is_controller else None)
         try:
-            async with asyncio.timeout(timeout_s):
-                await news.wait()
-        except TimeoutError:
-            return
+            await wait_for(news, timeout_s)
         finally:
             forget()
 

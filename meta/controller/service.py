@@ -45,9 +45,11 @@ class Controller:
         *,
         topics: Callable[[Guard], TopicAdmin],
         cleaner: Callable[[Guard], TopicCleaner],
+        on_failed: Callable[[str], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics`` and ``cleaner`` make those of one term."""
+        """``topics`` and ``cleaner`` make those of one term.  ``on_failed`` hears why this process stands for election
+        no more: it had better end and begin anew."""
         self.term: Term | None = None
         """Set while this process leads."""
         self.topics: TopicAdmin | None = None
@@ -59,6 +61,7 @@ class Controller:
         self._clock = clock
         self._make_topics = topics
         self._make_cleaner = cleaner
+        self._on_failed = on_failed or _nothing_more
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, store_told=self._store_told)
         self._is_store_there = True
         self._store_back_at = float("-inf")
@@ -72,16 +75,21 @@ class Controller:
         self._catalog.subscribe(self._topic_changed)
         self._forget = self._asking.subscribe_broken(self._connection_broken)
         self._task = asyncio.create_task(self._run(), name="controller")
-        self._task.add_done_callback(_tell_bug)
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
+        """What ended it before was told, and holds nothing up."""
         forget, self._forget = self._forget, _nothing
         forget()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-            if not self._task.cancelled():
-                self._task.result()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """It runs until ``close``: anything else is a bug."""
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("this process stands for election no more", exc_info=task.exception())
+            self._on_failed(f"the controller failed: {task.exception()!r}")
 
     @property
     def leading(self) -> Term | None:
@@ -173,6 +181,5 @@ def _nothing() -> None:
     """Nobody was asked to tell."""
 
 
-def _tell_bug(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("this process stands for election no more", exc_info=task.exception())
+def _nothing_more(why: str) -> None:
+    """It is in the log."""

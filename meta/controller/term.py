@@ -238,6 +238,8 @@ class Term:
             _log.info("%s has left", incarnation)
         else:
             _log.warning("%s is no member any more: what it had is given to others", incarnation)
+        if incarnation not in self._view.members:  # else its key is deleted first, of which there will be news
+            self._members.pop(incarnation, None)
         self.loads.leave(incarnation)
         self.serving.leave(incarnation)
         self._is_dirty = True
@@ -289,7 +291,8 @@ class Term:
             if not self.failures.is_living(member.incarnation):
                 return
             if measured is not None:
-                self.loads.take(member.incarnation, measured, self._clock.monotonic())
+                owned = self._view.owned_by(member.incarnation)
+                self.loads.take(member.incarnation, measured, owned, self._clock.monotonic())
             if is_serving is not None:
                 self._take_serving(member.incarnation, is_serving)
 
@@ -368,7 +371,6 @@ class Term:
         now = self._clock.monotonic()
         for move in moves:
             self.under_way.add(move)
-            self.loads.moved(move.key, move.source, move.target)
             if move.why in (Why.BALANCE, Why.ASKED):
                 self._moved_at[move.key] = now
         self._wishes.written(moves)

@@ -82,7 +82,7 @@ class TopicAdmin:
         self._kv = kv
         self._cluster = cluster
         self._catalog = catalog
-        self._config = config
+        self.config = config
         self._files = publish
         self._publisher = Publisher(publish, catalog)
         self._clock = clock
@@ -155,7 +155,7 @@ class TopicAdmin:
 
         Its files go later (``deletion``).  The answer is the revision under which it is gone.
         """
-        if not self._config.delete_topic_enable:
+        if not self.config.delete_topic_enable:
             raise RequestError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
         if name in INTERNAL_TOPICS:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} is internal: deleting it would lose every group.")
@@ -208,7 +208,7 @@ class TopicAdmin:
         """INVALID_CONFIG when the result would not be valid."""
 
         def default_list(config: str) -> str | None:
-            return topic_configs.default_list(config, self._config, self._catalog.broker_configs(None))
+            return topic_configs.default_list(config, self.config, self._catalog.broker_configs(None))
 
         def decide(topic: Topic) -> Topic:
             return replace(topic, configs=_valid_topic_configs(apply(topic.configs, changes, default_list)))
@@ -221,7 +221,7 @@ class TopicAdmin:
         The answer is the revision of what is there."""
 
         def default_list(config: str) -> str | None:
-            return broker_configs.default_list(config, self._config, self._catalog.broker_configs(None))
+            return broker_configs.default_list(config, self.config, self._catalog.broker_configs(None))
 
         key = broker_configs_key(self._cluster, node_id)
         for _ in range(CONFLICTS_MAX):
@@ -245,13 +245,13 @@ class TopicAdmin:
     async def _new_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str | None]
     ) -> Topic:
-        given = {**internal_configs(name, self._config), **configs}
-        default_partitions, default_factor = self._config.num_partitions, self._config.default_replication_factor
+        given = {**internal_configs(name, self.config), **configs}
+        default_partitions, default_factor = self.config.num_partitions, self.config.default_replication_factor
         replicas_max = await self._replicas_max() if self._replicas_max else REPLICAS_MAX
         if replicas_max == 1:
             default_factor = 1  # a folder; with a few datanodes missing, HDFS makes up for it when they are back
         if name in INTERNAL_TOPICS:
-            default_partitions = self._config.offsets_topic_num_partitions
+            default_partitions = self.config.offsets_topic_num_partitions
             if partitions not in (-1, default_partitions):
                 raise RequestError(
                     ErrorCode.INVALID_PARTITIONS,
@@ -310,9 +310,9 @@ class TopicAdmin:
         return None
 
     def _deleted(self, topic: Topic) -> DeletedTopic:
-        node = self._config.node_id
+        node = self.config.node_id
         values = topic_configs.effective(
-            topic.configs, self._config, self._catalog.broker_configs(None), self._catalog.broker_configs(node)
+            topic.configs, self.config, self._catalog.broker_configs(None), self._catalog.broker_configs(node)
         )
         return DeletedTopic(
             name=topic.name,

@@ -14,13 +14,14 @@ replayed was mostly written a moment ago, so that it comes from the broker's mem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import Kind, Peer, PeerLost, Peers
+from bmq.core.rpc import Kind, Peer, PeerLost, Peers, ask_peer
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
@@ -40,6 +41,7 @@ from bmq.meta.coordinator.log import ShardLog, ShardLogs
 
 CALL_TIMEOUT_S = 10.0
 """Of a read, and of a move of the log start.  An append waits as long as the connection is alive."""
+T = TypeVar("T")
 PAUSE_S = 0.1
 """Between tries to open a log, unless the view changes before."""
 
@@ -111,9 +113,10 @@ class RemoteShardLog:
         self._check()
         if offset >= self.high_watermark:
             return b""
-        body = await self._call(ApiKey.FETCH, FETCH_VERSION, _fetch_request(self._key, self.epoch, offset, max_bytes))
+        asked = _fetch_request(self._key, self.epoch, offset, max_bytes)
+        reading = self._peer.call(ApiKey.FETCH, FETCH_VERSION, asked)
         try:
-            page = _page(body)
+            page = _page(await _in_time(self._peer, reading, CALL_TIMEOUT_S))
         except FormatError as error:
             raise _as_request_error(error) from error
         _check(ErrorCode(page.error_code), f"reading {self._key} at {offset}")
@@ -125,8 +128,8 @@ class RemoteShardLog:
         the barrier of any later one."""
         self._check()
         request = AskRequest(self._key.topic_id, self._key.partition, Question.DELETE_BEFORE, offset)
-        response = AskResponse.decode(await self._call(InternalKey.ASK, 0, request.encode()))
-        _check(response.error, response.message)
+        asking = ask_peer(self._peer, request, InternalKey.ASK, AskResponse)
+        await _in_time(self._peer, asking, CALL_TIMEOUT_S)
         self._heard(offset, self.high_watermark)
 
     def leave(self) -> None:
@@ -154,9 +157,6 @@ class RemoteShardLog:
     def _check(self) -> None:
         if not self.is_open:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key} has another owner by now")
-
-    async def _call(self, api_key: int, version: int, body: list[Buffer]) -> memoryview:
-        return await _in_time(self._peer, api_key, version, body, CALL_TIMEOUT_S)
 
 
 class RemoteShardLogs:
@@ -209,12 +209,7 @@ class RemoteShardLogs:
         except PeerLost as error:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: {error}") from error
         request = ShardOpenRequest(key.topic_id, key.partition, ownership)
-        body = await _in_time(peer, InternalKey.SHARD_OPEN, 0, request.encode(), timeout_s)
-        try:
-            opened = ShardOpenResponse.decode(body)
-        except FormatError as error:
-            raise _as_request_error(error) from error
-        _check(opened.error, opened.message)
+        opened = await _in_time(peer, ask_peer(peer, request, InternalKey.SHARD_OPEN, ShardOpenResponse), timeout_s)
         if not peer.is_up:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: the connection broke at once")
         return RemoteShardLog(peer, key, ownership, opened, closed)
@@ -279,11 +274,11 @@ def _page(body: memoryview) -> FetchedPartition:
     return parts[0]
 
 
-async def _in_time(peer: Peer, api_key: int, version: int, body: list[Buffer], timeout_s: float) -> memoryview:
-    """The response's body.  RequestError NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT."""
+async def _in_time(peer: Peer, answer: Awaitable[T], timeout_s: float) -> T:
+    """What ``peer`` answers.  RequestError: its own, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await peer.call(api_key, version, body)
+            return await answer
     except PeerLost as error:
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{peer.incarnation}: {error}") from error
     except TimeoutError:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from bmq.meta.etcd import messages_pb2 as pb
-from bmq.meta.etcd.requests import bounds, entry
-from bmq.meta.kv import Changes, Compacted, Event
+from bmq.meta.etcd.requests import entry
+from bmq.meta.kv import Changes, Compacted, Event, prefix_range
 
 _DELETE = 1
 
@@ -27,7 +27,7 @@ class WatchCursor:
 
     def __init__(self, prefix: str, after_revision: int) -> None:
         self.seen = after_revision
-        self._key, self._range_end = bounds(prefix)
+        self._key, self._range_end = prefix_range(prefix)
         self._fragments: list[Event] = []
 
     def create(self) -> pb.WatchRequest:

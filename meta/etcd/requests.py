@@ -6,22 +6,11 @@ import math
 from collections.abc import Sequence
 
 from bmq.meta.etcd import messages_pb2 as pb
-from bmq.meta.kv import Commit, Compare, Entry, Put, Write
-
-TO_THE_END = b"\x00"
-"""As the end of a range: no end.  As its beginning: the smallest key there can be."""
+from bmq.meta.kv import Commit, Compare, Entry, Put, Write, prefix_range
 
 # Any key would do: what is asked for is the header.  This one, so that a user's role can allow it.
 _REVISION_KEY = b"/"
 _EQUAL, _MOD_REVISION = 0, 2
-
-
-def bounds(prefix: str) -> tuple[bytes, bytes]:
-    """First key and end of the range of all keys with this prefix."""
-    raw = prefix.encode()
-    if not raw:
-        return TO_THE_END, TO_THE_END
-    return raw, raw[:-1] + bytes([raw[-1] + 1])  # UTF-8 has no byte 0xFF
 
 
 def get(key: str) -> pb.RangeRequest:
@@ -34,10 +23,10 @@ def revision() -> pb.RangeRequest:
 
 def page(prefix: str, after: str, limit: int) -> pb.RangeRequest | None:
     """The next page of a listing; None when ``after`` lies past the prefix."""
-    low, end = bounds(prefix)
+    low, end = prefix_range(prefix)
     if after:
         low = max(low, after.encode() + b"\x00")  # the key next to it
-    if end != TO_THE_END and low >= end:
+    if low >= end:
         return None
     return pb.RangeRequest(key=low, range_end=end, limit=limit)
 

@@ -1,9 +1,9 @@
 """DescribeLogDirs, versions 1 to 5: how many bytes the partitions take.
 
-Behaviour: there is one "log dir", the root of the cluster's storage, with every partition that is open here; one that
-is not is left out, as Kafka leaves out what a broker does not host.  Sizes are of whole segments, once: what storage
-replicates is its own affair.  ``offset_lag`` is 0: there is no replica that could lag.  When storage does not answer,
-the dir carries KAFKA_STORAGE_ERROR and no topics.
+Behaviour: there is one "log dir", the root of the cluster's storage, with every partition that is open; one that is not
+is left out, after ``LOOK_S`` for all of them, as Kafka leaves out what a broker does not host.  Sizes are of whole
+segments, once: what storage replicates is its own affair.  ``offset_lag`` is 0: there is no replica that could lag.
+When storage does not answer, the dir carries KAFKA_STORAGE_ERROR and no topics.
 
 Version notes: 2 flexible; 3 a top-level error; 4 total and usable bytes (unknown here: -1); 5 ``is_cordoned``.
 
@@ -12,6 +12,7 @@ Not implemented: nothing.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from bmq.core.call import Request
@@ -19,7 +20,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
-from bmq.proxy.asking import ask_all
+from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 from bmq.proxy.owners import Owner
 from bmq.proxy.services import Api, Services
 
@@ -29,41 +30,40 @@ Partition = Topic.DescribeLogDirsPartition
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
-    open_here = _open_here(services, message.topics)
-    sizes = await ask_all(open_here, _size)
+    asked = _asked_here(services, message.topics)
+    deadline = asyncio.get_running_loop().time() + LOOK_S
+    owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline))
+    found = [(name, key, owner) for (name, key), owner in zip(asked, owners, strict=True) if owner is not None]
+    sizes = await ask_all(found, _size)
     topics: dict[str, list[Any]] = {}
-    for (name, index, _), size in zip(open_here, sizes, strict=True):
+    for (name, key, _), size in zip(found, sizes, strict=True):
         if size is None:
             return _response(services, ErrorCode.KAFKA_STORAGE_ERROR, [])
-        partition = Partition(partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)
+        partition = Partition(partition_index=key.partition, partition_size=size, offset_lag=0, is_future_key=False)
         topics.setdefault(name, []).append(partition)
     described = [Topic(name=name, partitions=partitions) for name, partitions in topics.items()]
     return _response(services, ErrorCode.NONE, described)
 
 
-def _open_here(services: Services, asked: Any) -> list[tuple[str, int, Owner]]:
+def _asked_here(services: Services, asked: Any) -> list[tuple[str, PartitionKey]]:
     """``asked`` None means all topics."""
-    catalog = services.catalog
+    catalog, members = services.catalog, services.members
     if asked is None:
         wanted = [(topic, range(topic.partitions)) for _, topic in sorted(catalog.topics.items())]
     else:
         known = [(catalog.topics.get(each.topic), each.partitions) for each in asked]
         wanted = [(topic, indexes) for topic, indexes in known if topic is not None]
-    found = []
-    for topic, indexes in wanted:
-        for index in indexes:
-            if not 0 <= index < topic.partitions:
-                continue
-            key = PartitionKey(topic.topic_id, index)
-            if services.members.leader_of(key) != services.members.own.node_id:
-                continue  # another proxy answers for it: tools ask them all, and add up
-            owner = services.owners.get(key)
-            if owner is not None:
-                found.append((topic.name, index, owner))
-    return found
+    keys = [
+        (topic.name, PartitionKey(topic.topic_id, index))
+        for topic, indexes in wanted
+        for index in indexes
+        if 0 <= index < topic.partitions
+    ]
+    # Another proxy answers for the others: tools ask them all, and add up.
+    return [(name, key) for name, key in keys if members.leader_of(key) == members.own.node_id]
 
 
-async def _size(one: tuple[str, int, Owner]) -> int | None:
+async def _size(one: tuple[str, PartitionKey, Owner]) -> int | None:
     """None when storage does not answer."""
     try:
         return await one[2].log_bytes()

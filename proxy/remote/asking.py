@@ -39,6 +39,8 @@ class Asking:
         self._asker = asker
         self._member_of = member_of
         self._patience_s = patience_s
+        self.is_deserted = False
+        """We are leaving, and nobody is left who could own what has no owner: that is not waited for."""
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
         """RequestError: the owner's own, or a retriable one when there was no answer in time."""
@@ -52,7 +54,7 @@ class Asking:
                 return await ask_member(self._asker, member, message, api_key, response, deadline - loop.time())
             except RequestError as error:
                 may_pass = error.code in REFUSALS or error.code is ErrorCode.REQUEST_TIMED_OUT
-                if not may_pass or loop.time() + PAUSE_S >= deadline:
+                if not may_pass or self.is_deserted or loop.time() + PAUSE_S >= deadline:
                     raise
             await asyncio.sleep(PAUSE_S)
 

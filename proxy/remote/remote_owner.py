@@ -15,6 +15,7 @@ from bmq.proxy.remote.asking import Asking
 from bmq.proxy.remote.produce_link import ProduceLink
 from bmq.proxy.remote.route_events import (
     Assigned,
+    Deserted,
     Done,
     Event,
     Expired,
@@ -94,6 +95,11 @@ class RemoteOwner:
             return
         self.hear(Assigned(link.incarnation, is_up=link.is_up))
         link.join(self)
+
+    def desert(self) -> None:
+        """We are leaving, and nobody is left who could own the partition: nothing waits for that any more."""
+        self.hear(Deserted())
+        self._wake()
 
     def hear(self, event: Event) -> None:
         """Something has happened: the route decides, and what it decides is done."""

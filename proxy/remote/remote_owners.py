@@ -13,7 +13,7 @@ from collections.abc import Callable
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import Peers
-from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
 from bmq.proxy.remote.asking import Asking
@@ -57,6 +57,8 @@ class RemoteOwners:
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
+        self._is_draining = False
+        self._is_deserted = False
 
     def __repr__(self) -> str:
         return f"<RemoteOwners {len(self._owners)} routes, {self._tails!r}, {len(self._produce_links)} brokers>"
@@ -64,6 +66,20 @@ class RemoteOwners:
     def start(self) -> None:
         self._unsubscribe = self._view.subscribe(self._changed)
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    def drain(self) -> None:
+        """We are leaving.  What waits for an owner goes on waiting while there is a broker that stays; without one it
+        is answered with a retriable error, now or when the last such broker goes."""
+        self._is_draining = True
+        self._look_for_brokers()
+
+    def _look_for_brokers(self) -> None:
+        members = self._view.members.values()
+        if self._is_deserted or any(member.has(BROKER) and not member.is_draining for member in members):
+            return
+        self._is_deserted = self._asking.is_deserted = True
+        for owner in tuple(self._owners.values()):
+            owner.desert()
 
     async def close(self) -> None:
         """Idempotent.  What is kept is answered with a retriable error, what is under way when its connection ends."""
@@ -96,6 +112,8 @@ class RemoteOwners:
         while not owner.is_open:
             if self._owners.get(key) is not owner or self._is_ours(key):
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not looked for here any more")
+            if self._is_deserted:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no broker is left that could own {key}")
             try:
                 async with asyncio.timeout_at(deadline):
                     await owner.changed()
@@ -150,6 +168,8 @@ class RemoteOwners:
         if owner is None:
             owner = self._owners[key] = RemoteOwner(key, Route(self._credit_bytes, self._held_s), self._asking)
             owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
+            if self._is_deserted:
+                owner.desert()
         owner.used_at = asyncio.get_running_loop().time()
         return owner
 
@@ -190,6 +210,8 @@ class RemoteOwners:
                 self._went(incarnation)
         for key in change.partitions:
             self._place(key)
+        if self._is_draining and change.members:
+            self._look_for_brokers()
 
     def _place(self, key: PartitionKey) -> None:
         owner = self._owners.get(key)

@@ -96,6 +96,12 @@ class ConnectionLost:
         self.incarnation = incarnation
 
 
+class Deserted:
+    """Nobody is left who could own the partition, and we do not wait for somebody to come: we are leaving."""
+
+    __slots__ = ()
+
+
 class Handed:
     """A new part, behind all others."""
 
@@ -144,7 +150,7 @@ class Tick:
     __slots__ = ()
 
 
-Event = Assigned | ConnectionUp | ConnectionLost | Handed | Answered | Lost | Expired | Tick
+Event = Assigned | ConnectionUp | ConnectionLost | Deserted | Handed | Answered | Lost | Expired | Tick
 
 
 # ---------------------------------------------------------------------------------------------------------- effects

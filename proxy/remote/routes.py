@@ -26,6 +26,7 @@ from bmq.proxy.remote.route_events import (
     Assigned,
     ConnectionLost,
     ConnectionUp,
+    Deserted,
     Done,
     Effect,
     Event,
@@ -70,8 +71,9 @@ class State(Enum):
 class Route:
     """``held_s`` bounds how long a part is kept; there is room until ``credit_bytes`` are under way or kept."""
 
-    __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_is_ours", "_next", "_refusals", "_retry_at",
-                 "bytes", "credit_bytes", "held_s", "is_up", "kept", "owner", "state", "under_way")  # fmt: skip
+    __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_is_deserted", "_is_ours", "_next", "_refusals",
+                 "_retry_at", "bytes", "credit_bytes", "held_s", "is_up", "kept", "owner", "state",
+                 "under_way")  # fmt: skip
 
     def __init__(self, credit_bytes: int, held_s: float) -> None:
         self.credit_bytes = credit_bytes
@@ -83,6 +85,7 @@ class Route:
         self.kept: list[Part] = []
         self.bytes = 0
         self._is_anew = True
+        self._is_deserted = False
         self._is_ours = False
         self._next = 0
         self._accepted = -1  # the largest number that was
@@ -134,6 +137,11 @@ class Route:
         self._refusals, self._retry_at = 0, now
         return self._settle(now)
 
+    def _on_deserted(self, event: Deserted, now: float) -> Sequence[Effect]:
+        """What is under way may be answered yet; what is kept, or will have to be, is given up."""
+        self._is_deserted = True
+        return self._sift(now) if self.state is not State.SETTLING else ()
+
     def _on_up(self, event: ConnectionUp, now: float) -> Sequence[Effect]:
         if event.incarnation != self.owner or self.is_up:
             return ()
@@ -156,7 +164,7 @@ class Route:
     def _on_handed(self, event: Handed, now: float) -> Sequence[Effect]:
         self._enter(event.part)
         self._keep(event.part, now)
-        return self._sift(now) if self._is_ours else ()
+        return self._sift(now) if self._is_ours or self._is_deserted else ()
 
     def _enter(self, part: Part) -> None:
         part.number = self._next
@@ -238,7 +246,7 @@ class Route:
             self.state = State.UNASSIGNED
         elif not self.is_up:
             self.state = State.UNREACHED
-        elif now < self._retry_at:
+        elif not self._may_send(now):
             self.state = State.REFUSED
         else:
             self.state = State.OPEN
@@ -247,6 +255,9 @@ class Route:
                 parts, self.kept = self.kept, []
                 return (*failed, self._send(parts))
         return failed
+
+    def _may_send(self, now: float) -> bool:
+        return bool(self.owner) and self.is_up and now >= self._retry_at
 
     def _sift(self, now: float) -> Sequence[Effect]:
         """Give up what may not be sent any more."""
@@ -269,6 +280,8 @@ class Route:
             return "nobody waits for it"
         if self._is_ours:
             return "the partition has come to this process"
+        if self._is_deserted and not self._may_send(now):
+            return "no broker is left that could own the partition"
         if part.held_until <= now:
             return f"the partition had no open owner for {self.held_s:g} s"
         if part.number < self._accepted and not part.is_unsure:
@@ -306,6 +319,7 @@ def _rows() -> dict[tuple[State, type], Row]:
         Assigned: Route._on_assigned,
         ConnectionUp: Route._on_up,
         ConnectionLost: Route._on_down,
+        Deserted: Route._on_deserted,
         Handed: Route._on_handed,
         Expired: Route._on_expired,
         Tick: Route._on_tick,

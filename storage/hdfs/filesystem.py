@@ -222,4 +222,5 @@ def _status(path: str, info: pb.FileInfo) -> FileStatus:
         is_dir=info.kind == pb.FileInfo.DIRECTORY,
         modified_ms=info.modification_time,
         file_id=info.file_id,
+        block_bytes=info.block_size,
     )

@@ -16,6 +16,7 @@ from bmq.storage.filesystem import (
     CreateOptions,
     Lease,
     LeaseLost,
+    OutOfSpace,
     PipelineFailed,
     StorageError,
     StorageUnavailable,
@@ -134,9 +135,14 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
 
 
 async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advised: set[str]) -> HdfsAppender:
-    """A new block for a file, and its pipeline; StorageUnavailable after ``block_attempts``."""
+    """A new block for a file, and its pipeline; StorageUnavailable or OutOfSpace after ``block_attempts``.
+
+    A datanode that has no room for the block, or no thread, drops the connection without a word; the NameNode knows of
+    its room from a heartbeat only, and hands it out all the same.  So that is what refusals by living nodes mean.
+    """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
     failure: StorageError | None = None
+    located: pb.LocatedBlock | None = None
     for _ in range(client.settings.block_attempts):
         located = await _add_block(client, file, exclusions)
         try:
@@ -164,7 +170,10 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
             end_max=base + file.block_bytes,
             is_new_block=True,
         )
-    raise StorageUnavailable(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks: {failure}")
+    assert located is not None
+    silent = await client.datanodes.silent([node.id for node in located.nodes], located.block)
+    kind, why = (StorageUnavailable, "") if silent else (OutOfSpace, ", though its datanodes live")
+    raise kind(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks{why}: {failure}")
 
 
 async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions) -> pb.LocatedBlock:

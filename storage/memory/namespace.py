@@ -54,6 +54,7 @@ class Replica:
 
 class File:
     __slots__ = (
+        "block_bytes",
         "data",
         "file_id",
         "generation",
@@ -77,6 +78,7 @@ class File:
         self.parent = parent
         self.holder: str | None = holder  # None once closed
         self.incarnation = incarnation  # the NameNode's, when the block was begun
+        self.block_bytes = 0
         self.data = bytearray()
         self.replicas: list[Replica] = []
         self.generation = 1  # of the writer that the NameNode accepts
@@ -227,6 +229,7 @@ class Namespace:
             is_dir=isinstance(inode, Folder),
             modified_ms=inode.modified_ms,
             file_id=inode.file_id,
+            block_bytes=inode.block_bytes if isinstance(inode, File) else 0,
         )
 
     @staticmethod

@@ -165,6 +165,7 @@ class MemoryStorage:
         if fails and self.chance(0.5):
             raise StorageUnavailable(f"{path}: no pipeline")
         file = self.namespace.create(path, holder=holder, incarnation=self.incarnation, now_ms=self.now_ms())
+        file.block_bytes = options.block_bytes
         nodes = self._choose(options)
         if fails or not nodes:
             suspects = [node.name for node in nodes[:1]]
@@ -239,6 +240,8 @@ class MemoryStorage:
     def concat(self, target: str, sources: Sequence[str]) -> None:
         check_concat(target, sources)
         joined, parts = self._closed(target), [self._closed(source) for source in sources]
+        if any(part.block_bytes > joined.block_bytes for part in parts):
+            raise StorageError(f"{target} has smaller blocks than what is to be appended to it")
         for part in parts:
             joined.data += part.data
             self.namespace.remove(part)

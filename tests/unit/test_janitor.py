@@ -32,6 +32,7 @@ from bmq.storage.reader import LogReader
 from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
+from tests.simulation.world import until
 
 T = TypeVar("T")
 S = SegmentName
@@ -623,6 +624,9 @@ def test_plan_of_joins() -> None:
     ]
     assert plan(*row[:3], one(3, 4, has_idx=False), *row[4:]) == [[0, 1, 2], [4, 5]]
     assert plan(*row[:3], one(3, 4, length=0), *row[4:]) == [[0, 1, 2], [4, 5]]
+    smaller = [entry._replace(block_bytes=16 if entry.name.base < 3 else 128) for entry in row]
+    assert plan(*smaller) == [[0, 1, 2], [3, 4, 5]], "nothing is appended to a file of smaller blocks"
+    assert plan(*(entry._replace(block_bytes=144 - entry.block_bytes) for entry in smaller)) == [[0, 1, 2, 3, 4, 5]]
     superseded = Listed(S(3, 1, 0), 3, 10, 0, False)
     assert plan(*row[:3], superseded, *row[3:]) == [[0, 1, 2], [3, 4, 5]]
 
@@ -764,6 +768,7 @@ def test_a_journal_whose_broker_only_slept_is_begun_anew() -> None:
         assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"other"}
         sleeper.fs.resume()
         sleeper.kv.resume()
+        await until(lambda: bool(sleeper.broker.alarms_raised))  # it hears that its lease is gone, and registers anew
         sleeper.writer = await sleeper.broker.open(PATH, KEY, SMALL)
         await sleeper.send(1)
         await asyncio.sleep(5)

@@ -20,6 +20,7 @@ from bmq.storage.filesystem import (
     PipelineFailed,
     StorageError,
     StorageUnavailable,
+    write_once,
 )
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import Stuck, run
@@ -275,6 +276,22 @@ def test_full_disks() -> None:
             await fs.create("/g")
         storage.faults = Faults()
         assert await (await fs.create("/g")).close() == 0
+
+    run(story())
+
+
+def test_concat_appends_no_larger_blocks_to_smaller_ones() -> None:
+    """As HDFS: "source file has preferred block size which is greater than the target file's"."""
+
+    async def story() -> None:
+        fs = MemoryFileSystem(MemoryStorage(Random(1)), "a")
+        for name, block_bytes in (("/d/small", 1 << 20), ("/d/large", 2 << 20)):
+            await write_once(fs, name, name.encode(), CreateOptions(block_bytes=block_bytes))
+        assert (await fs.status("/d/large")).block_bytes == 2 << 20
+        with pytest.raises(StorageError):
+            await fs.concat("/d/small", ["/d/large"])
+        await fs.concat("/d/large", ["/d/small"])
+        assert await fs.read("/d/large", 0, 100) == b"/d/large/d/small"
 
     run(story())
 

@@ -10,9 +10,11 @@ from typing import Any, get_args
 import pytest
 
 from bmq.broker import events as ev
+from bmq.broker.batches import Duplicate
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.events import Effect, Event, Pending
-from bmq.broker.partition import Duplicate, Partition, chunk_for
+from bmq.broker.next_segment import block_for, chunk_for
+from bmq.broker.partition import Partition
 from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
@@ -46,14 +48,14 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.Flushed: {State.WRITE, State.MOVE},
     ev.PipelineFailed: {State.WRITE, State.MOVE},
     ev.SegmentClosed: {State.WRITE, State.MOVE},
-    ev.EpochRaised: {State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
+    ev.EpochRaised: {State.START, State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
     ev.MoveRequested: {State.START, State.FENCE, State.RECOVER, State.WRITE},
     ev.LogStartRaised: {State.WRITE},
-    ev.IdleClose: {State.WRITE},
+    ev.PlaceWanted: {State.WRITE},
     ev.StorageSlow: {State.WRITE},
     ev.Tick: {State.WRITE, State.MOVE},
 }
-EXTERNAL = {ev.EpochRaised, ev.MoveRequested, ev.LogStartRaised, ev.IdleClose, ev.StorageSlow, ev.Tick}
+EXTERNAL = {ev.EpochRaised, ev.MoveRequested, ev.LogStartRaised, ev.PlaceWanted, ev.StorageSlow, ev.Tick}
 """Events that come from outside at any time: they are never a bug."""
 
 
@@ -300,8 +302,8 @@ def test_the_first_batch_opens_a_segment_and_is_acknowledged_by_its_flush() -> N
 def test_offsets_and_the_leader_epoch_are_assigned_in_order() -> None:
     machine = writing()
     assert [append(machine).batch.base_offset for _ in range(3)] == [0, 1, 2]
-    assert machine.unsent[0].batch.leader_epoch == 1
-    assert machine.unsent[0].batch.has_valid_crc
+    assert machine.batches.unsent[0].batch.leader_epoch == 1
+    assert machine.batches.unsent[0].batch.has_valid_crc
 
 
 def test_a_flush_of_another_segment_means_nothing() -> None:
@@ -320,7 +322,7 @@ def test_pipeline_failure_puts_what_was_in_flight_back_in_order() -> None:
     append(machine)
     effects = machine.handle(ev.PipelineFailed(failed, "x"), 0)
     assert kinds(effects) == ["SealSegment", "CreateSpare"]
-    assert [pending.batch.base_offset for pending in machine.unsent] == [0, 1, 2, 3]
+    assert [pending.batch.base_offset for pending in machine.batches.unsent] == [0, 1, 2, 3]
     store = only(machine.handle(ev.SpareReady(replace(SPARE, spare="/s2")), 0), ev.StoreRecord)
     assert isinstance(store, ev.StoreRecord)
     assert [entry.name for entry in store.record.segments] == [failed, SegmentName(0, 1, 1)]
@@ -493,3 +495,61 @@ def test_slow_storage_rolls_gently_and_not_too_often() -> None:
     machine.handle(ev.StorageSlow(), 0)
     flush(machine)
     assert not machine.may_leave_slow(999)
+
+
+def test_the_next_segments_block_follows_what_the_last_one_took() -> None:
+    """Quiet partitions reserve little room on storage; none reserves more than its topic's segments can take."""
+    mb = 1 << 20
+    assert [block_for(last * mb, 16 * mb, 128 * mb, 1 << 30) // mb for last in (0, 8, 9, 128)] == [16, 16, 128, 128]
+    assert [block_for(last * mb, 16 * mb, 128 * mb, 3 * mb + 1) // mb for last in (0, 9)] == [4, 4]
+    assert block_for(0, 16 * mb, 4 * mb, 14) == mb
+
+    machine = opened(first_block_bytes=1 << 20)
+    assert machine.current is not None
+    assert machine.current.block_bytes == 1 << 20
+    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    append(machine, size=950_000)
+    _, effects = machine.take(1 << 20, 0)
+    ahead = only(effects, ev.CreateSpare)
+    assert isinstance(ahead, ev.CreateSpare)
+    assert ahead.block_bytes == 128 << 20
+    append(machine, size=200_000)
+    assert machine.take(1 << 20, 0)[0] == [], "no longer than the block that its file was created with"
+    assert "CloseSegment" in kinds(flush(machine))
+
+
+def test_who_waits_for_a_place_gets_that_of_an_open_segment() -> None:
+    """It takes nothing more, is closed when what it took is flushed, and what came meanwhile goes into the next."""
+    machine = opened()
+    assert machine.handle(ev.PlaceWanted(), 0) == []
+    assert machine.is_draining
+    append(machine)
+    assert kinds(machine.after_append(0)) == ["CreateSpare"]
+    assert machine.take(1 << 20, 0) == ([], [])
+    assert kinds(flush(machine)) == ["Acknowledge", "CloseSegment"]
+    assert machine.handle(ev.PlaceWanted(), 0) == [], "nothing is open"
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert store.record.segments[-1].name.base == 1
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_spare_that_nobody_wants_any_more_is_dropped(is_ready: bool) -> None:
+    """It was made ahead of need, and then the writers fell silent: it would keep its pipeline open for ever."""
+    machine = opened(block_bytes=1 << 20, idle_close_ms=1000)
+    assert machine.current is not None
+    machine.config = replace(machine.config, segment_bytes=2 * machine.current.position)
+    append(machine)
+    _, effects = machine.take(1 << 20, 0)
+    assert kinds(effects) == ["CreateSpare"]
+    if is_ready:
+        assert machine.handle(ev.SpareReady(SPARE), 0) == []
+    flush(machine)
+    closing = [kind for kind in kinds(machine.handle(ev.Tick(0), 1000)) if kind != "WriteCheckpoint"]
+    if is_ready:
+        assert closing == ["CloseSegment", "DropSpare"]
+    else:
+        assert closing == ["CloseSegment"]
+        assert kinds(machine.handle(ev.SpareReady(SPARE), 1000)) == ["DropSpare"]
+    append(machine)
+    assert kinds(machine.after_append(1000)) == ["CreateSpare"]

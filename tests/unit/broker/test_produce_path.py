@@ -386,7 +386,7 @@ def test_back_pressure_waits_in_line() -> None:
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(1, 101)]
         most = 0
         while not sent[-1].done():
-            most = max(most, writer.partition.buffered_bytes)
+            most = max(most, writer.partition.batches.buffered_bytes)
             await asyncio.sleep(0.01)
         assert [(await each)[0].base_offset for each in sent] == list(range(1, 101))
         assert most < 2000 + len(idempotent(0))

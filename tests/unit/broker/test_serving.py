@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.load import CALLERS_MAX, Load
+from bmq.broker.load import CALLERS_MAX, PARTITIONS_MAX, Load
 from bmq.broker.shard_fence import ShardFence
 from bmq.broker.stalls import Stalls
 from bmq.core.errors import ErrorCode, RequestError
@@ -262,6 +262,28 @@ def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
     load.read(keys[1], 5)
     (traffic,) = load.take("c0").values()
     assert (traffic.bytes_in, traffic.bytes_out, traffic.requests) == (0, 5, 1)
+
+
+def test_load_that_nobody_asks_for_is_not_kept() -> None:
+    """Not before the first question, and not for ever after the last one; who asks again begins anew."""
+    load = Load()
+    keys = [PartitionKey(_uuid(1), number) for number in range(PARTITIONS_MAX + 1)]
+    for key in keys:
+        load.wrote(key, 10)
+    assert repr(load) == "<Load partitions=0 callers=0>"
+    assert load.take("gone") == {}
+    for key in keys:
+        load.wrote(key, 10)
+    assert repr(load) == "<Load partitions=0 callers=0>"
+    assert not load.knows("gone")
+    assert load.take("gone") == {}
+    for first in (0, PARTITIONS_MAX // 2 + 1):
+        for key in keys[first:][: PARTITIONS_MAX // 2 + 1]:
+            load.read(key, 5)
+        assert len(load.take("asks")) == (0 if first == 0 else PARTITIONS_MAX // 2)
+    assert not load.knows("gone"), "what it has not been told grew past the bound"
+    load.wrote(keys[0], 1)
+    assert list(load.take("asks")) == [keys[0]]
 
 
 def test_stalls() -> None:

@@ -1,15 +1,22 @@
-"""What ``/metrics`` says of a process's place in its cluster."""
+"""What the console is told: of a process's place in its cluster, and of partitions wherever their owner is."""
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
+from bmq.core.model import PartitionKey
+from bmq.core.records import Ends
+from bmq.meta.catalog import Topic
+from tests.simulation.loop import run
 
 
 def node(*, is_joined: bool = True, is_leading: bool = False, has_leader: bool = True) -> Node:
@@ -57,3 +64,63 @@ def test_who_leads(is_leading: bool) -> None:
 
 def test_a_process_that_is_alone_says_nothing_of_a_cluster() -> None:
     assert set(metrics(node(is_joined=False))) == {"tail_cache_bytes", "block_cache_bytes"}
+
+
+TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=4)
+
+
+class FarOwner:
+    """Of any partition."""
+
+    async def ends(self) -> Ends:
+        return Ends(epoch=7, log_start=1, last_stable_offset=9, high_watermark=9)
+
+    async def log_bytes(self) -> int:
+        return 123
+
+
+class FarOwners:
+    """Whoever asks for the first time has a connection made; ``wait`` has it."""
+
+    def __init__(self) -> None:
+        self.connect_s = 0.1
+        self.waited: list[int] = []
+
+    def get(self, key: PartitionKey) -> FarOwner | None:
+        return None
+
+    async def wait(self, key: PartitionKey, timeout_s: float) -> FarOwner:
+        self.waited.append(key.partition)
+        if timeout_s < self.connect_s:
+            await asyncio.sleep(timeout_s)
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not in time")
+        await asyncio.sleep(self.connect_s)
+        return FarOwner()
+
+
+def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
+    view = SimpleNamespace(own="here", owner_of=lambda key: assigned.get(key.partition, ""))
+    fake = SimpleNamespace(
+        catalog=SimpleNamespace(topics={"t": TOPIC}), owners=owners, broker=None, view=view, metrics=Metrics()
+    )
+    return cast(Node, fake)
+
+
+def states(owners: FarOwners, assigned: dict[int, str]) -> list[tuple[str, int | None]]:
+    async def main() -> Any:
+        return await console_state(far_node(owners, assigned)).topic("t")
+
+    return [(part["state"], part["high_watermark"]) for part in run(main())["partitions"]]
+
+
+def test_the_first_look_at_partitions_elsewhere_shows_them() -> None:
+    owners = FarOwners()
+    assigned = {0: "there", 1: "here", 2: "there"}
+    assert states(owners, assigned) == [("WRITE", 9), ("START", None), ("WRITE", 9), ("START", None)]
+    assert owners.waited == [0, 2], "what nobody owns, or this process, is known without"
+
+
+def test_a_look_at_partitions_that_nobody_answers_for_ends_soon() -> None:
+    owners = FarOwners()
+    owners.connect_s = 60
+    assert states(owners, dict.fromkeys(range(4), "there")) == [("START", None)] * 4

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bmq.cli import workers
 from bmq.cli.workers import Workers, worker_environment, worker_settings
 from bmq.core.config import NodeConfig, load
 
@@ -90,6 +93,35 @@ def test_one_that_ends_is_started_again_and_all_end_with_the_parent(kind: str, t
         for pid in log.read_text().split():
             with pytest.raises(ProcessLookupError):
                 os.kill(int(pid), 0)
+
+
+def test_one_that_cannot_be_started_is_tried_again_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = NodeConfig(roles=("broker",), workers=2, http="h:80")
+    start, failures = asyncio.create_subprocess_exec, 2
+
+    async def exhausted(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal failures
+        if options["env"]["BMQ_HTTP"] == "h:80" and failures:
+            failures -= 1
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return await start(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", exhausted)
+    monkeypatch.setattr(workers, "RESTART_MIN_S", 0.01)
+
+    async def main() -> int:
+        running = asyncio.create_task(Workers(config, [sys.executable, "-c", _WORKER, str(tmp_path), "steady"]).run())
+        await _until(tmp_path, "h:80", 1)
+        await _until(tmp_path, "h:81", 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await running
+
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        assert loop.run_until_complete(main()) == 0
+    assert failures == 0
+    assert len((tmp_path / "h:81").read_text().split()) == 1
 
 
 def test_one_that_was_drained_stays_away(tmp_path: Path) -> None:

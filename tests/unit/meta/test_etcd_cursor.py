@@ -83,7 +83,7 @@ def test_the_end_of_a_watch_has_a_reason() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "low", "end"),
-    [("", b"\0", b"\0"), ("a/", b"a/", b"a0"), ("\U0010ffff", b"\xf4\x8f\xbf\xbf", b"\xf4\x8f\xbf\xc0")],
+    [("", b"\0", b"\xff"), ("a/", b"a/", b"a0"), ("\U0010ffff", b"\xf4\x8f\xbf\xbf", b"\xf4\x8f\xbf\xc0")],
 )
 def test_a_prefix_is_a_range(prefix: str, low: bytes, end: bytes) -> None:
     create = WatchCursor(prefix, 1).create().create

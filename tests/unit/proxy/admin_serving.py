@@ -34,10 +34,13 @@ class FakeClient:
 
 
 class FakeOwner:
-    """Only its epoch is asked for."""
+    """Only its epoch and its size are asked for."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+
+    async def log_bytes(self) -> int:
+        return 100 + self.epoch
 
 
 class FakeOwners:

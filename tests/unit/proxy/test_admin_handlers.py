@@ -20,6 +20,7 @@ from bmq.core.wire.messages import (
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
@@ -35,6 +36,7 @@ from bmq.proxy.handlers import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_log_dirs,
     describe_topic_partitions,
     elect_leaders,
     init_producer_id,
@@ -585,5 +587,26 @@ def test_init_producer_id_without_a_store_is_tried_again() -> None:
             assert ErrorCode(code).is_retriable
             w.store.start(asyncio.get_running_loop().time())
             assert await init(w, 5) == (0, 0, 0)
+
+    run(main())
+
+
+# -------------------------------------------------------------------------------------------------- DescribeLogDirs
+
+
+def test_the_first_look_at_sizes_waits_for_those_that_open_and_not_for_others() -> None:
+    async def main() -> None:
+        async with serving() as w:
+            topic = await w.admin.create_topic("t", 50)
+            keys = [PartitionKey(topic.topic_id, number) for number in range(40)]
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.3, w.owners.epochs.update, dict.fromkeys(keys, 1))
+            began = loop.time()
+            (result,) = (await w.ask(describe_log_dirs.APIS[0], 4, DescribeLogDirsRequest(topics=None))).results
+            assert loop.time() - began < 2
+            (found,) = result.topics
+            assert {part.partition_index: part.partition_size for part in found.partitions} == dict.fromkeys(
+                range(40), 101
+            )
 
     run(main())

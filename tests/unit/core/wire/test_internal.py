@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.wire import internal, internal_fields
 from bmq.core.wire.internal import InternalKey, Question
-from bmq.core.wire.internal_fields import APART_LEAST, Message, PartitionLoad
+from bmq.core.wire.internal_fields import APART_LEAST, Message, PartitionLoad, Release
 from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
 from tests.unit.core.wire.profile import examples
 
@@ -38,6 +38,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     internal_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
     internal_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
     internal_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
+    internal_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
     internal.Asked: st.sampled_from(Question),
 }
 
@@ -100,6 +101,21 @@ def test_tagged_fields_of_later_versions_are_passed_over() -> None:
     data = bytes_of(internal.PingResponse(is_serving=True))
     later = bytes(data[:-1]) + b"\x02" + b"\x07\x03abc" + b"\x08\0"
     assert internal.PingResponse.decode(memoryview(later)) == internal.PingResponse(is_serving=True)
+
+
+def test_what_was_added_costs_an_earlier_version_nothing() -> None:
+    plain = internal.HandedOverRequest(((ONE, 3),))
+    told = internal.HandedOverRequest(((ONE, 3),), (Release(7, b"record", b"index"),))
+    assert bytes(bytes_of(told)).startswith(bytes(bytes_of(plain)[:-1])), "the fields of before lie as before"
+    assert internal.HandedOverRequest.decode(bytes_of(plain)).releases == ()
+
+
+def test_an_added_field_that_does_not_fill_its_tag_is_refused() -> None:
+    told = internal.HandedOverRequest((), (Release(7, b"record", b"index"),))
+    data = bytes(bytes_of(told))
+    longer = data[:2] + bytes((data[2], data[3] + 1)) + data[4:] + b"x"
+    with pytest.raises(FormatError, match="tag 0: 1 bytes behind its end"):
+        internal.HandedOverRequest.decode(memoryview(longer))
 
 
 def test_bytes_behind_the_end_are_refused() -> None:

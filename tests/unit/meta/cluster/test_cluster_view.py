@@ -138,13 +138,21 @@ def test_one_who_has_unsubscribed_hears_nothing() -> None:
 def test_an_unreadable_change_leaves_what_was_there() -> None:
     async def main() -> None:
         kv = MemoryKeyValue(MemoryStore())
-        await kv.commit([], [chunk("a")])
+        key, other = assignment_key("c", TOPIC, 0), assignment_key("c", TOPIC, 1)
+        first = await kv.commit([], [chunk("a")])
         view = KvClusterView(kv, "c", "a")
         await view.start()
-        await kv.commit([], [Put(assignment_key("c", TOPIC, 0), b"{}")])
+        for _ in range(2):
+            await kv.commit([], [Put(key, b"{}"), Put(other, b"{}")])
         done = await kv.commit([], [member("a")])
         await view.wait_revision(done.revision)
         assert view.owner_of(PartitionKey(TOPIC, 0)) == "a"
+        assert view.revision_of(key) == first.revision, "a write that is decided on what was there is refused"
+        assert view.revision_of(other) == 0
+        for write in (chunk("b"), Delete(key)):
+            done = await kv.commit([], [write])
+            await view.wait_revision(done.revision)
+            assert view.revision_of(key) == (done.revision if isinstance(write, Put) else 0)
         await view.close()
 
     run(main())

@@ -14,7 +14,7 @@ from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
 from bmq.meta.cluster.membership import TTL_S, Membership, NodeIdTaken
-from bmq.meta.kv import Delete, KeyValue
+from bmq.meta.kv import Delete, KeyValue, Put
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
@@ -27,8 +27,12 @@ class Joined:
 
     def __init__(self, kv: KeyValue, member: Member) -> None:
         self.losses = 0
+        self.failures: list[str] = []
+        self.ids: list[int] = []
         self.view = KvClusterView(kv, "c", member.incarnation)
-        self.membership = Membership(kv, "c", member, self.view, on_lost=self._lost)
+        self.membership = Membership(
+            kv, "c", member, self.view, on_lost=self._lost, on_failed=self.failures.append, on_id=self.ids.append
+        )
 
     def _lost(self) -> None:
         self.losses += 1
@@ -126,6 +130,70 @@ def test_proxies_take_the_lowest_free_id_and_give_it_back() -> None:
             assert (first.membership.member.node_id, second.membership.member.node_id) == (0, 1)
         async with joined(kv, replace(PROXY, incarnation="r")) as third:
             assert third.membership.member.node_id == 0
+
+    run(main())
+
+
+async def lose_id(kv: KeyValue, one: Joined, holder: str) -> None:
+    """It is no member any more, and another has its id before it joins again."""
+    id_key = node_id_key("c", one.membership.member.node_id)
+    await kv.commit([], [Delete(member_key("c", one.membership.member.incarnation)), Put(id_key, holder.encode())])
+
+
+def test_a_proxy_that_chose_its_id_itself_chooses_another_when_that_is_taken_meanwhile() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        kv = MemoryKeyValue(store)
+        async with joined(kv, PROXY) as one:
+            await lose_id(kv, one, "another")
+            await until(lambda: one.ids == [1])
+            await until(lambda: one.view.members.get("p") == PROXY.with_id(1))
+            assert (one.losses, one.failures) == (1, [])
+            assert one.membership.member == PROXY.with_id(1)
+
+    run(main())
+
+
+def test_a_proxy_that_joins_again_keeps_the_id_that_clients_know() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, PROXY), joined(kv, replace(PROXY, incarnation="q")) as second:
+            await kv.commit([], [Delete(node_id_key("c", 0))])
+            await kv.revoke(second.membership.lease)
+            await until(lambda: second.losses == 1)
+            await until(lambda: second.membership.is_member)
+            assert second.membership.member.node_id == 1
+            assert second.ids == [], "it is what it was"
+
+    run(main())
+
+
+def test_a_given_id_that_is_taken_meanwhile_ends_the_process() -> None:
+    """There is no other that it may have, and waiting for it in silence is no service."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, replace(PROXY, node_id=7)) as one:
+            await lose_id(kv, one, "another")
+            await until(lambda: bool(one.failures))
+            assert "--node-id" in one.failures[0]
+            assert one.losses == 1
+
+    run(main())
+
+
+def test_what_is_told_while_it_joins_again_is_not_forgotten() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore(), random=Random(1))
+        async with joined(kv, PROXY) as one:
+            before = one.membership.lease
+            await kv.revoke(before)
+            kv.faults = KvFaults(latency_s=1.0)
+            await until(lambda: one.membership._lease != before)  # what it registers under is on its way
+            one.membership.update(one.membership.member.draining())
+            await until(lambda: one.membership.is_member)
+            assert one.membership.member.is_draining
+            await until(lambda: "p" in one.view.members and one.view.members["p"].is_draining)
 
     run(main())
 

@@ -20,7 +20,7 @@ from bmq.meta.controller.deletion import TopicCleaner
 from bmq.meta.controller.loads import Measured
 from bmq.meta.controller.service import Controller
 from bmq.meta.controller.topics import TopicAdmin
-from bmq.meta.kv import Commit, Compare, Put, Write
+from bmq.meta.kv import Commit, Compare, KvUnknown, Put, Write
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.topics import StoredTopics
@@ -67,6 +67,9 @@ class FakeMembers:
 class NotedKeyValue(MemoryKeyValue):
     """Tells ``noted`` of every commit that is done, at the moment when the store does it."""
 
+    answers_to_lose = 0
+    """Of the next commits that are done."""
+
     def __init__(self, store: MemoryStore, random: Random | None, noted: Callable[[Sequence[Write]], None]) -> None:
         super().__init__(store, random=random)
         self._noted = noted
@@ -78,7 +81,11 @@ class NotedKeyValue(MemoryKeyValue):
                 self._noted(writes)
             return done
 
-        return await self._change(act)
+        done = await self._change(act)
+        if done.succeeded and self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise KvUnknown("the answer was lost")
+        return done
 
 
 class Standby:
@@ -86,6 +93,7 @@ class Standby:
 
     def __init__(self, world: World, name: str, random: Random | None, clock: Clock) -> None:
         self.name = name
+        self.failures: list[str] = []
         self.kv = NotedKeyValue(world.store, random, lambda writes: world.noted(name, writes))
         self.view = KvClusterView(self.kv, "c", name)
         self.catalog = KvCatalog(self.kv, "c")
@@ -100,6 +108,7 @@ class Standby:
             clock,
             topics=lambda guard: TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
             cleaner=lambda guard: TopicCleaner(self.kv, "c", self.files, clock, guard=guard),
+            on_failed=self.failures.append,
         )
 
     async def start(self) -> None:
@@ -131,6 +140,7 @@ class World:
     async def close(self) -> None:
         for each in self.standbys:
             await each.close()
+            assert each.failures == []
         await self._view.close()
 
     # ------------------------------------------------------------------------------------------------- what is done

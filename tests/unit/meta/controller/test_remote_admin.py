@@ -13,11 +13,11 @@ import pytest
 
 from bmq.core.call import Client
 from bmq.core.clock import LoopClock
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.internal_endpoint import InternalCall
 from bmq.core.rpc import PeerLost, Peers
 from bmq.core.wire.internal import AdminRequest, InternalKey, ReportRequest, ReportResponse
-from bmq.meta.catalog import KvCatalog
+from bmq.meta.catalog import KvCatalog, Topic
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member
 from bmq.meta.controller.admin import Admin, ClusterAdmin
@@ -259,6 +259,33 @@ async def test_a_report_reaches_the_leader(w: World, one: Remote) -> None:
     await w.led_by().controller.close()
     answer = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
     assert answer.error is ErrorCode.NOT_CONTROLLER
+
+
+def test_a_leader_in_the_same_process_that_stands_still_is_not_waited_for_for_ever() -> None:
+    async def main() -> None:
+        async with world("a", controllers=["c1"]) as w, remote(w, local=w.standbys[0]) as one:
+            w.standbys[0].kv.pause()
+            async with asyncio.timeout(60):
+                assert "not known" in await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
+            w.standbys[0].kv.resume()
+
+    run(main())
+
+
+@story("c1")
+async def test_arguments_of_another_version_are_told_from_a_bug(w: World, one: Remote) -> None:
+    service = one.peers.services["c1"]
+    with pytest.raises(FormatError, match="another version"):
+        await service.act("move", {"topic": "t"})
+
+    async def broken(name: str) -> Topic:
+        raise KeyError("a bug")
+
+    topics = w.led_by().controller.topics
+    assert topics is not None
+    topics.ensure_topic = broken  # type: ignore[method-assign]
+    with pytest.raises(KeyError, match="a bug"):
+        await service.act("ensure_topic", {"name": "t"})
 
 
 def test_the_leader_asks_nobody() -> None:

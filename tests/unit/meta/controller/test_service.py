@@ -10,6 +10,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key
+from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.controller.cluster_admin import LeaderAdmin
 from bmq.meta.controller.election import TTL_S
@@ -159,6 +160,24 @@ async def test_a_member_that_dies_with_the_leader_is_found_by_the_next(w: World)
     w.standbys.remove(first)
 
 
+@story("a", controllers=("c1", "c2"))
+async def test_a_bug_makes_room_for_another_and_is_told(w: World) -> None:
+    """A process that stands for election no more, and says so to nobody, would be missed when the next one dies."""
+    first = w.led_by()
+    load = w.members.load
+
+    async def broken(member: Member) -> list[Measured] | None:
+        if w.leader is first:
+            raise ZeroDivisionError("a bug")
+        return await load(member)
+
+    w.members.load = broken  # type: ignore[method-assign]
+    await w.until(lambda: w.leader not in (None, first))
+    assert len(first.failures) == 1
+    assert "a bug" in first.failures[0]
+    first.failures.clear()
+
+
 @story("a", "b", "c", controllers=("c1", "c2"))
 async def test_a_leader_that_stood_still_does_nothing_when_it_goes_on(w: World) -> None:
     first = w.led_by()
@@ -190,6 +209,30 @@ async def test_a_write_that_arrives_after_its_leader_is_refused(w: World) -> Non
     with pytest.raises(RequestError) as caught:
         await wish
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+@story("a", "b")
+async def test_a_write_whose_answer_is_lost_is_known_for_done(w: World) -> None:
+    """Else what was moved is not watched, and is moved again as soon as balance likes."""
+    one = w.led_by()
+    key = next(key for key, owner in w.owners(one).items() if owner == "a")
+    one.kv.answers_to_lose = 1
+    await admin(w).move("t", key.partition, "b")
+    assert one.controller.leading is not None
+    assert key in one.controller.leading.planner_view().moved_at
+    assert w.owners(one)[key] == "b"
+
+
+@story("a", "b")
+async def test_a_death_whose_answer_is_lost_is_known_for_done(w: World) -> None:
+    one = w.led_by()
+    await w.kill("b")
+    one.kv.answers_to_lose = 1
+    one.controller.report("proxy", "b")
+    writes = len(w.writes)
+    await w.until(lambda: w.is_assigned("a"))
+    await asyncio.sleep(5)
+    assert len(w.writes) == writes + 1
 
 
 @story("a", "b", "c", controllers=("c1", "c2"))
@@ -225,6 +268,19 @@ async def test_rule_7_after_an_outage_a_lease_alone_is_not_believed_for_its_time
     assert w.owners(w.standbys[0]) == before
     await w.lose_lease("b")
     assert await w.until(lambda: w.is_assigned("a", "c")) < 0.5
+
+
+@story("a", "b")
+async def test_nothing_is_kept_of_a_member_that_is_gone_for_good(w: World) -> None:
+    w.store.stop()
+    await w.until(lambda: w.leader is None)
+    w.store.start(asyncio.get_running_loop().time())
+    await w.until(lambda: w.leader is not None)
+    await w.lose_lease("b")
+    await w.until(lambda: w.is_assigned("a"))
+    term = w.led_by().controller.term
+    assert term is not None
+    assert term._members.keys() == {"a"}
 
 
 @story("a", "b")

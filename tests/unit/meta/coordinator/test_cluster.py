@@ -6,19 +6,24 @@ The names of faults that others shipped are those of DESIGN.md.
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from bmq.cli.shard_logs import LocalShardLog
+from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc import Peers
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import Peer, Peers
 from bmq.core.wire import messages as m
+from bmq.core.wire.internal import ShardOpenResponse
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.coordinator.forwarding import Verdict, judge
-from bmq.meta.coordinator.remote_logs import RoutedShardLogs
+from bmq.meta.coordinator.remote_logs import RemoteShardLog, RoutedShardLogs
 from bmq.proxy.coordinators import RoutedCoordinator
 from tests.simulation.loop import run
 from tests.unit.meta.coordinator.cluster_world import (
@@ -402,6 +407,39 @@ def test_a_snapshot_moves_the_log_start_at_the_broker() -> None:
             world.give(0, "b")
             world.tell()
             assert await proxy.fetch(GROUP) == (0, 50)
+
+    run(main())
+
+
+class Mumbling:
+    """A peer whose answers nobody can read."""
+
+    incarnation = "b"
+    is_up = True
+
+    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        answer.set_result(memoryview(b"\0\0?"))
+        return answer
+
+
+@pytest.mark.parametrize("question", ["append", "read", "delete_before"])
+def test_a_broker_whose_answers_cannot_be_read_is_as_good_as_none(question: str) -> None:
+    async def main() -> None:
+        opened = ShardOpenResponse(ErrorCode.NONE, "", epoch=1, log_start=0, high_watermark=10, max_batch_bytes=1000)
+        log = RemoteShardLog(cast(Peer, Mumbling()), PartitionKey(uuid.UUID(int=1), 0), 1, opened, lambda: None)
+        asked: dict[str, Callable[[], Awaitable[Any]]] = {
+            "append": lambda: log.append(bytearray(b"batch")),
+            "read": lambda: log.read(0, 1000),
+            "delete_before": lambda: log.delete_before(5),
+        }
+        with pytest.raises(RequestError) as caught:
+            await asked[question]()
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert log.log_start == 0
 
     run(main())
 

@@ -16,6 +16,7 @@ from bmq.proxy.remote.route_events import (
     Assigned,
     ConnectionLost,
     ConnectionUp,
+    Deserted,
     Done,
     Effect,
     Event,
@@ -134,6 +135,7 @@ EVENTS: dict[str, Callable[[Story], Event]] = {
     "b is up": lambda story: ConnectionUp("b"),
     "a is down": lambda story: ConnectionLost("a"),
     "b is down": lambda story: ConnectionLost("b"),
+    "deserted": lambda story: Deserted(),
     "a new part": lambda story: Handed(part()),
     "the first expires": lambda story: Expired(story.parts[0]),
     "tick": lambda story: Tick(),
@@ -162,6 +164,7 @@ ROWS: list[tuple[State, str, State, list[str]]] = [
     (UNASSIGNED, "b is up", UNASSIGNED, []),
     (UNASSIGNED, "a is down", UNASSIGNED, []),
     (UNASSIGNED, "b is down", UNASSIGNED, []),
+    (UNASSIGNED, "deserted", UNASSIGNED, [f"fail 0 {NOT_LEADER}"]),
     (UNASSIGNED, "a new part", UNASSIGNED, []),
     (UNASSIGNED, "the first expires", UNASSIGNED, []),
     (UNASSIGNED, "tick", UNASSIGNED, []),
@@ -174,6 +177,7 @@ ROWS: list[tuple[State, str, State, list[str]]] = [
     (UNREACHED, "b is up", UNREACHED, []),
     (UNREACHED, "a is down", UNREACHED, []),
     (UNREACHED, "b is down", UNREACHED, []),
+    (UNREACHED, "deserted", UNREACHED, [f"fail 0 {NOT_LEADER}"]),
     (UNREACHED, "a new part", UNREACHED, []),
     (UNREACHED, "the first expires", UNREACHED, []),
     (UNREACHED, "tick", UNREACHED, []),
@@ -186,6 +190,7 @@ ROWS: list[tuple[State, str, State, list[str]]] = [
     (OPEN, "b is up", OPEN, []),
     (OPEN, "a is down", SETTLING, []),
     (OPEN, "b is down", OPEN, []),
+    (OPEN, "deserted", OPEN, []),
     (OPEN, "a new part", OPEN, ["send a 2"]),
     (OPEN, "the first expires", OPEN, []),
     (OPEN, "tick", OPEN, []),
@@ -204,6 +209,7 @@ ROWS: list[tuple[State, str, State, list[str]]] = [
     (REFUSED, "b is up", REFUSED, []),
     (REFUSED, "a is down", UNREACHED, []),
     (REFUSED, "b is down", REFUSED, []),
+    (REFUSED, "deserted", REFUSED, [f"fail 0 {NOT_LEADER}", f"fail 1 {NOT_LEADER}"]),
     (REFUSED, "a new part", REFUSED, []),
     (REFUSED, "the first expires", REFUSED, [f"fail 1 {NOT_LEADER}"]),
     (REFUSED, "tick", REFUSED, []),
@@ -216,6 +222,7 @@ ROWS: list[tuple[State, str, State, list[str]]] = [
     (SETTLING, "b is up", SETTLING, []),
     (SETTLING, "a is down", SETTLING, []),
     (SETTLING, "b is down", SETTLING, []),
+    (SETTLING, "deserted", SETTLING, []),
     (SETTLING, "a new part", SETTLING, []),
     (SETTLING, "the first expires", SETTLING, []),
     (SETTLING, "tick", SETTLING, []),
@@ -245,6 +252,19 @@ def test_the_rows_are_all_there_are() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ what it means
+
+
+def test_deserted_it_keeps_nothing_and_sends_what_can_be_sent() -> None:
+    """The broker that leaves last may still have the partition open."""
+    story = opened()
+    story.tell(Deserted())
+    assert story.hand(7) == ["send a 2"]
+    assert story.accept(0) == ["done 0"]
+    story.tell(ConnectionLost("a"))
+    assert story.hand(7) == [f"fail 3 {NOT_LEADER}"]
+    assert story.lose(1) == []
+    assert story.lose(2) == ["fail 1 REQUEST_TIMED_OUT", "fail 2 REQUEST_TIMED_OUT"]
+    assert story.route.is_idle
 
 
 def test_parts_are_sent_again_in_order_and_before_anything_newer() -> None:

@@ -1,0 +1,112 @@
+"""Accepted batches on their way to storage, in the order of their offsets: pure.
+
+First ``unsent``, then ``inflight`` on the open segment.  On a fail-over those in flight go back to the front of
+``unsent``, byte for byte as they were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bmq.broker.checkpointer import OpenSegment
+from bmq.broker.events import Pending
+
+
+class Duplicate:
+    """A batch that repeats ``base_offset``; ``pending`` is the original while it is not flushed (rule 9).
+
+    ``timestamp`` is the original's largest.
+    """
+
+    __slots__ = ("base_offset", "pending", "timestamp")
+
+    def __init__(self, base_offset: int, pending: Pending | None, timestamp: int) -> None:
+        self.base_offset = base_offset
+        self.pending = pending
+        self.timestamp = timestamp
+
+
+class Batches:
+    """One partition's."""
+
+    __slots__ = ("buffered_bytes", "inflight", "unsent")
+
+    def __init__(self) -> None:
+        self.unsent: deque[Pending] = deque()
+        self.inflight: deque[Pending] = deque()
+        self.buffered_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Batches unsent={len(self.unsent)} inflight={len(self.inflight)}>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is on its way."""
+        return not self.inflight and not self.unsent
+
+    def add(self, pending: Pending) -> None:
+        self.unsent.append(pending)
+        self.buffered_bytes += pending.batch.size
+
+    def find(self, base_offset: int) -> Pending:
+        """The one that is known to be here."""
+        for queue in (self.inflight, self.unsent):
+            for pending in queue:
+                if pending.batch.base_offset == base_offset:
+                    return pending
+        raise AssertionError(f"offset {base_offset} is neither flushed nor on its way")
+
+    def send(self, segment: OpenSegment, bytes_max: int, roll_bytes: int, now_ms: int) -> tuple[list[Pending], bool]:
+        """Move some onto the segment, for one flush of at most ``bytes_max`` (or one batch).
+
+        The second value: whether the next one has no room in the segment.
+        """
+        taken: list[Pending] = []
+        size, is_full, unsent = 0, False, self.unsent
+        while unsent:
+            pending = unsent[0]
+            length = pending.batch.size
+            if segment.position > 0 and segment.position + length > roll_bytes:
+                is_full = True
+                break
+            if taken and size + length > bytes_max:
+                break
+            unsent.popleft()
+            pending.start_position = segment.position
+            segment.position += length
+            pending.end_position = segment.position
+            pending.sent_ms = now_ms
+            pending.was_sent = True
+            taken.append(pending)
+            size += length
+        segment.last_write_ms = now_ms
+        if taken:
+            segment.flushes += 1
+            self.inflight.extend(taken)
+        return taken, is_full
+
+    def flushed(self, position: int) -> list[Pending]:
+        """Those that the segment holds up to ``position``: acknowledged by storage."""
+        done: list[Pending] = []
+        inflight = self.inflight
+        while inflight and inflight[0].end_position <= position:
+            pending = inflight.popleft()
+            self.buffered_bytes -= pending.batch.size
+            done.append(pending)
+        return done
+
+    def put_back(self) -> None:
+        """The segment was given up: what was in flight is sent again, first."""
+        for pending in reversed(self.inflight):
+            pending.start_position = pending.end_position = pending.sent_ms = -1
+            self.unsent.appendleft(pending)
+        self.inflight.clear()
+
+    def drop(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
+        """All of them: those that were ever sent to a file, and those that certainly were not."""
+        sent = (*self.inflight, *(pending for pending in self.unsent if pending.was_sent))
+        unsent = tuple(pending for pending in self.unsent if not pending.was_sent)
+        self.inflight.clear()
+        self.unsent.clear()
+        self.buffered_bytes = 0
+        return sent, unsent

@@ -1,0 +1,114 @@
+"""How the files of one partition end: dropped unused, closed and indexed, or taken over from ourselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from bmq.broker.handed import INDEX_BYTES_MAX
+from bmq.broker.open_files import OpenFiles
+from bmq.broker.segment_files import SegmentFiles
+from bmq.broker.shared import Shared
+from bmq.core.model import SegmentName
+from bmq.meta.kv import KvError
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.segment import encode_idx
+
+
+class Closing:
+    """One partition's.  ``is_ours`` asks the store whether it is the owner still (KvError).
+
+    ``has_successor``: it is being handed over, to somebody who will be told.  Then a segment counts as closed before it
+    is indexed, and ``left`` has its index (``broker.late_indexes``).
+    """
+
+    __slots__ = ("_files", "_is_ours", "_segments", "_shared", "has_successor", "left")
+
+    def __init__(
+        self, shared: Shared, segments: SegmentFiles, files: OpenFiles, is_ours: Callable[[], Awaitable[bool]]
+    ) -> None:
+        self._shared = shared
+        self._segments = segments
+        self._files = files
+        self._is_ours = is_ours
+        self.has_successor = False
+        self.left: dict[SegmentName, tuple[int, bytes]] = {}  # with the segment's length: one or two of a move
+
+    async def drop(self, spare: SegmentEntry) -> None:
+        """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
+        try:
+            await self._files.close(spare)
+            await self._shared.fs.delete(spare.spare)
+        except StorageError:
+            return  # the sweeper takes it later
+
+    async def close(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
+        """The segment as it is when it is closed and indexed; None when it is somebody else's."""
+        try:
+            await self._close_and_index(entry, checkpoint)
+        except StorageError:
+            return await self.seal(entry, checkpoint)
+        return _closed(entry, checkpoint)
+
+    async def _close_and_index(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> None:
+        """The index is written while the file is being closed, since a hand-over waits for both; it has its name only
+        once the file is closed."""
+        if checkpoint is None:
+            await self._files.close(entry)
+            return
+        index = self._index_to_leave(checkpoint)
+        if index:
+            await self._files.close(entry)
+            self.left[entry.name] = (checkpoint.position, index)
+            return
+        drafting = asyncio.create_task(self._segments.draft_idx(entry.name, checkpoint))
+        try:
+            await self._files.close(entry)
+            await drafting
+        finally:  # no draft goes on behind a file that did not close: it is written again when that was taken over
+            drafting.cancel()
+            await asyncio.gather(drafting, return_exceptions=True)
+        await self._segments.publish_idx(entry.name)
+
+    def _index_to_leave(self, checkpoint: Checkpoint) -> bytes:
+        """The index, if the successor is to be told it; it is written when the partition is open there."""
+        if not self.has_successor or not self._shared.late_indexes.has_room:
+            return b""
+        index = encode_idx(checkpoint)
+        return index if len(index) <= INDEX_BYTES_MAX else b""
+
+    async def seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
+        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds."""
+        config, attempt, is_missing = self._shared.config, 0, False
+        while True:
+            try:
+                if not await self._is_ours():
+                    return None
+                length = await self._shared.fs.fence(self._segments.lease(entry))
+                if checkpoint is not None:
+                    if length < checkpoint.position:
+                        lost = checkpoint.position - length
+                        self._shared.report(f"{self._log(entry)}: storage lost {lost} flushed bytes")
+                    await self._segments.write_idx(entry.name, checkpoint)
+            except NoSuchFile:
+                if not is_missing:  # a successor may have joined it to its neighbour since we looked whose it is
+                    is_missing = True
+                    continue
+                if checkpoint is not None:
+                    self._shared.report(f"{self._log(entry)}: vanished with flushed data in it")
+            except (StorageError, KvError):
+                attempt += 1
+                await asyncio.sleep(min(config.retry_ms << min(attempt, 16), config.retry_max_ms) / 1000)
+                continue
+            return _closed(entry, checkpoint)
+
+    def _log(self, entry: SegmentEntry) -> str:
+        return self._segments.path.log(entry.name)
+
+
+def _closed(entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry:
+    if checkpoint is None:
+        return entry.closed(0, entry.name.base)
+    return entry.closed(checkpoint.position, checkpoint.end_offset)

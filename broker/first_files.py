@@ -1,0 +1,110 @@
+"""First files of partitions that are on their way here, made while the old owner is still closing its own.
+
+A file costs several round trips on storage, and it is the first batch that waits for it.  It is made only when somebody
+waits for the partition already, under the epoch that we are about to claim, as a spare like any other: one that nobody
+takes is closed and deleted, and what a dead process leaves of it is swept by a later owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from bmq.broker import events as ev
+from bmq.broker.scheduler import Alarms
+from bmq.storage.filesystem import Appender, FileSystem, StorageError
+from bmq.storage.layout import PartitionPath
+
+SERIAL = 0
+"""In the spare's name: partitions count theirs from 1."""
+CLOSE_S = 10.0
+
+Create = Callable[[ev.CreateSpare], Awaitable[Appender]]
+
+
+class _Made:
+    __slots__ = ("asked", "task")
+
+    def __init__(self, asked: ev.CreateSpare, task: asyncio.Task[Appender]) -> None:
+        self.asked = asked
+        self.task = task
+
+
+class FirstFiles:
+    """One broker's: at most ``most`` at once, each for ``keep_ms`` at most."""
+
+    def __init__(self, fs: FileSystem, alarms: Alarms, now_ms: Callable[[], int], *, most: int, keep_ms: int) -> None:
+        self._fs = fs
+        self._alarms = alarms
+        self._now_ms = now_ms
+        self._most = most
+        self._keep_ms = keep_ms
+        self._made: dict[PartitionPath, _Made] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<FirstFiles {len(self._made)}, {len(self._dropping)} being dropped>"
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def make(self, path: PartitionPath, asked: ev.CreateSpare, create: Create) -> None:
+        """Begin to create it, unless one is there, or too many are."""
+        if path in self._made or len(self._made) + len(self._dropping) >= self._most:
+            return
+        task = asyncio.get_running_loop().create_task(_run(create(asked)))
+        made = self._made[path] = _Made(asked, task)
+        self._alarms.at(self._now_ms() + self._keep_ms, lambda: self._expire(path, made))
+
+    async def take(self, path: PartitionPath, wanted: ev.CreateSpare) -> Appender | None:
+        """The one that was made, if it will do; None: create another.  Its checksum chunks may be wider than asked."""
+        made = self._made.pop(path, None)
+        if made is None:
+            return None
+        if made.asked.epoch != wanted.epoch or made.asked.block_bytes < wanted.block_bytes:
+            self._drop(made)
+            return None
+        try:
+            return await asyncio.shield(made.task)
+        except StorageError:
+            return None
+        except asyncio.CancelledError:
+            self._drop(made)
+            raise
+
+    def forget(self, path: PartitionPath) -> None:
+        """Nobody will take it."""
+        made = self._made.pop(path, None)
+        if made is not None:
+            self._drop(made)
+
+    async def close(self) -> None:
+        for path in list(self._made):
+            self.forget(path)
+        await asyncio.gather(*self._dropping, return_exceptions=True)
+
+    def _expire(self, path: PartitionPath, made: _Made) -> None:
+        if self._made.get(path) is made:
+            self.forget(path)
+
+    def _drop(self, made: _Made) -> None:
+        task = asyncio.get_running_loop().create_task(self._remove(made))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
+
+    async def _remove(self, made: _Made) -> None:
+        """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
+        try:
+            appender = await made.task
+        except StorageError:
+            return  # it was never there
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await appender.close()
+            await self._fs.delete(appender.lease.paths[0])
+        except (StorageError, TimeoutError):
+            appender.abort()  # a later owner sweeps it
+
+
+async def _run(creation: Awaitable[Appender]) -> Appender:
+    return await creation

@@ -1,0 +1,82 @@
+"""The files that one partition has open, each with its place among the broker's (see ``broker.places``)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bmq.broker import events as ev
+from bmq.broker.segment_files import SegmentFiles
+from bmq.broker.shared import Shared
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFailed
+
+
+class OpenFiles:
+    """By spare path, the name that a file keeps for life.  A file that is being closed is no longer one of them."""
+
+    __slots__ = ("_files", "_segments", "_shared")
+
+    def __init__(self, shared: Shared, segments: SegmentFiles) -> None:
+        self._shared = shared
+        self._segments = segments
+        self._files: dict[str, Appender] = {}
+
+    def __repr__(self) -> str:
+        return f"<OpenFiles {sorted(self._files)}>"
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, spare: str) -> Appender:
+        return self._files[spare]
+
+    async def create(self, effect: ev.CreateSpare) -> Appender:
+        """As soon as there is a place for it.  StorageError."""
+        places = self._shared.places
+        await places.enter()
+        try:
+            appender = await self._segments.create(effect)
+        except OutOfSpace as error:
+            places.refused(str(error))
+            raise
+        except BaseException:
+            places.failed()
+            raise
+        places.opened()
+        self._files[appender.lease.paths[0]] = appender
+        return appender
+
+    async def close(self, entry: SegmentEntry) -> None:
+        """Close it in time, or drop it, also when this is cancelled: its pipeline ends in any case.  StorageError."""
+        appender = self._files.pop(entry.spare, None)
+        if appender is None:
+            raise LeaseLost(f"{entry.spare}: its pipeline was given up")
+        limit_s = self._shared.config.close_timeout_ms / 1000
+        self._shared.places.leaves()
+        try:
+            async with asyncio.timeout(limit_s):
+                await appender.close()
+        except TimeoutError:
+            appender.abort()
+            raise PipelineFailed(f"{entry.spare}: not closed in {limit_s:g} s") from None
+        except BaseException:
+            appender.abort()
+            raise
+        finally:
+            self._shared.places.left()
+
+    def abort(self, entry: SegmentEntry) -> None:
+        """Drop it, if it is open."""
+        appender = self._files.pop(entry.spare, None)
+        if appender is not None:
+            self._abort(appender)
+
+    def abort_all(self) -> None:
+        files, self._files = self._files, {}
+        for appender in files.values():
+            self._abort(appender)
+
+    def _abort(self, appender: Appender) -> None:
+        self._shared.places.leaves()
+        appender.abort()
+        self._shared.places.left()

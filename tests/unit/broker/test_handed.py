@@ -1,0 +1,528 @@
+"""What an owner tells its successor, what is made ready before it does, and what is left for afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bmq.broker import events as ev
+from bmq.broker import late_indexes
+from bmq.broker.config import BrokerConfig
+from bmq.broker.first_files import FirstFiles
+from bmq.broker.handed import NOTHING, Handed
+from bmq.broker.handovers import BYTES_MAX, PARTITIONS_MAX, UNDER_WAY_MAX, _messages
+from bmq.broker.late_indexes import BEHIND_MS, LOOK_MS
+from bmq.broker.scheduler import Alarms
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.core.wire.internal_fields import Release
+from bmq.meta.ownership import PartitionRecord
+from bmq.storage.filesystem import NoSuchFile
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import Faults
+from bmq.storage.segment import decode_idx
+from tests.simulation.loop import run
+from tests.unit.broker.cluster import Cluster, Node
+from tests.unit.broker.test_following import now, play, record_of
+from tests.unit.broker.world import idempotent
+
+HDFS = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
+
+
+def path_of(c: Cluster, partition: int = 0) -> PartitionPath:
+    return PartitionPath("orders", str(c.catalog.topics["orders"].topic_id), partition)
+
+
+async def names(c: Cluster, partition: int = 0) -> list[str]:
+    """Of the partition's files, without what says when and by whom."""
+    listed = [status.path async for status in c["a"].fs.list(path_of(c, partition).folder)]
+    return [path.rsplit("/", 1)[-1] for path in listed]
+
+
+async def kinds(c: Cluster) -> list[str]:
+    return ["spare" if name.startswith(".spare") else name.rsplit(".", 1)[-1] for name in await names(c)]
+
+
+def count_calls(node: Node, *methods: str) -> list[str]:
+    """The paths that a node gives to these methods of storage, from here on."""
+    called: list[str] = []
+
+    def counted(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(path: str, *arguments: Any, **options: Any) -> Any:
+            called.append(path)
+            return await real(path, *arguments, **options)
+
+        return call
+
+    for method in methods:
+        setattr(node.fs, method, counted(getattr(node.fs, method)))
+    return called
+
+
+async def owned(c: Cluster, records: int = 2) -> PartitionKey:
+    c.topic()
+    (key,) = c.keys()
+    c.give("a", key)
+    for sequence in range(records):
+        await c.write("a", key, idempotent(sequence))
+    return key
+
+
+async def later(ms: int) -> None:
+    await asyncio.sleep(ms / 1000)
+
+
+# ----------------------------------------------------------------------------------------------------------- the word
+
+
+def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_told() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        read = count_calls(c["b"], "read", "status")
+        gets = count_gets(c["b"])
+        c.give("b", key)
+        assert await c.write("b", key, idempotent(1)) == 1, "it knows the producers"
+        assert await c.write("b", key, idempotent(2)) == 2
+        assert read == []
+        assert len(gets) == 1, "once, to hear whom to wait for"
+
+    play(story)
+
+
+def count_gets(node: Node) -> list[str]:
+    asked: list[str] = []
+    get = node.kv.get
+
+    async def counted(key: str) -> Any:
+        asked.append(key)
+        return await get(key)
+
+    node.kv.get = counted  # type: ignore[method-assign]
+    return asked
+
+
+def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        created = count_calls(c["b"], "create")
+        c.give("b", key)
+        await c.write("b", key, idempotent(2))
+        assert "idx" not in await kinds(c)
+        await later(2 * BEHIND_MS)
+        assert (await kinds(c)).count("idx") == 1
+        assert not any("idx" in path for path in created)
+        data = await c["a"].fs.read(
+            path_of(c).folder + "/" + next(n for n in await names(c) if n.endswith("idx")), 0, 4096
+        )
+        assert decode_idx(data).end_offset == 2
+        await later(2 * LOOK_MS)
+        assert (await kinds(c)).count("idx") == 1
+        assert not c["a"].broker.alarms_raised
+        assert not c["b"].broker.alarms_raised
+
+    play(story)
+
+
+def test_a_process_that_ends_writes_its_indexes_first() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c.give("b", key)
+        await c.write("b", key, idempotent(2))
+        await c.nodes.pop("a").stop()
+        kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
+        assert sum(path.endswith(".idx") for path in kept) == 1
+
+    play(story)
+
+
+def test_an_index_whose_writer_died_is_written_by_the_successor() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c.give("b", key)
+        await c.write("b", key, idempotent(2))
+        c["a"].kill()
+        c["b"].view.lose("a")
+        del c.nodes["a"]
+        await later(LOOK_MS + 1000)
+        kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
+        assert sum(path.endswith(".idx") for path in kept) == 1
+
+    play(story)
+
+
+def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_producer_its_memory() -> None:
+    """The segment is scanned then, as after any death."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c, 3)
+        c["a"].wire.is_cut = True
+        c.give("b", key)
+        await c["a"].wire.has_asked.wait()
+        assert (await record_of(c)).is_settled
+        c["a"].kill()
+        c["b"].view.lose("a")
+        del c.nodes["a"]
+        assert await c.write("b", key, idempotent(2)) == 2, "a repetition"
+        assert await c.write("b", key, idempotent(3)) == 3
+        await later(1000)
+        kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
+        assert sum(path.endswith(".idx") for path in kept) == 1
+
+    play(story)
+
+
+def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c.give("b", key)
+        await c["b"].assigned.wait(key, 5.0)
+        for name in await names(c):
+            await c["a"].fs.delete(f"{path_of(c).folder}/{name}")
+        await later(2 * LOOK_MS)
+        assert await names(c) == []
+        assert not c["a"].broker.alarms_raised
+
+    play(story)
+
+
+@pytest.mark.parametrize("spoil", ["damaged", "of another segment", "stale", "no record"])
+def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c["a"].wire.is_cut = True
+        c.give("b", key)
+        await c["a"].wire.has_asked.wait()
+        _, message = c["a"].wire.asked[0]
+        right = Handed.of(message.releases[0])
+        c["a"].wire.is_cut = False
+        if spoil == "damaged":
+            wrong = right._replace(last_index=right.last_index[:-1] + b"!")
+        elif spoil == "of another segment":
+            last = right.record.segments[-1]
+            record = replace(right.record, segments=(replace(last, length=last.length - 1),))
+            wrong = right._replace(record=record)
+        elif spoil == "stale":
+            wrong = right._replace(revision=right.revision - 1)
+        else:
+            wrong = NOTHING
+        told = HandedOverRequest(message.partitions, (wrong.release(),))
+        await c["a"].wire.ask(c["a"].view.members["b"], told, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+        assert await c.write("b", key, idempotent(1)) == 1
+        assert await c.write("b", key, idempotent(2)) == 2
+
+    play(story)
+
+
+def test_a_word_from_an_earlier_version_has_no_releases() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c["a"].wire.is_cut = True
+        c.give("b", key)
+        await c["a"].wire.has_asked.wait()
+        c["a"].wire.is_cut = False
+        await later(BEHIND_MS * 2)
+        plain = HandedOverRequest(((key.topic_id, key.partition),))
+        began = now()
+        await c["a"].wire.ask(c["a"].view.members["b"], plain, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+        assert await c.write("b", key, idempotent(1)) == 1
+        assert now() - began < 1.0
+
+    play(story)
+
+
+@pytest.mark.parametrize("releases", [(Release(1, b"{}", b""),), (NOTHING.release(),) * 3])
+def test_a_word_that_is_none_is_refused(releases: tuple[Release, ...]) -> None:
+    async def story(c: Cluster) -> None:
+        topic = c.topic(2)
+        told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1)), releases)
+        with pytest.raises((RequestError, FormatError)):
+            await c["b"].wire.ask(c["b"].view.members["a"], told, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+
+    play(story)
+
+
+def test_without_a_successor_the_index_is_written_first() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        for node in c.nodes.values():
+            node.view.lose("b")
+        c["a"].view.give("b", key)
+        await c["a"].assigned.wait_left()
+        assert "idx" in await kinds(c)
+        assert len(c["a"].broker.shared.late_indexes) == 0
+
+    play(story)
+
+
+def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_indexes, "BYTES_MAX", 1)
+
+    async def story(c: Cluster) -> None:
+        c.topic(2)
+        keys = c.keys()
+        c.give("a", *keys)
+        for key in keys:
+            await c.write("a", key, idempotent(0))
+        c.give("b", keys[1])
+        assert await c.write("b", keys[1], idempotent(1)) == 1
+        assert len(c["a"].broker.shared.late_indexes) == 1
+        assert len(c["b"].broker.shared.late_indexes) == 1
+        c.give("b", keys[0])
+        assert await c.write("b", keys[0], idempotent(0)) == 0
+        assert "idx" in await kinds(c)
+        assert len(c["b"].broker.shared.late_indexes) == 1
+
+    play(story)
+
+
+def test_words_are_bounded() -> None:
+    def told(count: int, size: int) -> list[int]:
+        handed = Handed(PartitionRecord(), 1, bytes(size))
+        keys = [PartitionKey(uuid.UUID(int=1), number) for number in range(count)]
+        return [len(message) for message in _messages(dict.fromkeys(keys, handed))]
+
+    assert told(0, 0) == []
+    assert told(PARTITIONS_MAX + 1, 0) == [PARTITIONS_MAX, 1]
+    assert told(3, BYTES_MAX) == [1, 1, 1]
+    assert sum(told(100, 100_000)) == 100
+    assert max(told(100, 100_000)) == 10
+
+
+# -------------------------------------------------------------------------------------------------------- first files
+
+
+def test_the_first_file_is_there_when_the_partition_comes() -> None:
+    """It is made while the old owner closes its own, once, and used."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c.storage.faults = replace(HDFS, ack_s=(0.02, 0.02))
+        created = count_calls(c["b"], "create")
+        c.give("b", key)
+        writing = asyncio.ensure_future(c.write("b", key, idempotent(2)))
+        await c["a"].wire.has_asked.wait()
+        (spare,) = [path for path in created if ".spare" in path]
+        assert await writing == 2
+        assert [path for path in created if ".spare" in path] == [spare]
+        assert (await record_of(c)).segments[-1].spare == spare
+        assert len(c["b"].broker.shared.first_files) == 0
+
+    play(story)
+
+
+def test_nothing_is_made_for_what_nobody_waits_for() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        created = count_calls(c["b"], "create")
+        c.give("b", key)
+        await later(1000)
+        assert c["b"].assigned.get(key) is not None
+        assert not any(".spare" in path for path in created)
+
+    play(story)
+
+
+def test_nothing_is_made_where_others_wait_for_room() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(2)
+        mine, theirs = c.keys()
+        c.give("a", mine)
+        c.give("b", theirs)
+        for name, key in (("a", mine), ("b", theirs)):
+            await c.write(name, key, idempotent(0))
+        c.storage.faults = replace(HDFS, ack_s=(0.02, 0.02))
+        created = count_calls(c["b"], "create")
+        c.give("b", mine)
+        writing = asyncio.ensure_future(c.write("b", mine, idempotent(1)))
+        await c["a"].wire.has_asked.wait()
+        assert not any(".spare" in path for path in created)
+        assert await writing == 1
+
+    play(story, broker=BrokerConfig(open_pipelines_max=1))
+
+
+@pytest.mark.parametrize("how", ["nobody writes", "it goes elsewhere", "the process ends"])
+def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        b = c["b"]
+        b.view.give("b", key)  # the old owner does not hear of it yet
+        waiting = asyncio.ensure_future(b.assigned.wait(key, 20.0))
+        await later(100)
+        assert any(name.startswith(".spare") and name.endswith("-b") for name in await names(c))
+        if how == "nobody writes":
+            await waiting
+            await later(c.broker_config.handover_wait_ms + 6_000)
+        elif how == "it goes elsewhere":
+            b.view.give("a", key)
+            await later(100)
+        else:
+            await c.nodes.pop("b").stop()
+        left = [name for name in await names(c) if name.startswith(".spare") and name.endswith("-b")]
+        assert left == []
+        assert len(b.broker.shared.first_files) == 0
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    play(story)
+
+
+class Appender:
+    """An open file."""
+
+    def __init__(self, path: str) -> None:
+        self.lease = type("Lease", (), {"paths": (path,)})
+        self.is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Storage:
+    def __init__(self) -> None:
+        self.made: list[Appender] = []
+        self.deleted: list[str] = []
+        self.may_create = asyncio.Event()
+        self.fails = False
+
+    async def create(self, asked: ev.CreateSpare) -> Any:
+        await self.may_create.wait()
+        if self.fails:
+            raise NoSuchFile("no")
+        self.made.append(Appender(f"/{asked.epoch}"))
+        return self.made[-1]
+
+    async def delete(self, path: str) -> bool:
+        self.deleted.append(path)
+        return True
+
+
+PATH = PartitionPath("orders", "id", 0)
+
+
+def asked(epoch: int = 2, block_bytes: int = 100) -> ev.CreateSpare:
+    return ev.CreateSpare(epoch, 0, block_bytes, 4096)
+
+
+def first_files(story: Callable[[FirstFiles, Storage], Awaitable[None]]) -> None:
+    async def main() -> None:
+        loop, storage = asyncio.get_running_loop(), Storage()
+        alarms = Alarms(lambda: int(loop.time() * 1000))
+        made = FirstFiles(storage, alarms, lambda: int(loop.time() * 1000), most=2, keep_ms=1000)  # type: ignore[arg-type]
+        await story(made, storage)
+        await made.close()
+        alarms.close()
+
+    run(main())
+
+
+def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        made.make(PATH, asked(), storage.create)
+        made.make(PATH, asked(), storage.create)
+        taking = asyncio.ensure_future(made.take(PATH, asked(block_bytes=50)))
+        await asyncio.sleep(0.1)
+        assert not taking.done()
+        storage.may_create.set()
+        taken: object = await taking
+        assert taken is storage.made[0]
+        assert len(storage.made) == 1
+        assert await made.take(PATH, asked()) is None
+
+    first_files(story)
+
+
+@pytest.mark.parametrize("wanted", [asked(epoch=3), asked(block_bytes=101)])
+def test_a_file_that_will_not_do_is_removed(wanted: ev.CreateSpare) -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        made.make(PATH, asked(), storage.create)
+        storage.may_create.set()
+        assert await made.take(PATH, wanted) is None
+        await asyncio.sleep(0.1)
+        assert (storage.made[0].is_closed, storage.deleted) == (True, ["/2"])
+
+    first_files(story)
+
+
+def test_files_are_bounded_in_number_and_time() -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        storage.may_create.set()
+        for partition in range(4):
+            made.make(PartitionPath("orders", "id", partition), asked(), storage.create)
+        assert len(made) == 2
+        await asyncio.sleep(1.1)
+        assert (len(made), len(storage.deleted)) == (0, 2)
+
+    first_files(story)
+
+
+def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        storage.fails = True
+        storage.may_create.set()
+        made.make(PATH, asked(), storage.create)
+        assert await made.take(PATH, asked()) is None
+        made.make(PATH, asked(), storage.create)
+        made.forget(PATH)
+        assert storage.deleted == []
+
+    first_files(story)
+
+
+def test_one_who_is_cancelled_while_he_takes_it_leaves_nothing_open() -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        made.make(PATH, asked(), storage.create)
+        taking = asyncio.ensure_future(made.take(PATH, asked()))
+        await asyncio.sleep(0)
+        taking.cancel()
+        storage.may_create.set()
+        await asyncio.gather(taking, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        assert storage.made[0].is_closed
+        assert storage.deleted == ["/2"]
+
+    first_files(story)
+
+
+def test_where_the_time_of_a_move_goes_with_waiters() -> None:
+    """Storage as in the table of docs/design/hand-over.md: what is left is serial by the rules."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        c.storage.faults = HDFS
+        began = now()
+        c.give("b", key)
+        assert await c.write("b", key, idempotent(2)) == 2
+        assert now() - began < 0.03
+
+    play(story, broker=BrokerConfig())
+
+
+def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
+    """But no more than a few are under way, and what comes then goes together."""
+
+    async def story(c: Cluster) -> None:
+        topic = c.topic(20)
+        keys = c.keys()
+        c.wire_s = 1.0
+        a = c["a"]
+        a.view.give("b", *keys)
+        began = now()
+        for key in keys:
+            a.handovers.tell(key, NOTHING)
+            await later(10)
+        sizes = [len(message.partitions) for _, message in a.wire.asked]
+        assert sizes == [1] * UNDER_WAY_MAX
+        await a.handovers.wait_told()
+        assert now() - began < 2.5
+        sizes = [len(message.partitions) for _, message in a.wire.asked]
+        assert sizes == [1] * UNDER_WAY_MAX + [len(keys) - UNDER_WAY_MAX]
+        told = [each for _, message in a.wire.asked for each in message.partitions]
+        assert told == [(topic.topic_id, number) for number in range(20)]
+
+    play(story)

@@ -1,0 +1,427 @@
+"""Places for open files: more partitions are written than storage, or the broker's bound, lets have a file open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bmq.broker.budget import Budget
+from bmq.broker.config import BrokerConfig
+from bmq.broker.places import BEAT_S, BEATS_A_LOOK, Places
+from bmq.broker.transitions import State
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.storage.filesystem import CreateOptions, OutOfSpace
+from bmq.storage.memory import Faults
+from tests.simulation.loop import run
+from tests.simulation.world import read_log, until
+from tests.unit.broker.world import World, batch, world
+
+LOOK_S = BEAT_S * BEATS_A_LOOK
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+
+    run(main())
+
+
+class Crowded:
+    """Storage that has room for ``files_max`` open segments, spares among them; counts what it refused."""
+
+    def __init__(self, w: World, files_max: int) -> None:
+        self._storage = w.storage
+        self._plain = w.storage.create
+        self.files_max = files_max
+        self.is_counted = _is_segment
+        self.refused = 0
+        self.most = 0
+        setattr(w.storage, "create", self.create)  # noqa: B010  (mypy: no plain assignment to a method)
+
+    @property
+    def open_files(self) -> int:
+        return sum(self.is_counted(path) for path in self._storage.open_files())
+
+    def create(self, path: str, holder: str, options: CreateOptions) -> Any:
+        if self.is_counted(path):
+            if self.open_files >= self.files_max:
+                self.refused += 1
+                raise OutOfSpace(f"{path}: no datanode has room")
+            self.most = max(self.most, self.open_files + 1)
+        return self._plain(path, holder, options)
+
+
+def _is_segment(path: str) -> bool:
+    return "/topics/" in path and ".idx" not in path
+
+
+def _is_journal(path: str) -> bool:
+    return "/journals/" in path
+
+
+def _is_segment_or_journal(path: str) -> bool:
+    return _is_segment(path) or _is_journal(path)
+
+
+async def values(w: World, partition: int, end: int) -> list[bytes]:
+    """What a reader finds below ``end``."""
+    return [bytes(each.data)[-9:-1] for each in await read_log(w.fs, end, w.path(partition=partition))]
+
+
+def value(partition: int, number: int) -> bytes:
+    return b"%04d%04d" % (partition, number)
+
+
+def names(w: World, partitions: int) -> list[str]:
+    """The open segment of each, "" where none is open."""
+    found = []
+    for partition in range(partitions):
+        writer = w.broker.get(w.key(partition=partition))
+        current = writer.partition.current if writer is not None else None
+        found.append(str(current.entry.name) if current is not None else "")
+    return found
+
+
+async def keep_busy(w: World, partition: int) -> None:
+    """Something is on its way at all times."""
+    pending: set[asyncio.Future[list[Any]]] = set()
+    while True:
+        while len(pending) < 3:
+            pending.add(w.produce({("orders", partition): batch()}))
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        assert all(each.result()[0].error_code == 0 for each in done)
+
+
+# ---------------------------------------------------------------------------------------------------- whole brokers
+
+
+@pytest.mark.parametrize("bound", ["storage", "config"])
+def test_many_more_partitions_than_places_are_all_served(bound: str) -> None:
+    """Each partition gets its turn, again and again, and nothing is lost."""
+    config = BrokerConfig(open_pipelines_max=5) if bound == "config" else BrokerConfig()
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 5 if bound == "storage" else 1000)
+        w.storage.faults = Faults(ack_s=(0.01, 0.02))
+        w.topic(partitions=40)
+        for number in range(3):
+            sent = [w.produce({("orders", p): batch(value(p, number))}, timeout_ms=120_000) for p in range(40)]
+            answers = [answer for (answer,) in await asyncio.gather(*sent)]
+            assert [answer.error_code for answer in answers] == [0] * 40
+            assert [answer.base_offset for answer in answers] == [number] * 40
+        assert crowded.most == 5
+        if bound == "config":
+            assert crowded.refused == 0, "our own bound is kept without asking storage"
+        for partition in range(40):
+            assert await values(w, partition, 3) == [value(partition, number) for number in range(3)]
+
+    play(story, broker=config)
+
+
+def test_idle_segments_make_room_and_busy_ones_stay() -> None:
+    async def story(w: World) -> None:
+        Crowded(w, 4)
+        w.storage.faults = Faults(ack_s=(0.05, 0.1))
+        w.topic(partitions=5)
+        busy = [asyncio.ensure_future(keep_busy(w, partition)) for partition in (0, 1)]
+        for idle in (2, 3):
+            assert (await w.produce_one(batch(), idle)).error_code == 0
+        await until(lambda: all(names(w, 4)))
+        before = names(w, 5)
+        assert before[4] == ""
+        assert (await w.produce_one(batch(), 4)).error_code == 0
+        after = names(w, 5)
+        assert after[:2] == before[:2], "what is written keeps its segment"
+        assert after[2] == "", "the one that has been idle for longest is closed"
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+
+    play(story)
+
+
+def test_where_all_are_busy_for_ever_they_take_turns() -> None:
+    """No partition is idle at any moment; one that has had its turn gives its place away, and gets another later."""
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 3)
+        w.storage.faults = Faults(ack_s=(0.05, 0.1))
+        w.topic(partitions=6)
+        busy = [asyncio.ensure_future(keep_busy(w, partition)) for partition in range(6)]
+        await until(lambda: len(w.broker.partitions()) == 6)
+        partitions = [writer.partition for writer in w.broker.partitions()]
+
+        def have_reached(goal: int) -> bool:
+            return all(partition.high_watermark >= goal for partition in partitions)
+
+        for goal in (1, 100):
+            await until(partial(have_reached, goal))
+        assert crowded.most == 3
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        crowded.files_max = 1000
+
+    play(story)
+
+
+def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
+    """Whatever the number of partitions that wait; when there is room again all of them go on by themselves."""
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 0)
+        w.topic(partitions=50)
+        sent = [w.produce({("orders", p): batch(value(p, 0))}, timeout_ms=600_000) for p in range(50)]
+        await until(lambda: w.broker.waiting_for_place >= 49)
+        await asyncio.sleep(60)
+        assert crowded.refused <= 50 + 60, "those that were on their way when it filled up, then about one a second"
+        (alarm,) = [alarm for alarm in w.broker.alarms_raised if "no room for another file" in alarm]
+        assert "add datanodes" in alarm
+        crowded.files_max = 1000
+        answers = [answer for (answer,) in await asyncio.gather(*sent)]
+        assert [answer.error_code for answer in answers] == [0] * 50
+        assert w.broker.waiting_for_place == 0
+
+    play(story)
+
+
+def test_the_bound_recovers_when_there_is_room() -> None:
+    """It rises to what is configured, and then nothing of it costs any time (rule 8)."""
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 4)
+        w.topic(partitions=12)
+        sent = [w.produce({("orders", p): batch()}, timeout_ms=120_000) for p in range(12)]
+        await asyncio.gather(*sent)
+        places = w.broker.shared.places
+        assert places.limit < 20
+        crowded.files_max = 1000
+        await until(lambda: places.limit == 1000)
+        assert places._timer is None
+        sent = [w.produce({("orders", p): batch()}) for p in range(12)]
+        await asyncio.gather(*sent)
+        assert all(names(w, 12)), "all of them have a segment open"
+        assert "refused" not in repr(places)
+        assert places._timer is None
+
+    play(story)
+
+
+def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
+    """Hand-overs free the places that the others need; the next broker finds every batch."""
+
+    async def story(w: World) -> None:
+        Crowded(w, 2)
+        w.topic(partitions=10)
+        for partition in range(10):
+            await w.owner(partition=partition)
+        sent = [w.produce({("orders", p): batch(value(p, 0))}, timeout_ms=120_000) for p in range(10)]
+        await until(lambda: w.broker.waiting_for_place > 0)
+        await w.stop()
+        answers = [answer for (answer,) in await asyncio.gather(*sent)]
+        assert [answer.error_code for answer in answers] == [0] * 10
+        await w.start()
+        w.assign()
+        for partition in range(10):
+            assert (await w.owner(partition=partition)).high_watermark == 1
+            assert await values(w, partition, 1) == [value(partition, 0)]
+
+    play(story)
+
+
+def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
+    """It takes no place, and without it nothing can be handed over: segments are closed until it has its file."""
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 1000)
+        w.topic(partitions=6)
+        for partition in range(6):
+            assert (await w.produce_one(batch(), partition)).error_code == 0
+        crowded.files_max, crowded.is_counted = 6, _is_segment_or_journal
+        (journal,) = [path for path in w.storage.open_files() if "/journals/" in path]
+        for each in list(w.storage.appenders):
+            if each.lease.paths == (journal,):
+                each.node_died(each.replicas[0].node)
+        assert (await w.produce_one(batch(), 0)).error_code == 0  # has its checkpoint in a second
+        await until(lambda: any("/journals/" in path and path != journal for path in w.storage.open_files()))
+        assert names(w, 6).count("") > 0
+        assert any("no room" in alarm for alarm in w.broker.alarms_raised)
+
+    play(story)
+
+
+def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> None:
+    async def story(w: World) -> None:
+        await w.stop()
+        crowded = Crowded(w, 0)
+        crowded.is_counted = _is_journal
+        await w.start()
+        w.topic()
+        assert (await w.produce_one(batch())).error_code == 0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await w.broker.close()
+        config = w.broker.config
+        assert loop.time() - began <= (config.handover_ms + 2 * config.close_timeout_ms) / 1000
+        crowded.files_max = 1000
+        await w.start()
+        w.assign()
+        assert (await w.owner()).high_watermark == 1
+
+    play(story)
+
+
+def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 0)
+        w.topic(partitions=3)
+        sent = [w.produce({("orders", p): batch()}, timeout_ms=600_000) for p in range(3)]
+        await until(lambda: w.broker.waiting_for_place >= 2)
+        w.broker.fence_all()
+        await until(lambda: w.broker.waiting_for_place == 0)
+        crowded.files_max = 1000
+        answers = [answer for (answer,) in await asyncio.gather(*sent)]
+        assert [ErrorCode(answer.error_code).name for answer in answers] == ["NOT_LEADER_OR_FOLLOWER"] * 3
+        assert "opening=0 held=0 leaving=0" in repr(w.broker.shared.places)
+        for partition in range(3):
+            assert (await w.produce_one(batch(), partition)).error_code == 0, "in its next life"
+
+    play(story)
+
+
+def test_a_file_whose_closing_is_given_up_is_left_at_once() -> None:
+    """The process ends while a pipeline hangs in its closing: no connection of it goes on, and its place is free."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.produce_one(batch())
+        writer = w.broker.get(w.key())
+        assert writer is not None
+        w.storage.faults = Faults(hung_ack=1.0)
+        w.broker._make_room(1)
+        await until(lambda: "held=0 leaving=1" in repr(w.broker.shared.places))
+        await writer.abandon()
+        assert "held=0 leaving=0" in repr(w.broker.shared.places)
+        assert not [each for each in w.storage.appenders if "/topics/" in str(each.lease.paths)]
+        w.storage.faults = Faults()
+
+    play(story)
+
+
+def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> None:
+    """A process that was declared dead does not go on to claim what it was about to."""
+
+    async def story(w: World) -> None:
+        w.topic(assign=False)
+        w.kv.pause()
+        opening = asyncio.ensure_future(w.broker.open(w.path(), w.key()))
+        await until(lambda: w.broker.get(w.key()) is not None)
+        writer = w.broker.get(w.key())
+        assert writer is not None
+        assert writer.partition.state is State.START
+        w.broker.fence_all()
+        with pytest.raises(RequestError):
+            await opening
+        assert repr(writer.partition.state) == repr(State.FENCED)
+        w.kv.resume()
+        await until(lambda: w.broker.get(w.key()) is None)  # forgotten
+        assert (await w.broker.read_record(w.key()))[0].epoch == 0
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------- the parts
+
+
+def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> None:
+    async def main() -> None:
+        asked: list[int] = []
+        places = Places(2, 2, asked.append, lambda _: None)
+        order: list[int] = []
+
+        async def come(number: int) -> None:
+            await places.enter()
+            order.append(number)
+            places.opened()
+
+        tasks = [asyncio.ensure_future(come(number)) for number in range(6)]
+        await asyncio.sleep(2.5 * BEAT_S)
+        assert order == [0, 1]
+        assert asked == [1, 1], "at each beat, no more than a quarter of the bound and one"
+        tasks[2].cancel()
+        places.leaves()
+        places.left()
+        tasks[3].cancel()  # when its turn has come already
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert order == [0, 1, 4]
+        assert repr(places) == "<Places opening=0 held=2 leaving=0 waiting=1 limit=2/2>"
+        tasks[5].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(2 * BEAT_S)
+        assert places.waiting == 0
+        assert places._timer is None
+        places.close()
+
+    run(main())
+
+
+def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
+    """Refusals lower it once in a few looks, not once each; after each of them nobody is let in for a while."""
+
+    async def main() -> None:
+        told: list[str] = []
+        places = Places(100, 100, lambda _: None, told.append)
+        for _ in range(40):
+            await places.enter()
+        for _ in range(20):
+            places.refused("full")
+        for _ in range(20):
+            places.opened()
+        assert places.limit == 100, "storage has not answered all of them yet"
+        await until(lambda: places.limit < 100)
+        assert places.limit == 15
+        assert len(told) == 1
+        for _ in range(10):
+            places.leaves()
+            places.left()
+        await places.enter()
+        places.refused("full")
+        late = asyncio.ensure_future(places.enter())
+        await asyncio.sleep(LOOK_S / 2)
+        assert not late.done()
+        await asyncio.wait_for(late, LOOK_S)
+        assert places.limit == 15, "it was lowered a moment ago"
+        places.failed()
+        seen = []
+        while places.limit < 100:
+            seen.append(places.limit)
+            await asyncio.sleep(LOOK_S)
+        assert list(dict.fromkeys(seen))[:5] == [15, 16, 18, 20, 22]
+        await until(lambda: places._timer is None)
+        assert len(told) == 1
+
+    run(main())
+
+
+def test_who_gives_up_waiting_for_the_budget_leaves_nothing() -> None:
+    async def main() -> None:
+        budget = Budget(10)
+        budget.take(10)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(budget.room(), 1.0)
+        assert budget._waiting == []
+        waiter = asyncio.ensure_future(budget.room())
+        await asyncio.sleep(0)
+        budget.give_back(1)
+        await waiter
+        assert budget._waiting == []
+
+    run(main())

@@ -1,0 +1,69 @@
+"""What the rebuilding leaves behind when it fails in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bmq.cli.rebuild_run import rebuild
+from bmq.cli.rebuild_scan import FoundPartition
+from bmq.core.config import NodeConfig
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.storage.filesystem import FileStatus, StorageError, write_once
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.topics import StoredTopics, check_cluster
+from tests.simulation.loop import run
+
+TOPIC_ID = uuid.UUID(int=1)
+PARTITIONS = 3
+
+
+class SlowFileSystem(MemoryFileSystem):
+    """Never ends to list the folders of partitions but the first; ``listing`` are those that it is at."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage(), "rebuild")
+        self.listing: set[str] = set()
+
+    async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        if path in [PartitionPath("t", str(TOPIC_ID), number).folder for number in range(1, PARTITIONS)]:
+            self.listing.add(path)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.listing.discard(path)
+        async for status in super().list(path, after=after):
+            yield status
+
+
+async def _root() -> SlowFileSystem:
+    fs = SlowFileSystem()
+    await check_cluster(fs, "id")
+    await StoredTopics(fs).write("t", 5, TOPIC_ID, PARTITIONS, {}, 1)
+    for number in range(PARTITIONS):
+        await write_once(fs, PartitionPath("t", str(TOPIC_ID), number).folder + "/file", b"x")
+    return fs
+
+
+def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
+    """Also while the error is still held by somebody, who would keep a generator from being collected."""
+
+    async def main() -> None:
+        fs = await _root()
+        had: list[int] = []
+
+        def tell(found: FoundPartition) -> None:
+            had.append(len(fs.listing))
+            raise StorageError("the output is full")
+
+        with pytest.raises(StorageError, match="full") as held:
+            await rebuild(fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), is_dry=True, tell=tell)
+        assert held.value.__traceback__ is not None
+        assert had == [PARTITIONS - 1]
+        assert fs.listing == set()
+
+    run(main())

@@ -1,0 +1,100 @@
+"""SIGTERM: one deadline for everything that it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bmq.cli.node import LEAVES_METADATA_S, Node
+from bmq.cli.sockets import CLIENTS_SHARE, Sockets
+from bmq.core.config import NodeConfig
+from bmq.core.metrics import Metrics
+from tests.simulation.loop import run
+
+LIMIT_S = 8.0
+CONFIG = NodeConfig(root="file:///data", roles=("proxy",), shared_listen="127.0.0.1:1", drain_ms=int(LIMIT_S * 1000))
+
+
+class FakeNode:
+    """Takes ``leaves_s`` to hand everything over, if it may."""
+
+    def __init__(self, leaves_s: float) -> None:
+        self.config = CONFIG
+        self.endpoint = None
+        self.metrics = Metrics()
+        self.joined = None
+        self.told: list[str] = []
+        self._leaves_s = leaves_s
+
+    async def leave(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(min(self._leaves_s, deadline - loop.time()))
+        self.told.append("left")
+
+    def drain(self) -> None:
+        self.told.append("drained")
+
+
+class FakeListener:
+    """Clients that do not go by themselves."""
+
+    connections: tuple[object, ...] = ()
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+
+    async def drain(self, timeout_s: float) -> None:
+        self.timeouts.append(timeout_s)
+        await asyncio.sleep(timeout_s)
+
+
+@pytest.mark.parametrize("leaves_s", [0.0, 1.0, 100.0])
+def test_all_that_is_waited_for_ends_by_one_deadline(leaves_s: float) -> None:
+    """However long the hand-over takes, and however many listeners there are; clients always have their share."""
+
+    async def main() -> None:
+        node = FakeNode(leaves_s)
+        sockets = Sockets(cast(Any, node), cast(Any, None))
+        listeners = sockets._kafka, sockets._shared = cast(Any, FakeListener()), cast(Any, FakeListener())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await sockets.drain()
+        assert loop.time() - began == pytest.approx(LIMIT_S)
+        assert node.told == ["left", "drained"]
+        for listener in listeners:
+            assert listener.timeouts == [pytest.approx(max(LIMIT_S - leaves_s, CLIENTS_SHARE * LIMIT_S))]
+
+    run(main())
+
+
+class Leaving:
+    """What of a ``Node`` its leaving needs; ``joined`` and ``broker`` take what they are given."""
+
+    config = CONFIG
+    view = SimpleNamespace(members={"a": 1, "b": 2})
+
+    def __init__(self, slow_s: float) -> None:
+        self.given: list[float] = []
+        self.joined = SimpleNamespace(drain=self._take)
+        self.broker = SimpleNamespace(wait_moved=self._take)
+        self._slow_s = slow_s
+
+    async def _take(self, timeout_s: float) -> None:
+        self.given.append(timeout_s)
+        await asyncio.sleep(min(self._slow_s, timeout_s))
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 2.0, 100.0])
+def test_leaving_ends_by_its_deadline(slow_s: float) -> None:
+    async def main() -> None:
+        node = Leaving(slow_s)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await Node.leave(cast(Any, node), began + 5.0)
+        assert loop.time() - began == pytest.approx(min(5.0, 2 * slow_s + LEAVES_METADATA_S))
+        assert node.given == [pytest.approx(5.0), pytest.approx(max(0.0, 5.0 - slow_s))]
+
+    run(main())

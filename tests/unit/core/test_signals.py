@@ -1,0 +1,61 @@
+"""Who is told of what, and waiting for no longer than a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bmq.core.signals import Subscribers, wait_for
+from tests.simulation.loop import run
+
+
+def test_everybody_is_told_in_order_until_forgotten() -> None:
+    told: list[tuple[str, int]] = []
+    subscribers = Subscribers[[int]]()
+    forget = subscribers.add(lambda number: told.append(("a", number)))
+    subscribers.add(lambda number: told.append(("b", number)))
+    subscribers.tell(1)
+    forget()
+    forget()
+    subscribers.tell(2)
+    subscribers.tell_last(3)
+    subscribers.tell(4)
+    assert told == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
+
+
+def test_one_call_twice_is_two_and_each_is_forgotten_alone() -> None:
+    told: list[int] = []
+    subscribers = Subscribers[[int]]()
+    forget = subscribers.add(told.append)
+    subscribers.add(told.append)
+    forget()
+    subscribers.tell(1)
+    assert told == [1]
+
+
+def test_who_comes_and_goes_while_others_are_told() -> None:
+    told: list[str] = []
+    subscribers = Subscribers[[]]()
+
+    def come_and_go() -> None:
+        told.append("first")
+        forget()
+        subscribers.add(lambda: told.append("late"))
+
+    forget = subscribers.add(come_and_go)
+    subscribers.tell()
+    assert told == ["first"]
+    subscribers.tell_last()
+    assert told == ["first", "late"]
+
+
+def test_news_is_waited_for_no_longer_than_its_time() -> None:
+    async def main() -> None:
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        assert not await wait_for(event, 2.0)
+        assert loop.time() == 2.0
+        loop.call_later(1.0, event.set)
+        assert await wait_for(event, 2.0)
+        assert loop.time() == 3.0
+        assert await wait_for(event, None)
+
+    run(main())

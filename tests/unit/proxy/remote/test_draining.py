@@ -1,0 +1,132 @@
+"""A proxy that leaves while its clients wait for owners: for those that may come, and for none that cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.cluster.view import ViewChange
+from tests.simulation.loop import run
+from tests.unit.proxy.remote.cluster import Cluster, cluster, idempotent, member
+
+SOON_S = 0.01
+
+
+def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with cluster(**options) as world:
+            await story(world)
+
+    run(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def drained(world: Cluster, name: str) -> None:
+    """The broker has said that it is leaving."""
+    world.view.members[name] = member(name).draining()
+    world.view.tell(ViewChange(members={name}))
+
+
+def without_owner(world: Cluster) -> None:
+    """Both brokers end; nobody is given what they had."""
+    for name in ("b1", "b2"):
+        world.kill(name)
+        world.view.leave(name)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -> None:
+    """Whether it went before the proxy began to drain or after, in order and with an error that is tried again."""
+
+    async def story(world: Cluster) -> None:
+        await world.send(idempotent(0))
+        if when == "before":
+            without_owner(world)
+        else:
+            world.kill("b1")
+        sent = [world.send(idempotent(number)) for number in (1, 2)]
+        other = world.send(idempotent(0, producer_id=8), partition=1)
+        await asyncio.sleep(0.5)
+        assert not any(each.done() for each in (*sent, other)), "a proxy that stays waits for the next owner"
+        began = now()
+        world.remote.drain()
+        if when == "after":
+            await asyncio.sleep(SOON_S)
+            assert not sent[0].done(), "the other broker may be given it"
+            world.view.leave("b1")
+            world.kill("b2")
+            world.view.leave("b2")
+        answers = await asyncio.gather(*sent, other)
+        assert now() - began < 2 * SOON_S
+        assert all(ErrorCode(answer.error_code).is_retriable for answer in answers)
+        assert ErrorCode(answers[-1].error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        late = await world.send(idempotent(3))
+        assert ErrorCode(late.error_code).is_retriable
+        assert now() - began < 3 * SOON_S
+
+    play(story)
+
+
+def test_brokers_that_leave_too_are_none_to_wait_for() -> None:
+    async def story(world: Cluster) -> None:
+        world.kill("b1")
+        world.view.leave("b1")
+        sent = world.send(idempotent(0))
+        await asyncio.sleep(SOON_S)
+        world.remote.drain()
+        await asyncio.sleep(SOON_S)
+        assert not sent.done()
+        drained(world, "b2")
+        assert (await sent).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(story)
+
+
+def test_a_broker_that_leaves_last_still_takes_what_it_owns() -> None:
+    async def story(world: Cluster) -> None:
+        await world.send(idempotent(0))
+        drained(world, "b1")
+        drained(world, "b2")
+        world.remote.drain()
+        assert (await world.send(idempotent(1))).error_code == ErrorCode.NONE
+
+    play(story)
+
+
+def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
+    async def story(world: Cluster) -> None:
+        await world.send(idempotent(0))
+        drained(world, "b1")
+        world.remote.drain()
+        sent = [world.send(idempotent(number)) for number in (1, 2)]
+        world.move(0, "b2")
+        sent.append(world.send(idempotent(3)))
+        assert [answer.error_code for answer in await asyncio.gather(*sent)] == [0, 0, 0]
+
+    play(story)
+
+
+def test_questions_are_not_repeated_either() -> None:
+    async def story(world: Cluster) -> None:
+        await world.send(idempotent(0))
+        owner = world.remote.get(world.key())
+        assert owner is not None
+        without_owner(world)
+        asking = asyncio.ensure_future(owner.ends())
+        await asyncio.sleep(0.5)
+        assert not asking.done()
+        world.remote.drain()
+        began = now()
+        with pytest.raises(RequestError) as refused:
+            await asking
+        assert refused.value.code.is_retriable
+        assert now() - began < 0.1
+
+    play(story)
