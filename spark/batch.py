@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from bmq.spark.discover import find_logs
+from bmq.spark.discover import PARTITIONS_AT_ONCE, find_logs
 from bmq.spark.filters import Pushed
 from bmq.spark.handover import WithMachineCode
-from bmq.spark.logview import Pruning
+from bmq.spark.logview import LogView, Pruning, in_windows
 from bmq.spark.loop import storage_loop
+from bmq.spark.losses import accept
 from bmq.spark.options import ReadOptions
 from bmq.spark.partition import BmqPartition
-from bmq.spark.plan import DataLoss, Slice, pack
+from bmq.spark.plan import Slice, pack, spacing_of
+from bmq.spark.residents import spare_loaded
 from bmq.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger("bmq.spark")
 _NO_LOW, _NO_HIGH = Pushed().timestamps.low, Pushed().timestamps.high
-CUTS_PER_PARTITION = 64
-"""Places where an input partition may end are thinned to so many a partition's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +63,9 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
     # ---- on the driver
 
     def partitions(self) -> list[InputPartition]:
-        io = storage_loop()
-        fs = io.filesystem(self._options.root)
-        tasks = io.run(_plan(fs, self._options, self._pushed))
-        return [BmqPartition(task) for task in tasks]
+        found = planned(self._options, self._pushed)
+        spare_loaded()
+        return found
 
     # ---- on executors
 
@@ -77,6 +74,7 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
             return iter(())
         from bmq.spark.reading import SliceReading
 
+        spare_loaded()
         times = self._pushed.timestamps
         reading = SliceReading(
             self._options,
@@ -88,21 +86,28 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
         return reading.batches(partition.slices)
 
 
+def planned(options: ReadOptions, pushed: Pushed) -> list[InputPartition]:
+    """The tasks of a read.  DataLoss, OptionError, NoSuchTopic, StorageError."""
+    io = storage_loop()
+    return [BmqPartition(task) for task in io.run(_plan(io.filesystem(options.root), options, pushed))]
+
+
 async def _plan(fs: FileSystem, options: ReadOptions, pushed: Pushed) -> list[list[Slice]]:
-    """The tasks.  DataLoss, OptionError, NoSuchTopic, StorageError."""
     offsets, times = pushed.offsets, pushed.timestamps
     pruning = Pruning(
         start=max(0, offsets.low), end=offsets.high, start_timestamp=None if times.low == _NO_LOW else times.low
     )
     views = await find_logs(fs, options, pushed.keeps)
     size = sum(segment.length for view in views for segment in view.log.segments)
-    spacing = max(1, min(options.max_partition_bytes, size // options.min_partitions) // CUTS_PER_PARTITION)
-    found: list[Slice] = []
-    for view in views:
+    most, least = options.max_partition_bytes, options.min_partitions
+    spacing = spacing_of(size, max_bytes=most, min_partitions=least)
+
+    async def slices_of(view: LogView) -> tuple[list[Slice], list[str]]:
         wanted = await view.wanted(options)
-        found += await view.slices(wanted, pruning, committed=options.committed, spacing=spacing)
-        for loss in (*wanted.losses, *view.losses):
-            if options.fail_on_data_loss:
-                raise DataLoss(f"{loss}. With failOnDataLoss=false what is there would be read")
-            _log.warning("%s", loss)
-    return pack(found, max_bytes=options.max_partition_bytes, min_partitions=options.min_partitions)
+        found = await view.slices(wanted, pruning, committed=options.committed, spacing=spacing)
+        return found, [*wanted.losses, *view.losses]
+
+    looked = await in_windows(views, slices_of, PARTITIONS_AT_ONCE)
+    for _, losses in looked:
+        accept(losses, fail_on_data_loss=options.fail_on_data_loss)
+    return pack([piece for found, _ in looked for piece in found], max_bytes=most, min_partitions=least)

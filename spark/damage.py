@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bmq.core.records import HEADER_BYTES, Batch, peek_batch
 from bmq.spark import compiled
+from bmq.spark.corrupt import CorruptSegment as CorruptSegment
 from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
 
 if TYPE_CHECKING:
@@ -29,24 +30,6 @@ FAULTS = {
     kernels.RECORD_END: "its fields end before it does",
     kernels.BATCH_END: "bytes follow the last record",
 }
-
-
-class CorruptSegment(Exception):
-    """Bytes in a segment are not what they should be.
-
-    ``where`` is the file; ``position`` the batch's first byte in it; ``offset`` the batch's base offset, or the one due
-    there when no header can be believed, -1 when unknown.
-    """
-
-    def __init__(self, where: str, position: int, offset: int, fault: str) -> None:
-        super().__init__(where, position, offset, fault)
-        self.where = where
-        self.position = position
-        self.offset = offset
-        self.fault = fault
-
-    def __str__(self) -> str:
-        return f"{self.where}: at {self.position}, offset {self.offset}: {self.fault}"
 
 
 @dataclass(slots=True)

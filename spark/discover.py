@@ -93,15 +93,16 @@ async def find_logs(
     )
 
 
-async def relocate(fs: FileSystem, piece: Slice, *, committed: bool) -> tuple[list[Slice], list[str]]:
+async def relocate(fs: FileSystem, piece: Slice) -> tuple[list[Slice], list[str]]:
     """Where the offsets of a slice lie whose file is gone: joined with its neighbour, or deleted (rule 10).
 
-    The slices, and what is missing.
+    The slices, and what is missing.  Which transactions were aborted is known from planning: no journal is read here,
+    and the one of the open segment may be all that tells.
     """
     path = PartitionPath(piece.topic, piece.topic_id, piece.partition)
     view = await LogView.open(fs, path, None, committed=False, to_visible_end=False)
-    found = await view.slices(view.reaching(piece), Pruning(), committed=committed)
-    return found, view.losses
+    found = await view.slices(view.reaching(piece), Pruning(), committed=False)
+    return [each.leaving_out(piece.aborted) for each in found], view.losses
 
 
 def _key(path: PartitionPath) -> PartitionKey:

@@ -40,10 +40,6 @@ class Follower:
     def __repr__(self) -> str:
         return f"<Follower {len(self._partitions)} partitions, {self._journals!r}, {self._cache!r}>"
 
-    @property
-    def journal_bytes_read(self) -> int:
-        return self._journals.bytes_read
-
     async def look(self) -> None:
         """Bring ``views`` up to date.  NoSuchTopic before the first topic was found, OptionError, StorageError."""
         paths = [

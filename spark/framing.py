@@ -58,7 +58,7 @@ class Framer:
         """Bytes of a batch that has not ended yet."""
         return len(self._rest)
 
-    def feed(self, chunk: bytes) -> Iterator[Run]:
+    def feed(self, chunk: bytes | memoryview) -> Iterator[Run]:
         """The runs that ``chunk``, the bytes behind those fed before, completes.  Misframed."""
         view = memoryview(chunk)
         if self.is_lost:

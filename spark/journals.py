@@ -26,7 +26,6 @@ class FollowedJournals:
         self._files: dict[str, _Followed] = {}
         self._wanted: frozenset[PartitionKey] = frozenset()
         self._newest: dict[PartitionKey, Checkpoint] = {}
-        self.bytes_read = 0
 
     def __repr__(self) -> str:
         return f"<FollowedJournals {len(self._files)} files, {len(self._wanted)} partitions>"
@@ -57,7 +56,6 @@ class FollowedJournals:
             except NoSuchFile:  # rolled away since it was listed; its successor's snapshot was not in this listing
                 del self._files[name]
                 return
-            self.bytes_read += len(data)
             rest += data
             records, used = read_forwards(memoryview(rest))
             for kind, payload in records:

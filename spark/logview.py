@@ -42,9 +42,8 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What filters leave: partitions by topic and number, offsets of [start, end), records not older."""
+    """What filters leave of a partition: offsets of [start, end), records not older."""
 
-    keeps: Callable[[str, int], bool] = lambda topic, partition: True
     start: int = 0
     end: int = OFFSET_MAX
     start_timestamp: int | None = None
@@ -63,7 +62,6 @@ class LogView:
         self.path = path
         self.log = PartitionLog(topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0)
         self.flushed = 0  # where the log ends for whoever reads open transactions too
-        self.index_reads = 0
         self.losses: list[str] = []
 
     def __repr__(self) -> str:
@@ -170,7 +168,6 @@ class LogView:
         path = self.path.idx(segment.name)
         if self._cache is not None and (kept := self._cache.get(path, segment.length)) is not None:
             return kept
-        self.index_reads += 1
         parts: list[bytes] = []
         try:
             while not parts or len(parts[-1]) == _IDX_READ_BYTES:

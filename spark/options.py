@@ -100,7 +100,6 @@ class ReadOptions:
     ending: OffsetLimit = field(default_factory=lambda: Edge(LATEST))
     start_at_latest_if_none: bool = False
     fail_on_data_loss: bool = True
-    include_headers: bool = False
     committed: bool = True
     to_visible_end: bool = False
     permissive: bool = False
@@ -141,6 +140,7 @@ class ReadOptions:
 
     @classmethod
     def _of(cls, options: Mapping[str, str], starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
+        _flag(options, "includeHeaders", default=False)  # nobody has looked at it where the user gives a schema
         subscription, topics, pattern = _subscription(options)
         to_visible_end = _choice(options, "consistency", "committed", "latest") == "latest"
         committed = _choice(options, "isolationLevel", "read_committed", "read_uncommitted") == "read_committed"
@@ -159,7 +159,6 @@ class ReadOptions:
             start_at_latest_if_none=_choice(options, "startingOffsetsByTimestampStrategy", "error", "latest")
             == "latest",
             fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
-            include_headers=_flag(options, "includeHeaders", default=False),
             committed=committed and not to_visible_end,
             to_visible_end=to_visible_end,
             permissive=_choice(options, "mode", "FAILFAST", "PERMISSIVE") == "PERMISSIVE",
@@ -298,8 +297,14 @@ def positive(options: Mapping[str, str], name: str, default: int) -> int:
 def byte_count(options: Mapping[str, str], name: str, default: int) -> int:
     """A number of bytes, with or without a unit.  OptionError."""
     value = options.get(name, str(default))
-    match = _BYTES.fullmatch(value)
-    unit = _UNITS.get(match[2].casefold()) if match is not None else None
-    if match is None or unit is None or int(match[1]) * unit < 1:
+    found = size_of(value)
+    if found is None:
         raise OptionError(f"{name}={value!r}: expected bytes, as in 134217728 or 128m")
-    return int(match[1]) * unit
+    return found
+
+
+def size_of(text: str) -> int | None:
+    """A number of bytes, at least 1; None for what is none."""
+    match = _BYTES.fullmatch(text)
+    unit = _UNITS.get(match[2].casefold()) if match is not None else None
+    return int(match[1]) * unit or None if match is not None and unit is not None else None

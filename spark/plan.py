@@ -23,6 +23,8 @@ from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.index import ENTRY, SegmentIndex
 
 OFFSET_MAX = 2**63 - 1
+CUTS_PER_PARTITION = 64
+"""Places where an input partition may end are thinned to so many a partition's bytes."""
 OPEN_BYTES = 256 << 10
 """A slice weighs at least this: opening a file costs what decoding so many bytes does."""
 
@@ -241,6 +243,11 @@ def leave_out(pieces: Iterable[Slice], aborted: Iterable[AbortedTransaction]) ->
 
 
 # ----------------------------------------------------------------------------------------------------------- tasks
+
+
+def spacing_of(size: int, *, max_bytes: int, min_partitions: int) -> int:
+    """Bytes between the cuts that ``pack`` needs, where ``size`` bytes are to be packed."""
+    return max(1, min(max_bytes, size // min_partitions) // CUTS_PER_PARTITION)
 
 
 def pack(pieces: Sequence[Slice], *, max_bytes: int, min_partitions: int = 1) -> list[list[Slice]]:

@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from bmq.spark.decode import CorruptSegment
+from bmq.spark.buffers import BUFFERS, CHUNK_BYTES
+from bmq.spark.corrupt import CorruptSegment
 from bmq.spark.framing import Framer, Misframed, Run
 from bmq.spark.loop import StorageLoop
-from bmq.spark.plan import DataLoss, Slice
+from bmq.spark.losses import accept
+from bmq.spark.plan import Slice
+from bmq.storage.bulk import read_into
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.spark")
 
-CHUNK_BYTES = 8 << 20
 AHEAD = 3
 """Chunks read ahead: enough to hide storage's latency behind decoding, little enough for many tasks on a machine."""
 RELOCATIONS_MAX = 3
@@ -57,7 +59,7 @@ class RangedReader:
             for piece, chunks in ahead:
                 yield from self._runs(piece, chunks, RELOCATIONS_MAX)
 
-    def _runs(self, piece: Slice, chunks: Iterator[bytes], relocations: int) -> Iterator[tuple[Slice, Run]]:
+    def _runs(self, piece: Slice, chunks: Iterator[memoryview], relocations: int) -> Iterator[tuple[Slice, Run]]:
         framer = Framer(piece.position, piece.offset, start=piece.start, stop=piece.end)
         got = 0
         try:
@@ -81,7 +83,7 @@ class RangedReader:
         elif framer.pending and not framer.is_lost:
             self._damaged(piece, framer, f"the batch does not end before {piece.end_position}")
 
-    def _framed(self, piece: Slice, framer: Framer, chunk: bytes) -> Iterator[Run]:
+    def _framed(self, piece: Slice, framer: Framer, chunk: memoryview) -> Iterator[Run]:
         while True:
             try:
                 yield from framer.feed(chunk)
@@ -89,7 +91,7 @@ class RangedReader:
             except Misframed as error:
                 self._damaged(piece, framer, error.fault)
                 framer.skip()
-                chunk = b""
+                chunk = chunk[:0]
 
     def _damaged(self, piece: Slice, framer: Framer, reason: str) -> None:
         error = CorruptSegment(path_of(piece), framer.position, framer.next_offset, reason)
@@ -100,8 +102,7 @@ class RangedReader:
 
     def _moved(self, piece: Slice, relocations: int) -> Iterator[tuple[Slice, Run]]:
         found, losses = self._policy.find(piece)
-        for loss in losses:
-            self._lost(loss)
+        self._lost(*losses)
         reached = piece.start
         with _Ahead(self._io, self._fs, found) as ahead:
             for each, chunks in ahead:
@@ -114,20 +115,21 @@ class RangedReader:
         if reached < start:
             self._lost(f"{piece.topic}-{piece.partition}: offsets {reached} to {start} were deleted while being read")
 
-    def _lost(self, text: str) -> None:
-        if self._policy.fail_on_data_loss:
-            raise DataLoss(f"{text}. With failOnDataLoss=false what is left would be read")
-        _log.warning("%s", text)
+    def _lost(self, *losses: str) -> None:
+        accept(losses, fail_on_data_loss=self._policy.fail_on_data_loss)
 
 
 class _Ahead:
-    """The chunks of several slices in order, ``AHEAD`` of them being read before they are asked for."""
+    """The chunks of several slices in order, ``AHEAD`` of them being read before they are asked for.
+
+    A chunk's memory is used again once the next one is asked for.
+    """
 
     def __init__(self, io: StorageLoop, fs: FileSystem, pieces: Iterable[Slice]) -> None:
         self._io = io
         self._fs = fs
         self._wanted = _requests(pieces)
-        self._flying: deque[tuple[Slice, int, Future[bytes]]] = deque()
+        self._flying: deque[tuple[Slice, memoryview, Future[int]]] = deque()
 
     def __enter__(self) -> _Ahead:
         return self
@@ -136,7 +138,7 @@ class _Ahead:
         for _, _, future in self._flying:
             future.cancel()
 
-    def __iter__(self) -> Iterator[tuple[Slice, Iterator[bytes]]]:
+    def __iter__(self) -> Iterator[tuple[Slice, Iterator[memoryview]]]:
         self._read_ahead()
         while self._flying:
             piece = self._flying[0][0]
@@ -145,20 +147,25 @@ class _Ahead:
                 self._flying.popleft()[2].cancel()
                 self._read_ahead()
 
-    def _chunks(self, piece: Slice) -> Iterator[bytes]:
+    def _chunks(self, piece: Slice) -> Iterator[memoryview]:
         """Ends early where the file does."""
         while self._flying and self._flying[0][0] is piece:
-            _, length, future = self._flying.popleft()
+            _, buffer, future = self._flying.popleft()
             self._read_ahead()
-            chunk = future.result()
-            yield chunk
-            if len(chunk) < length:
+            length = future.result()
+            try:
+                yield buffer[:length]
+            finally:
+                BUFFERS.give_back(buffer)  # no read that was cancelled or failed, which may go on writing, gets here
+            if length < len(buffer):
                 return
 
     def _read_ahead(self) -> None:
         while len(self._flying) < AHEAD and (request := next(self._wanted, None)) is not None:
             piece, position, length = request
-            self._flying.append((piece, length, self._io.submit(self._fs.read(path_of(piece), position, length))))
+            buffer = BUFFERS.take(length)
+            future = self._io.submit(read_into(self._fs, path_of(piece), position, buffer))
+            self._flying.append((piece, buffer, future))
 
 
 def _requests(pieces: Iterable[Slice]) -> Iterator[tuple[Slice, int, int]]:

@@ -44,7 +44,7 @@ class SliceReading:
         io = storage_loop()
         fs = io.filesystem(self._options.root)
         policy = ReadPolicy(
-            find=lambda piece: io.run(relocate(fs, piece, committed=self._options.committed)),
+            find=lambda piece: io.run(relocate(fs, piece)),
             fail_on_data_loss=self._options.fail_on_data_loss,
             permissive=self._options.permissive,
         )

@@ -27,6 +27,7 @@ from bmq.spark.loop import StorageLoop, storage_loop
 from bmq.spark.offsets import Offsets, from_json, to_json
 from bmq.spark.options import ReadOptions
 from bmq.spark.partition import BmqPartition
+from bmq.spark.residents import spare_loaded
 from bmq.spark.stream_plan import StreamPlanner
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from bmq.spark.reading import SliceReading
 
+        spare_loaded()
         assert isinstance(partition, BmqPartition)
         return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)
 

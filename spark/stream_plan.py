@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from bmq.spark.admission import Limits, admit_offsets, cut_within, pending, position_at, shares
-from bmq.spark.discover import require_all
+from bmq.spark.discover import PARTITIONS_AT_ONCE, require_all
 from bmq.spark.follow import Follower
-from bmq.spark.logview import LogView, Pruning
-from bmq.spark.offsets import Offsets
+from bmq.spark.logview import LogView, Pruning, in_windows
+from bmq.spark.losses import accept
+from bmq.spark.offsets import Offsets, TopicPartition
 from bmq.spark.options import LATEST, ReadOptions
-from bmq.spark.plan import DataLoss, PartitionLog, Range, Segment, Slice, pack, resolve
+from bmq.spark.plan import PartitionLog, Range, Segment, Slice, pack, resolve, spacing_of
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 
-_log = logging.getLogger("bmq.spark")
 T = TypeVar("T")
 
-CUTS_PER_PARTITION = 64
-"""As ``spark.batch``'s."""
+
+class Undecided(Exception):
+    """A micro-batch that was begun by a reader of open transactions cannot be read again as committed data yet."""
 
 
 class StreamPlanner:
@@ -47,7 +47,7 @@ class StreamPlanner:
             start = await view.offset_of(self._options.starting, is_start=True, latest_if_none=strategy)
             wanted = resolve(view.log, start, LATEST)
             found[at] = view.log.end if start == LATEST else wanted.start
-            self._accept(wanted.losses)
+            accept(wanted.losses, fail_on_data_loss=self._options.fail_on_data_loss)
         return found
 
     async def settle_target(self) -> None:
@@ -59,7 +59,7 @@ class StreamPlanner:
         """Where the micro-batch that begins at ``start`` ends; ``start`` itself when there is nothing to read."""
         await self.follower.look()
         ends = self._ends(start)
-        self._accept(self._check(start, ends))
+        accept(self._check(start, ends), fail_on_data_loss=self._options.fail_on_data_loss)
         self.seen = ends
         if self._target is not None:
             ends = _up_to(self._target, start, ends)
@@ -118,7 +118,7 @@ class StreamPlanner:
     # ---- tasks
 
     async def tasks(self, start: Offsets, end: Offsets, *, is_first: bool = False) -> list[list[Slice]]:
-        """Of the micro-batch [start, end).  DataLoss, StorageError.
+        """Of the micro-batch [start, end).  DataLoss, Undecided, StorageError.
 
         ``is_first``: ``start`` is where a new query would begin now.  A query that was killed in its first micro-batch
         has settled ``end`` before, and goes on from there.
@@ -147,25 +147,38 @@ class StreamPlanner:
             begin = start.get(at)
             if is_first and begin is not None and begin > until:
                 begin = until
+            if begin != until:
+                _require_decided(view, until)
             ranges[at], lost = range_of(view.log, begin, until)
             losses += lost
-        self._accept(losses)
-        size = sum(_size(self.follower.views[at].log, wanted) for at, wanted in ranges.items())
-        most, least = self._options.max_partition_bytes, self._options.min_partitions
-        spacing = max(1, min(most, size // least) // CUTS_PER_PARTITION)
-        found: list[Slice] = []
-        for at, wanted in ranges.items():
-            view = self.follower.views[at]
-            view.losses.clear()
-            found += await view.slices(wanted, Pruning(), committed=self._options.committed, spacing=spacing)
-            self._accept(view.losses)
-        return pack(found, max_bytes=most, min_partitions=least)
+        accept(losses, fail_on_data_loss=self._options.fail_on_data_loss)
+        return await self._packed(ranges)
 
-    def _accept(self, losses: Iterable[str]) -> None:
-        for loss in losses:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(f"{loss}. With failOnDataLoss=false what is there would be read")
-            _log.warning("%s", loss)
+    async def _packed(self, ranges: dict[TopicPartition, Range]) -> list[list[Slice]]:
+        views = self.follower.views
+        size = sum(_size(views[at].log, wanted) for at, wanted in ranges.items())
+        most, least = self._options.max_partition_bytes, self._options.min_partitions
+        spacing = spacing_of(size, max_bytes=most, min_partitions=least)
+
+        async def slices_of(at: TopicPartition) -> list[Slice]:
+            views[at].losses.clear()
+            return await views[at].slices(ranges[at], Pruning(), committed=self._options.committed, spacing=spacing)
+
+        found = await in_windows(list(ranges), slices_of, PARTITIONS_AT_ONCE)
+        for at in ranges:
+            accept(views[at].losses, fail_on_data_loss=self._options.fail_on_data_loss)
+        return pack([piece for pieces in found for piece in pieces], max_bytes=most, min_partitions=least)
+
+
+def _require_decided(view: LogView, end: int) -> None:
+    """Only another isolationLevel settles on an end past the last stable offset.  To leave out what lies behind it
+    would be to lose it: the next micro-batch begins at ``end``."""
+    if view.log.end < end <= view.flushed:
+        raise Undecided(
+            f"{view.log.label}: the micro-batch up to {end} was begun with isolationLevel=read_uncommitted, and"
+            f" transactions that it holds, from {view.log.end} on, have not ended: restart the query when they have, or"
+            " as read_uncommitted until that micro-batch is done"
+        )
 
 
 def _up_to(target: Offsets, start: Offsets, ends: Offsets) -> Offsets:

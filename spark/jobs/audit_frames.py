@@ -85,8 +85,8 @@ class Audit:
         read = self._spark.read.format("bmq-batches").options(**self._options).load()
         starts, ends = self._bound(0), self._bound(1)
         in_order = Window.partitionBy("partition").orderBy("base_offset")
-        of_producer = Window.partitionBy("partition", "producer_id").orderBy("base_offset")
-        behind = of_producer.rowsBetween(1, Window.unboundedFollowing)
+        backwards = Window.partitionBy("partition", "producer_id").orderBy(sql.desc("base_offset"))
+        behind = backwards.rowsBetween(Window.unboundedPreceding, -1)  # a frame that shrinks costs the square
         same = Window.partitionBy(
             "partition", "producer_id", "producer_epoch", "base_sequence", "records", "base_timestamp"
         ).orderBy("base_offset")
@@ -95,7 +95,7 @@ class Audit:
         is_data, is_txn = sql.col("marker").isNull(), sql.col("is_transactional")
         stored = sql.least("records", span)
         due = sql.coalesce(sql.lag("last_offset").over(in_order) + 1, starts)
-        outcome = sql.first("marker", ignorenulls=True).over(behind)
+        outcome = sql.last("marker", ignorenulls=True).over(behind)
         is_resent = is_data & (sql.col("base_sequence") >= 0) & (sql.row_number().over(same) > 1)
         frame = read.withColumns(
             {

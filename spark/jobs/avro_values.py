@@ -50,7 +50,6 @@ _LOGICAL: dict[str, DataType] = {
     "timestamp-micros": TimestampType(),
 }
 _KEPT_LOGICAL = frozenset({*_LOGICAL, "decimal"})
-_NO_SCHEMA = (ValueError, KeyError, TypeError, SchemaParseException, UnknownType)
 _WIDENED = ({"int", "long"}, LongType()), ({"float", "double"}, DoubleType())
 
 
@@ -86,13 +85,7 @@ def _parsed(text: str) -> Any:
     try:
         raw = json.loads(text)
         fastavro.parse_schema(raw)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        fastavro.schema.SchemaParseException,
-        fastavro.schema.UnknownType,
-    ) as error:
+    except (ValueError, KeyError, TypeError, SchemaParseException, UnknownType) as error:
         raise JobError(f"--schema is no Avro schema: {error!r}") from error
     return raw
 

@@ -15,13 +15,14 @@ from pyspark.sql.types import StructType
 
 from bmq.core.errors import FormatError
 from bmq.core.records import CODEC_MASK, CODECS, Batch, split_batches
-from bmq.spark.batch import BmqBatchReader
-from bmq.spark.handover import WithMachineCode
+from bmq.spark.batch import planned
+from bmq.spark.discover import relocate
+from bmq.spark.filters import Pushed
 from bmq.spark.isolation import Marker, marker_of
 from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
 from bmq.spark.partition import BmqPartition
-from bmq.spark.plan import DataLoss, Slice
+from bmq.spark.plan import Slice
 from bmq.spark.ranged import RangedReader, ReadPolicy
 
 SCHEMA = (
@@ -63,18 +64,17 @@ class BatchHeaders(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(ReadOptions.parse(dict(self.options.items())), schema)
+        return _Reader(ReadOptions.parse(self.options))
 
 
-class _Reader(WithMachineCode, DataSourceReader):
-    """Plans as the batch source does, and reads headers."""
+class _Reader(DataSourceReader):
+    """Plans as the batch source does, and reads headers: for that nothing is compiled."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._planner = BmqBatchReader(options, schema, {})
 
     def partitions(self) -> list[InputPartition]:
-        return self._planner.partitions()
+        return planned(self._options, Pushed())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read
@@ -83,9 +83,14 @@ class _Reader(WithMachineCode, DataSourceReader):
 
     def _read(self, partition: BmqPartition) -> Iterator[pa.RecordBatch]:
         io = storage_loop()
-        policy = ReadPolicy(find=_not_again, fail_on_data_loss=True, permissive=self._options.permissive)
+        fs = io.filesystem(self._options.root)
+        policy = ReadPolicy(
+            find=lambda piece: io.run(relocate(fs, piece)),
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            permissive=self._options.permissive,
+        )
         rows: list[tuple[Any, ...]] = []
-        for piece, run in RangedReader(io, io.filesystem(self._options.root), policy).runs(partition.slices):
+        for piece, run in RangedReader(io, fs, policy).runs(partition.slices):
             for data in split_batches(run.data):
                 batch = Batch(data)
                 if batch.next_offset > piece.start and batch.base_offset < piece.end:
@@ -95,13 +100,6 @@ class _Reader(WithMachineCode, DataSourceReader):
                     rows = []
         if rows:
             yield _as_arrow(rows)
-
-
-def _not_again(piece: Slice) -> Any:
-    raise DataLoss(
-        f"a file of {piece.topic}-{piece.partition} was joined with its neighbour, or deleted, while it was read: run"
-        " it again"
-    )
 
 
 def _row(piece: Slice, batch: Batch) -> tuple[Any, ...]:

@@ -14,11 +14,15 @@ MAGIC = 0
 HEAD_BYTES = 5
 
 
+def has_head(value: bytes) -> bool:
+    return len(value) >= HEAD_BYTES and value[0] == MAGIC
+
+
 def unframed(value: bytes, framing: str) -> bytes:
     """Without the registry's head, if ``framing`` says that there is one.  ValueError."""
     if framing == "none":
         return value
-    if len(value) < HEAD_BYTES or value[0] != MAGIC:
+    if not has_head(value):
         raise ValueError("no registry's head: a 0 and four bytes of schema id")
     return value[HEAD_BYTES:]
 

@@ -41,6 +41,8 @@ STATE_EVERY = 32
 ATTEMPTS_MAX = 16
 _READ_BYTES = 4 << 20
 _SMALL = CreateOptions(block_bytes=1 << 20)
+_HIDDEN = ("_", ".")
+"""What Spark passes over begins so, files and folders."""
 _STAGED = re.compile(r"(\d+)-\d+\Z", re.ASCII)
 
 Step = Callable[[str], None]
@@ -137,11 +139,10 @@ class Run:
 
     async def staged(self, folder: str) -> list[DataFile]:
         """The data files that Spark left in a folder of ``stage``, and where they belong."""
-        found = []
-        for path, size in await _walk(self._fs, folder):
-            name = base_name(path)
-            if not name.startswith((".", "_")):
-                found.append(DataFile(path.removeprefix(folder + "/"), path.removeprefix("/"), size))
+        found = [
+            DataFile(path.removeprefix(folder + "/"), path.removeprefix("/"), size)
+            for path, size in await _walk(self._fs, folder)
+        ]
         return sorted(found, key=lambda file: file.path)
 
     async def commit(self, entry: Append | Merge) -> None:
@@ -302,9 +303,9 @@ async def _exists(fs: FileSystem, path: str) -> bool:
 
 
 async def _walk(fs: FileSystem, folder: str) -> list[tuple[str, int]]:
-    """(path, size) of all files below."""
+    """(path, size) of all data files below.  What a task that failed has left lies in ``_temporary``."""
     found: list[tuple[str, int]] = []
-    children = [child async for child in fs.list(folder)]
+    children = [child async for child in fs.list(folder) if not base_name(child.path).startswith(_HIDDEN)]
     for child in children:
         if child.is_dir:
             found += await _walk(fs, child.path)
@@ -322,6 +323,6 @@ async def _make_folder(fs: FileSystem, folder: str) -> None:
 
 async def _require_new(fs: FileSystem) -> None:
     names: Sequence[str] = [base_name(child.path) async for child in fs.list("/")]
-    foreign = [name for name in names if not name.startswith(("_", "."))]
+    foreign = [name for name in names if not name.startswith(_HIDDEN)]
     if foreign:
         raise ManifestError(f"{fs.url} holds {foreign[0]} and no log of this job: give the table a folder of its own")

@@ -19,6 +19,7 @@ from bmq.spark.jobs.session import main_of, start_session
 from bmq.spark.jobs.table import Fenced, Run, Step, read_state
 from bmq.spark.jobs.topic import PLACE, Topic, look_at
 from bmq.spark.loop import storage_loop
+from bmq.spark.options import size_of
 from bmq.storage.filesystem import StorageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ cron, or by hand; two at once do no harm.
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
 FORMATS = ("raw", "json", "avro", "protobuf")
 FRAMINGS = ("none", "confluent")
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -91,10 +91,10 @@ def _count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    digits, unit = (text[:-1], text[-1].casefold()) if text[-1:].isalpha() else (text, "")
-    if not (digits.isascii() and digits.isdecimal()) or unit not in {"", *_UNITS} or not int(digits):
+    found = size_of(text)
+    if found is None:
         raise ArgumentTypeError(f"{text!r} is no size, as in 134217728 or 128m")
-    return int(digits) * _UNITS.get(unit, 1)
+    return found
 
 
 def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
@@ -201,7 +201,8 @@ class _Job:
         files_min, size = self._arguments.merge_files, self._arguments.file_bytes
         for each in choose(run.state.files, files_min=files_min, file_bytes=size) if files_min > 0 else ():
             paths = [f"{self._table}/{path}" for path in each.paths]
-            rows = self._spark.read.parquet(*paths)
+            # Those of a run in the other mode have a column more, or less.
+            rows = self._spark.read.option("mergeSchema", "true").parquet(*paths)
             rows = rows.coalesce(each.count).sortWithinPartitions("partition", "offset")
             staging = run.stage()
             writer = rows.write.option("compression", self._arguments.compression)

@@ -8,7 +8,7 @@ Spark; Avro and Protobuf are read in Python workers, because Spark's own readers
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,12 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.avro_values import AvroReader, avro_schema
-from bmq.spark.jobs.framed import unframed
+from bmq.spark.jobs.framed import HEAD_BYTES, MAGIC, has_head, unframed
 from bmq.spark.jobs.json_schema import json_schema
 from bmq.spark.jobs.protobuf_values import ProtobufReader, protobuf_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 CORRUPT = "_corrupt"
 _INNER_CORRUPT = "__corrupt"
@@ -43,10 +43,7 @@ class Values:
         " headers array<struct<key:string,value:binary>>"
     )
 
-    def __init__(
-        self, format: str, schema: StructType | None, reader: Callable[[], Reader] | None, framing: str, mode: str
-    ) -> None:
-        self._format = format
+    def __init__(self, schema: StructType | None, reader: Callable[[], Reader] | None, framing: str, mode: str) -> None:
         self._schema = schema
         self._reader = reader
         self._framing = framing
@@ -87,7 +84,7 @@ class Values:
                 )
         if schema is not None and _INNER_CORRUPT in schema.names:
             raise JobError(f"a field may not be called {_INNER_CORRUPT}")
-        return cls(arguments.format, schema, reader, arguments.framing, arguments.mode)
+        return cls(schema, reader, arguments.framing, arguments.mode)
 
     def parse(self, records: DataFrame) -> DataFrame:
         """``records`` has the columns of ``SOURCE``."""
@@ -100,7 +97,7 @@ class Values:
         assert self._schema is not None
         schema = StructType([*self._schema.fields, StructField(_INNER_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _INNER_CORRUPT}
-        body = sql.substring("value", 6, 2**31 - 1) if self._framing == "confluent" else sql.col("value")
+        body = _body() if self._framing == "confluent" else sql.col("value")
         parsed = records.withColumn("parsed", sql.from_json(body.cast("string"), schema, options))
         is_corrupt = sql.col("value").isNotNull() & (
             sql.col("parsed").isNull() | sql.col(f"parsed.{_INNER_CORRUPT}").isNotNull()
@@ -121,6 +118,13 @@ class Values:
         schema = StructType([fields[name] for name in _READ])
         work = _Decoding(self._reader, to_arrow_type(self._schema, timezone="UTC"), self._framing, self._is_strict)
         return records.mapInArrow(work, schema)
+
+
+def _body() -> Column:
+    """What follows the registry's head; null where there is none."""
+    begins_so = sql.substring("value", 1, 1) == sql.lit(bytes([MAGIC]))
+    is_framed = begins_so & (sql.octet_length("value") >= HEAD_BYTES)
+    return sql.when(is_framed, sql.substring("value", HEAD_BYTES + 1, 2**31 - 1))
 
 
 class _Decoding:
@@ -176,9 +180,10 @@ def _inferred(values: DataFrame, framing: str) -> StructType | None:
     """From JSON objects among ``values``."""
     from pyspark.sql import SparkSession
 
-    texts = [unframed(bytes(row.value), framing).decode("utf-8", "replace") for row in values.collect()]
-    if not texts:
+    sample = [bytes(row.value) for row in values.collect()]
+    if not sample:
         return None
+    texts = json_texts(sample, framing)
     spark = SparkSession.active()
     frame = spark.createDataFrame([(text,) for text in texts], "value string")
     reader = spark.read.option("columnNameOfCorruptRecord", _INNER_CORRUPT)
@@ -187,6 +192,19 @@ def _inferred(values: DataFrame, framing: str) -> StructType | None:
     if not fields:
         raise JobError(f"none of the first {len(texts)} values is a JSON object: use --format raw, or give --schema")
     return StructType(fields)
+
+
+def json_texts(sample: Sequence[bytes], framing: str) -> list[str]:
+    """Of those values that may be JSON behind the head that ``framing`` promises.  JobError when there are none."""
+    first = f"the first {len(sample)} values"
+    if framing == "none":
+        if all(map(has_head, sample)):
+            raise JobError(f"{first} begin with a schema registry's head, and no JSON does: give --framing confluent")
+        return [value.decode("utf-8", "replace") for value in sample]
+    framed = [value for value in sample if has_head(value)]  # the others go to the column _corrupt
+    if not framed:
+        raise JobError(f"none of {first} begins with a schema registry's head: leave out --framing {framing}")
+    return [unframed(value, framing).decode("utf-8", "replace") for value in framed]
 
 
 def _struct(schema: StructType | str) -> StructType:

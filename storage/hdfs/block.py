@@ -9,35 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
+from bmq.storage.hdfs.checksums import crc_function
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, node_name
 from bmq.storage.hdfs.wire import (
-    CHECKSUM_CRC32C,
     OP_READ_BLOCK,
     STATUS_CHECKSUM_OK,
     STATUS_SUCCESS,
     WireError,
-    chunk_crcs,
     delimited,
     operation,
     status_name,
     unpack_crcs,
 )
 
-_CHECKSUM_NULL = 0
-_CHECKSUM_CRC32 = 1
 _STREAM_BYTES = 1 << 20
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
 _MESSAGE_BYTES_MAX = 1 << 20
 _LENGTHS = struct.Struct(">IH")
+
+
+T = TypeVar("T")
 
 
 class ReplicaFailed(Exception):
@@ -62,6 +63,38 @@ async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, 
     CorruptData when all that answered were wrong, StorageUnavailable when none answered.  An open block that nobody
     has a replica of yet is empty.
     """
+
+    async def take(node: pb.NodeId, wanted: int) -> bytes:
+        return (await read_replica(client, node, located.block, located.token, offset, wanted)).data
+
+    return await _from_any_replica(client, located, offset, length, take, is_open=is_open) or b""
+
+
+async def read_block_into(
+    client: HdfsClient, located: pb.LocatedBlock, offset: int, out: memoryview, *, is_open: bool
+) -> int:
+    """As ``read_block``, to the beginning of ``out``, which must not be used until this returns; how many bytes.
+
+    When it is cancelled or fails, ``out`` may be written to for a while yet.
+    """
+
+    async def take(node: pb.NodeId, wanted: int) -> int:
+        await _read_replica_into(client, node, located, offset, out[:wanted])
+        return wanted
+
+    return await _from_any_replica(client, located, offset, len(out), take, is_open=is_open) or 0
+
+
+async def _from_any_replica(
+    client: HdfsClient,
+    located: pb.LocatedBlock,
+    offset: int,
+    length: int,
+    take: Callable[[pb.NodeId, int], Awaitable[T]],
+    *,
+    is_open: bool,
+) -> T | None:
+    """What ``take`` gets from the first replica that it can be had from; None when there is nothing to be had."""
     failures: list[Exception] = []
     for node in _by_trust(client, located):
         try:
@@ -71,15 +104,15 @@ async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, 
             else:
                 wanted = min(length, located.block.length - offset)
             if wanted <= 0:
-                return b""
-            return (await read_replica(client, node.id, located.block, located.token, offset, wanted)).data
+                return None
+            return await take(node.id, wanted)
         except NodeUnreachable as error:
             client.suspect([node_name(node.id)])
             failures.append(error)
         except (ReplicaFailed, NoReplica) as error:
             failures.append(error)
     if is_open and failures and all(isinstance(error, NoReplica) for error in failures):
-        return b""
+        return None
     raise _unreadable(located, failures)
 
 
@@ -136,6 +169,32 @@ async def read_replica(
         reading.close()
 
 
+async def _read_replica_into(
+    client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, out: memoryview
+) -> None:
+    """All of ``out`` from one datanode, by a thread; ReplicaFailed says why not."""
+    wanted = BlockRange(
+        address=(client.datanodes.host(node), node.data_port),
+        block=located.block,
+        token=located.token,
+        client_name=client.holder,
+        offset=offset,
+        out=out,
+    )
+    reading = BulkRead(wanted, client.settings.read_timeout_s)
+    try:
+        await asyncio.to_thread(reading.run)
+    except TimeoutError as error:
+        client.suspect([node_name(node)])
+        raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
+    except WrongChecksum as error:
+        raise BadChecksum(f"{node_name(node)}: {error}") from error
+    except (OSError, Refused, DecodeError, WireError) as error:
+        raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
+    finally:
+        reading.stop()  # the thread of a read that was cancelled goes on otherwise
+
+
 class _Reading:
     """One op 81 on a connection of its own.  The time-out is of each step: every packet puts it off."""
 
@@ -172,7 +231,7 @@ class _Reading:
     async def _read_packets(
         self, reader: asyncio.StreamReader, checksum: pb.Checksum, start: int, length: int, limit: asyncio.Timeout
     ) -> bytes:
-        crcs_of = _crc_function(checksum)
+        crcs_of = crc_function(checksum)
         loop = asyncio.get_running_loop()
         parts: list[memoryview] = []
         size = 0
@@ -193,18 +252,6 @@ class _Reading:
                 raise BadChecksum(f"{node_name(self._node)}: bad checksum near {header.offset}")
             parts.append(data)
             size += len(data)
-
-
-def _crc_function(checksum: pb.Checksum) -> Callable[[memoryview], list[int]] | None:
-    """Files of other writers may have other checksums, or none."""
-    chunk_bytes = checksum.chunk_bytes
-    if checksum.type == CHECKSUM_CRC32C:
-        return lambda data: chunk_crcs(data, chunk_bytes)
-    if checksum.type == _CHECKSUM_CRC32:
-        return lambda data: [zlib.crc32(data[at : at + chunk_bytes]) for at in range(0, len(data), chunk_bytes)]
-    if checksum.type == _CHECKSUM_NULL:
-        return None
-    raise WireError(f"checksum type {checksum.type}")
 
 
 async def _read_delimited(reader: asyncio.StreamReader) -> bytes:

@@ -10,6 +10,7 @@ import hdfs_native
 import pytest
 import uvloop
 
+from bmq.storage.bulk import read_into
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,
@@ -223,6 +224,38 @@ def test_one_block_is_all_that_a_file_takes(hdfs_root: str) -> None:
             assert await fs.read("/f", (1 << 20) - 3, 100) == data[-3:] + b"more"
             assert await fs.fence(more.lease) == (1 << 20) + 4
             assert await fs.read("/f", 0, 1 << 22) == data + b"more"
+
+    run(test)
+
+
+def test_long_reads_into_memory(hdfs_root: str) -> None:
+    """Closed and open, over the seam of two blocks, at places that are no chunk's beginning; as ``read``."""
+
+    async def test() -> None:
+        async with opened(hdfs_root) as fs:
+            options = CreateOptions(block_bytes=1 << 20)
+            data = os.urandom((1 << 20) + 300_001)
+            for path, part in (("/f", data[: 1 << 20]), ("/g", data[1 << 20 :])):
+                await write_once(fs, path, part, options)
+            await fs.concat("/f", ["/g"])
+            file = await fs.create("/open")
+            file.write(data[:300_000])
+            await file.flush()
+            out = memoryview(bytearray(len(data) + 100))
+            for path, whole in (("/f", data), ("/open", data[:300_000])):
+                for start, length in (
+                    (0, len(out)),
+                    (1, 1000),
+                    (99_999, 201_000),
+                    ((1 << 20) - 5, 10),
+                    (len(whole), 9),
+                ):
+                    expected = whole[start : start + length]
+                    assert await read_into(fs, path, start, out[:length]) == len(expected)
+                    assert out[: len(expected)] == expected
+            with pytest.raises(NoSuchFile):
+                await read_into(fs, "/none", 0, out)
+            file.abort()
 
     run(test)
 

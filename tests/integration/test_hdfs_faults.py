@@ -153,7 +153,7 @@ def damage(hdfs: HdfsCluster, path: str, replicas: slice, offset: int) -> None:
 
 @pytest.mark.parametrize("size", [100_000, 3 << 20])
 def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: str, size: int) -> None:
-    """Two of three: our reader (small files) and hdfs-native (large ones) both give the right bytes."""
+    """Two of three: our readers and hdfs-native (large files) all give the right bytes."""
 
     async def test() -> None:
         async with opened(hdfs_root) as fs:
@@ -165,6 +165,9 @@ def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: str, siz
             for _ in range(5):
                 fs._closed_files.forget(full)
                 assert await fs.read("/f", 40_000, 20_000) == data[40_000:60_000]
+                out = memoryview(bytearray(20_000))
+                assert await fs.read_into("/f", 40_000, out) == len(out)
+                assert out == data[40_000:60_000]
             native = hdfs_native.AsyncClient(hdfs.root)
             reader = await native.read(full)
             assert bytes(await reader.read_range(40_000, 20_000)) == data[40_000:60_000]

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -25,6 +25,10 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.core.model import PartitionKey
 from bmq.core.records import BatchRules, Record, build_batch
 from bmq.meta.open import open_keyvalue
+from bmq.spark.batch import _plan
+from bmq.spark.filters import Pushed
+from bmq.spark.options import ReadOptions
+from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log import FOR_EVER
 from bmq.storage.open import open_filesystem
@@ -37,6 +41,7 @@ from tests.services.processes import wait_for
 from tests.services.spark import frame, readable, rows, start_spark
 from tests.simulation.world import MARK, encode
 from tests.unit.spark.storing import Store, batch, marker, series, transactional
+from tests.unit.spark.test_discover import Counting
 
 TIMEOUT_S = 600.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -78,6 +83,44 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def local_root(folder: Path) -> str:
     return (folder / "root").as_uri()
+
+
+# ---------------------------------------------------------------------------------------------------- what it costs
+
+SEGMENTS = 10_000
+HOUR_MS = 3_600_000
+
+
+def test_one_hour_of_ten_thousand_segments_on_a_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """A year of a topic, in files: an hour is a segment.  What planning opens has nothing to do with the rest."""
+
+    async def write(store: Store) -> None:
+        for first in range(0, SEGMENTS, 200):
+            hours = range(first, first + 200)
+            made = [store.segment(series(2 * n, 2, timestamp=n * HOUR_MS, step=HOUR_MS // 2), n=n) for n in hours]
+            await asyncio.gather(*made)
+
+    root = stored(local_root(tmp_path), write)
+    assert len(list(tmp_path.rglob("*.log"))) == len(list(tmp_path.rglob("*.idx"))) == SEGMENTS
+    given = {"startingTimestamp": str(7000 * HOUR_MS), "endingTimestamp": str(7001 * HOUR_MS)}
+
+    async def planned(**options: str) -> Counting:
+        fs = await open_filesystem(root, holder="count")
+        counting = Counting(fs)
+        tasks = await _plan(
+            cast(FileSystem, counting), ReadOptions.parse({"root": root, "topic": "orders"} | options), Pushed()
+        )
+        assert [(piece.start, piece.end) for task in tasks for piece in task] == [(14_000, 14_002)]
+        await fs.close()
+        return counting
+
+    reads = asyncio.run(planned(**given)).reads
+    assert reads["idx"] <= 60, "twice the logarithm, and what may be out of order"
+    assert reads["log"] <= 2
+    by_offset = {"startingOffsets": '{"orders":{"0":14000}}', "endingOffsets": '{"orders":{"0":14002}}'}
+    reads = asyncio.run(planned(**by_offset)).reads
+    assert (reads["idx"], reads["log"]) == (2, 0), "offsets stand in the names: the last segment's, and the one read"
+    assert [row.offset for row in rows(frame(spark, root, topic="orders", **given))] == [14_000, 14_001]
 
 
 # ------------------------------------------------------------------------------------------- as a consumer reads it

@@ -37,6 +37,7 @@ from bmq.spark.loop import storage_loop
 from bmq.storage.local import LocalFileSystem
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
+from tests.services.spark import start_spark
 from tests.unit.spark.storing import Store, batch, marker, transactional
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,6 +240,32 @@ def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert (table.reached, table.committed()) == ({}, [])
 
 
+@pytest.mark.parametrize("modes", [("permissive", "failfast"), ("failfast", "permissive")])
+def test_files_of_both_modes_are_merged(tmp_path: Path, modes: tuple[str, str]) -> None:
+    """Only those of one have the column _corrupt."""
+    values: dict[str, list[bytes | None]] = {"permissive": [b'{"id": 1}', b"{"], "failfast": [b'{"id": 2}', None]}
+    read: dict[str, list[Any]] = {
+        "permissive": [({"id": 1}, None), (None, b"{")],
+        "failfast": [({"id": 2}, None), (None, None)],
+    }
+    root = stored(tmp_path / "root", [value for mode in modes for value in values[mode]])
+    arguments = ("--format", "json", "--schema", "id int", "--merge-files", "2")
+    to_parquet(tmp_path, root, *arguments, "--mode", modes[0], "--to", '{"orders": {"0": 2}}')
+    rows = to_parquet(tmp_path, root, *arguments, "--mode", modes[1])
+    assert [(row["value"], row["_corrupt"]) for row in rows] == [pair for mode in modes for pair in read[mode]]
+    assert len(list((tmp_path / "table").glob("date=*/*.parquet"))) == 1
+
+
+def test_framed_json(tmp_path: Path) -> None:
+    """Its schema is inferred from what is framed; what is not is corrupt, whatever stands behind five bytes of it."""
+    head = b"\0\0\0\0\x09"
+    values = [b'12345{"id": 1}', head + b'{"id": 2}', head, b"\0{}", None]
+    root = stored(tmp_path / "root", [*values])
+    rows = to_parquet(tmp_path, root, "--format", "json", "--framing", "confluent")
+    assert [row["value"] for row in rows] == [None, {"id": 2}, None, None, None]
+    assert [row["_corrupt"] for row in rows] == [values[0], None, head, values[3], None]
+
+
 AVRO = {
     "type": "record", "name": "Order", "namespace": "shop",
     "fields": [
@@ -364,6 +391,54 @@ def test_audit_of_a_compacted_topic(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "nothing says why" not in told
     assert "offsets 13 to 16 (3, compacted)" in told
     assert (rows[0]["compacted"], rows[0]["missing"]) == (3, 0)
+
+
+def transactions(folder: Path) -> str:
+    """Two producers', interleaved; the last of one has not ended."""
+
+    async def write() -> None:
+        fs = LocalFileSystem(folder, "test")
+        store = await Store(fs, "orders", uuid.uuid4()).create(1)
+        first = [
+            transactional(0, b"a", b"b", pid=7),
+            transactional(2, b"c", pid=8),
+            batch(3, b"d"),
+            marker(4, pid=7, is_abort=True),
+            transactional(5, b"e", pid=7),
+            transactional(6, b"f", pid=8),
+        ]
+        second = [
+            marker(7, pid=8, is_abort=False),
+            transactional(8, b"g", pid=8),
+            marker(9, pid=7, is_abort=False),
+            marker(10, pid=8, is_abort=True),
+            transactional(11, b"h", b"i", pid=7),
+        ]
+        await store.segment(first)
+        await store.segment(second, n=1)
+        await fs.close()
+
+    asyncio.run(write())
+    return folder.as_uri()
+
+
+def test_audit_of_transactions(tmp_path: Path) -> None:
+    """Each batch's outcome is its producer's next marker.  No window looks ahead: that is work by the square."""
+    from bmq.spark.jobs.audit_frames import Audit
+    from bmq.spark.jobs.batches import BatchHeaders
+
+    session = start_spark()
+    try:
+        session.dataSource.register(BatchHeaders)
+        options = {"root": transactions(tmp_path / "root"), "topic": "orders", "isolationLevel": "read_uncommitted"}
+        judged = Audit(session, options, {0: (0, 13)}, is_compacted=False)._batches
+        rows = judged.where("aborted > 0 or undecided > 0").orderBy("base_offset").collect()
+        plan = judged._jdf.queryExecution().toString()
+    finally:
+        session.stop()
+    assert [(row.base_offset, row.aborted, row.undecided) for row in rows] == [(0, 2, 0), (8, 1, 0), (11, 0, 2)]
+    assert "specifiedwindowframe(RowFrame" in plan
+    assert "unboundedfollowing" not in plan
 
 
 def test_audit_of_what_a_server_wrote(root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

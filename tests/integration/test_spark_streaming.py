@@ -21,11 +21,13 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bmq.spark.loop import storage_loop
+from bmq.storage.layout import base_name
 from tests.services.bmq import BmqServer
 from tests.services.processes import ServiceProcess, wait_for
 from tests.services.spark import readable, start_spark
 
-TIMEOUT_S = 180
+TIMEOUT_S = 600
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,6 +44,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
     folder = tmp_path_factory.mktemp("serve")
     with BmqServer(local_root(folder), folder=folder) as server:
         yield server
+
+
+@pytest.fixture(params=["local", "hdfs"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder of one test, on the local disk and on HDFS."""
+    return tmp_path.as_uri() if request.param == "local" else str(request.getfixturevalue("hdfs_root"))
 
 
 def local_root(folder: Path) -> str:
@@ -95,10 +103,10 @@ def stream(spark: SparkSession, root: str, **options: Any) -> DataFrame:
     return reader.load()
 
 
-def into_table(data: DataFrame, name: str, folder: Path, *, available_now: bool = False) -> StreamingQuery:
-    """A query into a table in memory; its checkpoint outlives it."""
+def into_table(data: DataFrame, name: str, folder: Path, **trigger: Any) -> StreamingQuery:
+    """A query into a table in memory; its checkpoint outlives it.  ``trigger``: of ``DataStreamWriter``."""
     writer = data.writeStream.format("memory").queryName(name).option("checkpointLocation", str(folder / name))
-    return (writer.trigger(availableNow=True) if available_now else writer).start()
+    return (writer.trigger(**trigger) if trigger else writer).start()
 
 
 def taken(spark: SparkSession, table: str) -> list[tuple[int, int, bytes]]:
@@ -115,9 +123,9 @@ def batches(query: StreamingQuery) -> list[int]:
 
 
 @pytest.mark.smoke
-def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
+def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, place: str, tmp_path: Path) -> None:
     """Also without any server: storage is all that is asked."""
-    server = BmqServer(local_root(tmp_path), folder=tmp_path)
+    server = BmqServer(f"{place}/root", folder=tmp_path)
     seen: list[tuple[int, int, bytes]] = []
 
     def keep(data: DataFrame, _: int) -> None:
@@ -126,13 +134,13 @@ def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, tmp_
 
     try:
         server.start()
-        topic = Topic(local_root(tmp_path), server.bootstrap, "orders")
+        topic = Topic(f"{place}/root", server.bootstrap, "orders")
         for count in (100, 70):
             for partition in range(2):
                 topic.write(partition, count)
             server.kill()
             data = stream(spark, topic.root, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger="80")
-            writer = data.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            writer = data.writeStream.foreachBatch(keep).option("checkpointLocation", f"{place}/checkpoint")
             query = writer.trigger(availableNow=True).start()
             assert query.awaitTermination(TIMEOUT_S)
             assert query.exception() is None
@@ -145,42 +153,118 @@ def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, tmp_
     assert json.loads(last["endOffset"]) == json.loads(last["latestOffset"]) == {"orders": {"0": 170, "1": 170}}
 
 
-def test_limits_of_bytes(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def sized(server: BmqServer) -> Topic:
+    """600 records of 1000 bytes that no codec makes smaller."""
     topic = Topic(local_root(server.folder), server.bootstrap, "sized", 1)
     producer = Producer({"bootstrap.servers": server.bootstrap, "batch.size": 10_000})
     for _ in range(600):
         producer.produce("sized", os.urandom(1000))
     assert producer.flush(60) == 0
     settle(topic.root, "sized", 600)
-    data = stream(spark, topic.root, topic="sized", startingOffsets="earliest", maxBytesPerTrigger="200k")
-    query = into_table(data, "sized", tmp_path, available_now=True)
-    assert query.awaitTermination(TIMEOUT_S)
-    assert sum(batches(query)) == 600
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("name", "trigger"),
+    [("at_once", {}), ("timed", {"processingTime": "200 milliseconds"}), ("now", {"availableNow": True})],
+)
+def test_limits_of_bytes(spark: SparkSession, sized: Topic, tmp_path: Path, name: str, trigger: dict[str, Any]) -> None:
+    data = stream(spark, sized.root, topic="sized", startingOffsets="earliest", maxBytesPerTrigger="200k")
+    query = into_table(data, name, tmp_path, **trigger)
+    try:
+        if "availableNow" in trigger:
+            assert query.awaitTermination(TIMEOUT_S)
+        wait_for(lambda: sum(batches(query)) >= 600, "all records", timeout_s=TIMEOUT_S)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert [row.offset for row in spark.table(f"`{name}`").sort("offset").select("offset").collect()] == [*range(600)]
     assert len(batches(query)) >= 3
     assert max(batches(query)) * 1000 <= (200 << 10) + (64 << 10) + 10_000, "give or take an index entry"
 
 
-def test_a_running_query_sees_what_grows(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
-    """From ``latest``: new records, then a new partition and a new topic from their beginnings."""
+def test_once_goes_past_all_limits(spark: SparkSession, sized: Topic, tmp_path: Path) -> None:
+    limits = {"maxOffsetsPerTrigger": "7", "maxBytesPerTrigger": "1k", "minOffsetsPerTrigger": "7"}
+    data = stream(spark, sized.root, topic="sized", startingOffsets="earliest", **limits)
+    query = into_table(data, "once", tmp_path, once=True)
+    assert query.awaitTermination(TIMEOUT_S)
+    assert batches(query) == [600]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "text"),
+    [
+        ({"continuous": "1 second"}, "does not support continuous processing"),
+        ({"realTime": "5 minutes"}, "REAL_TIME"),
+    ],
+)
+def test_triggers_that_spark_has_for_no_python_source(
+    spark: SparkSession, sized: Topic, tmp_path: Path, trigger: dict[str, Any], text: str
+) -> None:
+    writer = stream(spark, sized.root, topic="sized").writeStream.format("noop").outputMode("update")
+    with pytest.raises(Exception, match=text):
+        writer.option("checkpointLocation", str(tmp_path)).trigger(**trigger).start().awaitTermination(TIMEOUT_S)
+
+
+def test_few_records_wait(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
+    """But not when a query begins, nor for longer than was said, nor where all there is shall be read."""
     root = local_root(server.folder)
-    topic = Topic(root, server.bootstrap, "growing", 1)
+    topic = Topic(root, server.bootstrap, "few", 1)
     topic.write(0, 10)
-    old = set(topic.told)
-    query = into_table(stream(spark, root, subscribePattern="growing.*"), "growing", tmp_path)
-    wait_for(lambda: bool(query.recentProgress), "the first micro-batch", timeout_s=TIMEOUT_S)
+
+    def read(delay: str, **trigger: Any) -> StreamingQuery:
+        options = {"minOffsetsPerTrigger": "50", "maxTriggerDelay": delay, "startingOffsets": "earliest"}
+        writer = stream(spark, root, topic="few", **options).writeStream.format("noop").trigger(**trigger)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    query = read("1h", processingTime="100 milliseconds")
     try:
+        wait_for(lambda: batches(query) == [10], "what was there at first", timeout_s=TIMEOUT_S)
         topic.write(0, 20)
-        wait_for(lambda: len(taken(spark, "growing")) >= 20, "new records", timeout_s=TIMEOUT_S)
-        topic.resize(2)
-        topic.write(1, 15)
-        other = Topic(root, server.bootstrap, "growing-too", 1)
-        other.write(0, 5)
-        wait_for(lambda: len(taken(spark, "growing")) >= 40, "a new partition and topic", timeout_s=TIMEOUT_S)
-        query.processAllAvailable()
+        query.processAllAvailable()  # it has looked, and taken nothing
+        assert batches(query) == [10]
+        topic.write(0, 30)
+        wait_for(lambda: sum(batches(query)) >= 60, "enough records", timeout_s=TIMEOUT_S)
     finally:
         query.stop()
+    assert batches(query) == [10, 50]
+    topic.write(0, 1)
+    restarted = read("1s", processingTime="100 milliseconds")
+    try:
+        wait_for(lambda: sum(batches(restarted)) == 1, "the first of another run", timeout_s=TIMEOUT_S)
+        topic.write(0, 2)
+        wait_for(lambda: sum(batches(restarted)) == 3, "the delay", timeout_s=TIMEOUT_S)
+    finally:
+        restarted.stop()
+    topic.write(0, 4)
+    ending = read("1h", availableNow=True)
+    assert ending.awaitTermination(TIMEOUT_S)
+    assert batches(ending) == [4]
+
+
+def test_a_running_query_sees_what_grows(spark: SparkSession, place: str, tmp_path: Path) -> None:
+    """From ``latest``: new records, then a new partition and a new topic from their beginnings."""
+    root, table = f"{place}/root", f"growing_{len(place)}"
+    with BmqServer(root, folder=tmp_path) as server:
+        topic = Topic(root, server.bootstrap, "growing", 1)
+        topic.write(0, 10)
+        old = set(topic.told)
+        query = into_table(stream(spark, root, subscribePattern="growing.*"), table, tmp_path)
+        try:
+            wait_for(lambda: bool(query.recentProgress), "the first micro-batch", timeout_s=TIMEOUT_S)
+            topic.write(0, 20)
+            wait_for(lambda: len(taken(spark, table)) >= 20, "new records", timeout_s=TIMEOUT_S)
+            topic.resize(2)
+            topic.write(1, 15)
+            other = Topic(root, server.bootstrap, "growing-too", 1)
+            other.write(0, 5)
+            wait_for(lambda: len(taken(spark, table)) >= 40, "a new partition and topic", timeout_s=TIMEOUT_S)
+            query.processAllAvailable()
+        finally:
+            query.stop()
     assert query.exception() is None
-    assert taken(spark, "growing") == sorted([*(topic.told - old), *other.told])
+    assert taken(spark, table) == sorted([*(topic.told - old), *other.told])
 
 
 def test_losses(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
@@ -220,19 +304,20 @@ def test_errors(spark: SparkSession, server: BmqServer, tmp_path: Path, options:
         options = {"topic": Topic(local_root(server.folder), server.bootstrap, name).name, **options}
     data = stream(spark, local_root(server.folder), **options)
     with pytest.raises(Exception, match=text):
-        into_table(data, "errors", tmp_path, available_now=True).awaitTermination(TIMEOUT_S)
+        into_table(data, "errors", tmp_path, availableNow=True).awaitTermination(TIMEOUT_S)
 
 
 # -------------------------------------------------------------------------------------------------- killed with -9
 
 
 class Job:
-    """``stream_job`` as a process, with its JVM."""
+    """``stream_job`` as a process, with its JVM; its table and its checkpoint lie at ``place``."""
 
-    def __init__(self, folder: Path, root: str, topic: str) -> None:
-        self.table, self.checkpoint = folder / "table", folder / "checkpoint"
-        command = [sys.executable, "-m", "tests.integration.stream_job", root, topic]
-        command += [str(self.table), str(self.checkpoint)]
+    def __init__(self, folder: Path, place: str, root: str, topic: str) -> None:
+        self.table, self.checkpoint = f"{place}/table", f"{place}/checkpoint"
+        self._io = storage_loop()
+        self._fs = self._io.filesystem(place)
+        command = [sys.executable, "-m", "tests.integration.stream_job", root, topic, self.table, self.checkpoint]
         self.process = ServiceProcess("job", command, log=folder / "job.log", environment={"PYTHONPATH": str(ROOT)})
 
     def start(self) -> None:
@@ -241,8 +326,14 @@ class Job:
     def is_within_a_batch(self, least: int) -> bool:
         """Whether a micro-batch after the first ``least`` has been begun and is not done."""
         self.process.require_running()
-        begun, done = _last(self.checkpoint / "offsets"), _last(self.checkpoint / "commits")
+        begun, done = self._last("offsets"), self._last("commits")
         return begun > done >= least
+
+    def _last(self, folder: str) -> int:
+        async def names() -> list[str]:
+            return [base_name(child.path) async for child in self._fs.list(f"/checkpoint/{folder}")]
+
+        return max((int(name) for name in self._io.run(names()) if name.isdecimal()), default=-1)
 
     def kill(self) -> None:
         """-9 to all of it: the driver, the JVM, its Python processes."""
@@ -252,35 +343,31 @@ class Job:
         self.process.kill()
 
 
-def _last(folder: Path) -> int:
-    names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
 def test_killed_and_restarted_nothing_is_lost_and_nothing_twice(
-    spark: SparkSession, hdfs_root: str, tmp_path: Path
+    spark: SparkSession, place: str, tmp_path: Path
 ) -> None:
     """Twice, in the midst of a micro-batch; a partition is added while it is dead."""
-    with BmqServer(hdfs_root, folder=tmp_path) as server:
-        topic = Topic(hdfs_root, server.bootstrap, "orders")
+    root = f"{place}/root"
+    with BmqServer(root, folder=tmp_path) as server:
+        topic = Topic(root, server.bootstrap, "orders")
         for partition in range(2):
             topic.write(partition, 2500)
-        job = Job(tmp_path, hdfs_root, "orders")
+        job = Job(tmp_path, place, root, "orders")
         try:
             for batches_done in (1, 4):
                 job.start()
                 is_within = partial(job.is_within_a_batch, batches_done)
-                wait_for(is_within, "a micro-batch", timeout_s=TIMEOUT_S, interval_s=0.01)
+                wait_for(is_within, "a micro-batch", timeout_s=TIMEOUT_S, interval_s=0.05)
                 job.kill()
         finally:
             job.kill()
         topic.resize(3)
         topic.write(2, 300)
-    data = stream(spark, hdfs_root, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger="2000")
-    writer = data.writeStream.format("parquet").option("checkpointLocation", str(job.checkpoint))
-    rest = writer.trigger(availableNow=True).start(str(job.table))
+    data = stream(spark, root, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger="2000")
+    writer = data.writeStream.format("parquet").option("checkpointLocation", job.checkpoint)
+    rest = writer.trigger(availableNow=True).start(job.table)
     assert rest.awaitTermination(TIMEOUT_S)
-    rows = spark.read.parquet(str(job.table)).select("partition", "offset", "value").collect()
+    rows = spark.read.parquet(job.table).select("partition", "offset", "value").collect()
     found = [(row.partition, row.offset, bytes(row.value)) for row in rows]
     assert len(found) == len(set(found)) == 5300
     assert set(found) == topic.told

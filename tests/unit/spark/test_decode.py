@@ -295,3 +295,13 @@ def test_a_file_tells_its_place_and_its_aborted_transactions(tmp_path: Path) -> 
     assert set(read_segment(other).column("topic").to_pylist()) == {""}
     (tmp_path / "none.log").write_bytes(b"")
     assert read_segment(tmp_path / "none.log").num_rows == 0
+
+
+@pytest.mark.parametrize("codec", range(len(CODECS)))
+def test_what_is_given_out_are_copies(codec: int) -> None:
+    """The bytes' memory is used again for others, while Spark may not have sent what was made of them."""
+    data = bytearray(plain(0, 50, codec) + plain(50, 50, codec))
+    expected = rows_of(read_segment(bytes(data)))
+    found = list(BatchDecoder("", 0, DecodeOptions(columns=COLUMNS), where="test").decode(data, 0))
+    data[:] = bytes(len(data))
+    assert rows_of(pa.Table.from_batches(found)) == expected

@@ -435,7 +435,7 @@ def test_a_file_that_was_joined_is_found_again() -> None:
         pieces = await all_slices(await only(fs))
         names = [store.path().log(each.name) for each in (first, second)]
         await fs.concat(names[0], names[1:])
-        (found,), losses = await relocate(fs, replace(pieces[1], start=13), committed=True)
+        (found,), losses = await relocate(fs, replace(pieces[1], start=13))
         assert not losses
         assert (found.segment, found.start, found.end) == (first.name, 13, 20)
         assert found.end_position == len(first.data) + len(second.data)
@@ -450,7 +450,7 @@ def test_a_file_that_was_deleted_is_not() -> None:
         await store.segment(series(10, 10), n=1)
         pieces = await all_slices(await only(fs))
         await fs.delete(store.path().log(first.name))
-        assert await relocate(fs, pieces[0], committed=True) == ([], [])
+        assert await relocate(fs, pieces[0]) == ([], [])
 
     run(test)
 

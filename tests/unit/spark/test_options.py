@@ -29,7 +29,7 @@ def test_defaults() -> None:
     assert (options.starting, options.ending) == (Edge(EARLIEST), Edge(LATEST))
     assert options.committed
     assert options.fail_on_data_loss
-    assert (options.include_headers, options.permissive, options.to_visible_end) == (False, False, False)
+    assert (options.permissive, options.to_visible_end) == (False, False)
     assert options.max_partition_bytes == 128 << 20
 
 

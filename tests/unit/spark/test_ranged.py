@@ -72,7 +72,7 @@ def plan(io: StorageLoop, fs: Watched) -> list[Slice]:
 
 def reader(io: StorageLoop, fs: Watched, **policy: bool) -> RangedReader:
     of = cast(FileSystem, fs)
-    return RangedReader(io, of, ReadPolicy(find=lambda piece: io.run(relocate(of, piece, committed=True)), **policy))
+    return RangedReader(io, of, ReadPolicy(find=lambda piece: io.run(relocate(of, piece)), **policy))
 
 
 def offsets(reader: RangedReader, pieces: Sequence[Slice]) -> Iterator[int]:

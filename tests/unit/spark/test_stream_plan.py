@@ -17,7 +17,7 @@ from bmq.spark.discover import NoSuchTopic
 from bmq.spark.offsets import Offsets
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.plan import DataLoss
-from bmq.spark.stream_plan import StreamPlanner
+from bmq.spark.stream_plan import StreamPlanner, Undecided
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -348,5 +348,31 @@ def test_open_transactions_end_a_batch() -> None:
         assert query.read == [("orders", 0, 2, 4), ("orders", 0, 4, 6)]
         (task,) = await query.planner.tasks({A: 2}, {A: 6})
         assert [piece.aborted for piece in task] == [((7, 2, 4),), ((7, 2, 4),)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_another_isolation_level_at_a_restart(is_strict: bool) -> None:
+    """A micro-batch past the last stable offset was settled; nobody can tell yet what of it is committed data."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        await store.segment([batch(0, b"a", b"b"), transactional(2, b"open", pid=7), batch(3, b"behind")])
+        before = Query(fs, isolationLevel="read_uncommitted")
+        await before.batch()
+        again = Query(fs, failOnDataLoss=str(is_strict).lower())
+        with pytest.raises(
+            Undecided, match=r"orders-0: the micro-batch up to 4 was begun with .*read_uncommitted.* 2 on"
+        ):
+            await again.redo({A: 0}, {A: 4})
+        await again.redo({A: 4}, {A: 4})
+        assert again.read == [], "done: nothing of it is asked for"
+        await store.segment([marker(4, pid=7, is_abort=True), batch(5, b"c")], n=1)
+        (task,) = await again.planner.tasks({A: 0}, {A: 4})
+        assert [(piece.start, piece.end, piece.aborted) for piece in task] == [(0, 4, ((7, 2, 4),))]
+        back = Query(fs, [{A: 0}, {A: 4}], isolationLevel="read_uncommitted")
+        await back.redo({A: 0}, {A: 4})
+        assert back.read == [("orders", 0, 0, 4)]
 
     run(test)

@@ -13,6 +13,7 @@ from bmq.spark.jobs.avro_values import avro_schema
 from bmq.spark.jobs.framed import past_message_path, unframed
 from bmq.spark.jobs.json_schema import json_schema
 from bmq.spark.jobs.protobuf_values import protobuf_schema
+from bmq.spark.jobs.values import json_texts
 
 
 def told(schema: StructType | str) -> str:
@@ -120,3 +121,22 @@ def test_a_registry_s_head() -> None:
     for wrong in (b"", b"\x02", b"\x01", b"\x80" * 20):
         with pytest.raises(ValueError, match="message path"):
             past_message_path(wrong)
+
+
+def test_a_sample_of_json() -> None:
+    """What has no head, though it should, tells nothing of the schema: it will be corrupt."""
+    framed, bare = b"\0\0\0\0\1{}", b'{"id": 1}'
+    assert json_texts([bare, b"\xff"], "none") == ['{"id": 1}', "\ufffd"]
+    assert json_texts([bare, framed, b"", b"\0{}"], "confluent") == ["{}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "framing", "says"),
+    [
+        (b"\0\0\0\0\1{}", "none", "the first 1 values begin with a schema registry's head.*give --framing confluent"),
+        (b'{"id": 1}', "confluent", "none of the first 1 values begins with .*leave out --framing confluent"),
+    ],
+)
+def test_a_sample_that_is_framed_otherwise(value: bytes, framing: str, says: str) -> None:
+    with pytest.raises(JobError, match=says):
+        json_texts([value], framing)

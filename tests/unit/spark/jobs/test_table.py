@@ -155,6 +155,21 @@ def test_a_crash_at_every_call(is_done: bool, state_every: int, monkeypatch: pyt
     assert asyncio.run(crash_points(open_new, is_done=is_done)) > 50
 
 
+def test_what_a_failed_task_left_is_no_data(opened: Callable[[], FileSystem]) -> None:
+    """Spark's committer keeps it in a folder of its own, which it may not live to remove."""
+
+    async def test() -> None:
+        fs = opened()
+        run = await Run.begin(fs, IDENTITY)
+        folder = run.stage()
+        await write(fs, folder, {"0": [0, 2]})
+        for left in ("_temporary/0/_temporary/attempt_0/date=0/part-0.parquet", "date=0/.hidden/part-1.parquet"):
+            await write_once(fs, f"{folder}/{left}", b"7")
+        assert [file.path for file in await run.staged(folder)] == [f"date=0/part-{base_name(folder)}-0.parquet"]
+
+    asyncio.run(test())
+
+
 def test_a_slow_run_is_stopped_by_the_next(opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it slept, and whatever became of the log meanwhile: it commits nothing, and breaks nothing."""
     monkeypatch.setattr(table, "STATE_EVERY", 1)

@@ -1,0 +1,61 @@
+"""What is loaded is set aside once a process; garbage made later is collected as ever."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from bmq.spark import residents
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.self = self
+
+
+@pytest.fixture(autouse=True)
+def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(residents, "_spared_in", 0)
+    yield
+    gc.unfreeze()
+
+
+def test_what_is_there_is_set_aside_once() -> None:
+    residents.spare_loaded()
+    frozen = gc.get_freeze_count()
+    assert frozen > 1000
+    kept = [[number] for number in range(1000)]
+    residents.spare_loaded()
+    assert gc.get_freeze_count() <= frozen
+    assert len(kept) == 1000
+
+
+def test_what_comes_later_is_collected() -> None:
+    residents.spare_loaded()
+    ring = Ring()
+    seen = weakref.ref(ring)
+    del ring
+    gc.collect()
+    assert seen() is None
+
+
+def test_planning_and_reading_set_it_aside() -> None:
+    """In a process that did no more than a worker of Spark's does."""
+    program = (
+        "import gc; from bmq.spark.batch import BmqBatchReader; from bmq.spark.source import BmqDataSource\n"
+        "from bmq.spark.partition import BmqPartition\n"
+        "source = BmqDataSource({'root': 'memory:', 'topic': 'orders'})\n"
+        "reader = source.reader(source.schema())\n"
+        "assert not gc.get_freeze_count()\n"
+        "assert list(reader.read(BmqPartition([]))) == []\n"
+        "assert gc.get_freeze_count()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

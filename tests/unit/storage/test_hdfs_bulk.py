@@ -1,0 +1,193 @@
+"""Long reads, against a datanode that is played: packets as BlockSender cuts them, and what may go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
+from bmq.storage.hdfs.wire import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
+
+BLOCK = os.urandom(50_000)
+CHUNK = 512
+PACKET = 16 * CHUNK
+STEP_S = 30.0
+
+Send = Callable[[bytes], None]
+
+
+def packets(offset: int, length: int, *, damaged: int = -1) -> Iterator[bytes]:
+    """From the chunk that ``offset`` lies in to the end of the one that the last byte lies in."""
+    at, end = offset // CHUNK * CHUNK, min(-(-(offset + length) // CHUNK) * CHUNK, len(BLOCK))
+    number = 0
+    while at < end:
+        data = BLOCK[at : min(at + PACKET, end)]
+        crcs = pack_crcs(chunk_crcs(data, CHUNK))
+        if number == damaged:
+            data = bytes([data[0] ^ 1]) + data[1:]
+        yield packet_head(number, at, len(data), len(crcs), last=False, sync=False) + crcs + data
+        at += len(data)
+        number += 1
+    yield packet_head(number, at, 0, 0, last=True, sync=False)
+
+
+def accepted(offset: int) -> bytes:
+    checksum = pb.Checksum(type=CHECKSUM_CRC32C, chunk_bytes=CHUNK)
+    info = pb.BlockOpResponse.ReadInfo(checksum=checksum, chunk_offset=offset // CHUNK * CHUNK)
+    return delimited(pb.BlockOpResponse(status=0, read_info=info))
+
+
+@contextlib.contextmanager
+def datanode(answer: Callable[[Send], None]) -> Iterator[tuple[str, int]]:
+    """One that answers one request, and then waits for the client to hang up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(ConnectionError):
+                connection.recv(1 << 16)
+                answer(connection.sendall)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            thread.join(STEP_S)
+            assert not thread.is_alive()
+
+
+def reading(address: tuple[str, int], offset: int, out: memoryview, step_s: float = STEP_S) -> BulkRead:
+    block = pb.Block(pool="pool", id=1, generation=1, length=len(BLOCK))
+    wanted = BlockRange(
+        address=address,
+        block=block,
+        token=pb.Token(identifier=b"", password=b"", kind="", service=""),
+        client_name="test",
+        offset=offset,
+        out=out,
+    )
+    return BulkRead(wanted, step_s)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [(0, 50_000), (0, 1), (1, 49_999), (511, 2), (512, 512), (700, 10_000), (8192, 8192), (49_999, 1), (100, 8200)],
+)
+def test_any_range_is_filled_and_nothing_else(offset: int, length: int) -> None:
+    def answer(send: Send) -> None:
+        send(accepted(offset))
+        for packet in packets(offset, length):
+            send(packet)
+
+    memory = bytearray(b"-" * (length + 20))
+    with datanode(answer) as address:
+        reading(address, offset, memoryview(memory)[10:-10]).run()
+    assert memory == b"-" * 10 + BLOCK[offset : offset + length] + b"-" * 10
+
+
+def test_packets_that_come_in_pieces() -> None:
+    def answer(send: Send) -> None:
+        data = accepted(300) + b"".join(packets(300, 20_000))
+        for at in range(0, len(data), 1001):
+            send(data[at : at + 1001])
+
+    out = bytearray(20_000)
+    with datanode(answer) as address:
+        reading(address, 300, memoryview(out)).run()
+    assert out == BLOCK[300:20_300]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_wrong_bytes(number: int) -> None:
+    def answer(send: Send) -> None:
+        send(accepted(0) + b"".join(packets(0, 40_000, damaged=number)))
+
+    with datanode(answer) as address, pytest.raises(WrongChecksum, match=str(number * PACKET)):
+        reading(address, 0, memoryview(bytearray(40_000))).run()
+
+
+def test_refused() -> None:
+    def answer(send: Send) -> None:
+        send(delimited(pb.BlockOpResponse(status=1, message="Replica not found")))
+
+    with datanode(answer) as address, pytest.raises(Refused, match="Replica not found"):
+        reading(address, 0, memoryview(bytearray(10))).run()
+
+
+@pytest.mark.parametrize("sent", [0, 3, 100, 20_000])
+def test_hung_up(sent: int) -> None:
+    def answer(send: Send) -> None:
+        send((accepted(0) + b"".join(packets(0, 40_000)))[:sent])
+
+    with datanode(answer) as address, pytest.raises(ConnectionResetError):
+        reading(address, 0, memoryview(bytearray(40_000))).run()
+
+
+def test_fewer_bytes_than_asked_for() -> None:
+    def answer(send: Send) -> None:
+        send(accepted(0) + b"".join(packets(0, 10_000)))
+
+    with datanode(answer) as address, pytest.raises(WireError, match="of 40000"):
+        reading(address, 0, memoryview(bytearray(40_000))).run()
+
+
+def test_packets_that_do_not_follow_one_another() -> None:
+    def answer(send: Send) -> None:
+        first, _, third, *_ = packets(0, 40_000)
+        send(accepted(0) + first + third)
+
+    with datanode(answer) as address, pytest.raises(WireError, match=f"{PACKET} expected"):
+        reading(address, 0, memoryview(bytearray(40_000))).run()
+
+
+def test_a_datanode_that_says_nothing_is_given_up() -> None:
+    """It takes the connection, as one whose process is stopped does."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
+        reading(silent.getsockname(), 0, memoryview(bytearray(10)), step_s=0.05).run()
+
+
+def test_stopped_from_another_thread() -> None:
+    half = threading.Event()
+    over = threading.Event()
+
+    def answer(send: Send) -> None:
+        send(accepted(0) + b"".join(packets(0, 40_000))[:20_000])
+        half.set()
+        over.wait(STEP_S)
+
+    with datanode(answer) as address:
+        read = reading(address, 0, memoryview(bytearray(40_000)))
+        found: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                read.run()
+            except OSError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert half.wait(STEP_S)
+        read.stop()
+        thread.join(STEP_S)
+        over.set()
+        assert not thread.is_alive()
+    assert len(found) == 1
+
+
+def test_stopped_before_it_began() -> None:
+    with datanode(lambda send: None) as address:
+        read = reading(address, 0, memoryview(bytearray(10)))
+        read.stop()
+        with pytest.raises(ConnectionAbortedError):
+            read.run()
