@@ -172,4 +172,5 @@ def _status(path: str, info: dict[str, Any]) -> FileStatus:
         is_dir=info["type"] == "DIRECTORY",
         modified_ms=info["modificationTime"],
         file_id=info.get("fileId", 0),
+        block_bytes=info.get("blockSize", 0),
     )
