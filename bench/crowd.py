@@ -130,7 +130,7 @@ def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tupl
         yield case, _moved(cluster, meter, partial(act, victim), partial(cluster.is_gone, victim))
         yield (
             f"it comes back after {case.split(' of ')[0]}",
-            _moved(cluster, meter, partial(_return, cluster, victim), partial(cluster.has_share, victim)),
+            _moved(cluster, meter, partial(_return, cluster, victim), partial(cluster.has_some, victim)),
         )
     meter.finish()
 

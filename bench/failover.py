@@ -1,7 +1,7 @@
 """Lose a broker, and get one more: how long partitions acknowledge nothing, beside three Kafka brokers.
 
     python -m bench.failover [--quick] [--sizes 10MB,10GB] [--partitions 12] [--rounds 3] [--sites bmq,kafka]
-    python -m bench.failover --add ...      keep what earlier runs measured of the sites that this one does not
+    python -m bench.failover --add ...      keep what earlier runs measured that this one does not
     python -m bench.failover --render       draw again from the results that are there
 
 Writes docs/benchmarks-failover.md.  For each size a topic is filled, and under a trickle of records to each of its
@@ -80,15 +80,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sites", default=",".join(NAMES), help="comma-separated")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
     parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--add", action="store_true", help="keep earlier figures of the sites not measured now")
+    parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
     parser.add_argument("--render", action="store_true", help="only draw again from benchmarks/failover.json")
     return parser.parse_args(arguments)
 
 
 def _add_earlier(results: Results, earlier: Results) -> None:
-    """The clusters run one after the other in any case."""
-    measured = {sample.adapter for sample in results.samples}
-    results.samples = [sample for sample in earlier.samples if sample.adapter not in measured] + results.samples
+    """The clusters run one after the other in any case, and so do the sizes."""
+    measured = {(sample.adapter, sample.case) for sample in results.samples}
+    kept = [sample for sample in earlier.samples if (sample.adapter, sample.case) not in measured]
+    results.samples = kept + results.samples
     results.command = f"{earlier.command}\n    {results.command}"
     results.took_s += earlier.took_s
 

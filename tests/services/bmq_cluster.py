@@ -279,6 +279,10 @@ class BmqCluster:
         owned = Counter(owners[key] for key in self.partitions() if key in owners)
         return owned[name] >= owned.total() // len(self.names(BROKER)) - 1 and not self.unsettled()
 
+    def has_some(self, name: str) -> bool:
+        """Whether this broker owns partitions, and nothing is moving."""
+        return name in self.owners().values() and not self.unsettled()
+
     def balance(self) -> None:
         """Ask for it, as an operator does who does not want to wait."""
         request = urllib.request.Request(
