@@ -93,7 +93,8 @@ class FirstFiles:
         task.add_done_callback(self._dropping.discard)
 
     async def _remove(self, made: _Made) -> None:
-        """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
+        """Closed before it is deleted: a deleted file's writer would go on being acknowledged.  Where that fails, or
+        has no time, a later owner sweeps it."""
         try:
             appender = await made.task
         except StorageError:
@@ -103,7 +104,10 @@ class FirstFiles:
                 await appender.close()
             await self._fs.delete(appender.lease.paths[0])
         except (StorageError, TimeoutError):
-            appender.abort()  # a later owner sweeps it
+            appender.abort()
+        except asyncio.CancelledError:
+            appender.abort()
+            raise
 
 
 async def _run(creation: Awaitable[Appender]) -> Appender:

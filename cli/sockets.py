@@ -16,7 +16,7 @@ from bmq.meta.members import ProxyAddress
 
 _log = logging.getLogger("bmq")
 CLIENTS_SHARE = 0.25
-"""Of ``drain_ms``: kept for clients' answers, however long the hand-over takes."""
+"""Of ``drain_ms``: kept for clients' answers, however long the hand-over takes, where there are clients."""
 
 
 class Sockets:
@@ -71,9 +71,9 @@ class Sockets:
         loop = asyncio.get_running_loop()
         limit_s = self._config.drain_ms / 1000
         deadline = loop.time() + limit_s
-        await self._node.leave(deadline - CLIENTS_SHARE * limit_s)
-        self._node.drain()
         listeners = [listener for listener in (self._shared, self._kafka) if listener is not None]
+        await self._node.leave(deadline - (CLIENTS_SHARE * limit_s if listeners else 0.0))
+        self._node.drain()
         _log.info("draining: %d connections", sum(len(listener.connections) for listener in listeners))
         left_s = max(0.0, deadline - loop.time())
         await asyncio.gather(*(listener.drain(left_s) for listener in listeners))

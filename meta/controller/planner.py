@@ -171,7 +171,8 @@ def _fitness(view: PlannerView, incarnation: str) -> _Fitness:
 
 
 def _displaced(view: PlannerView, targets: Sequence[Broker]) -> tuple[list[Move], list[Move]]:
-    """(those without a living owner, those whose owner is to be emptied), targets still to be found; nobody's first."""
+    """(those without a living owner, those whose owner is to be emptied), targets still to be found; nobody's first,
+    and then those with most traffic, since clients wait for them: at rest ten thousand may take their time."""
     living = {broker.incarnation for broker in view.brokers}
     kept = {broker.incarnation for broker in targets}  # out of reach, or stalled, yet nobody is better
     emptied = {broker.incarnation: Why.DRAIN for broker in view.brokers if broker.is_draining}
@@ -189,9 +190,14 @@ def _displaced(view: PlannerView, targets: Sequence[Broker]) -> tuple[list[Move]
             orphans.append(Move(key, owner, "", Why.DEAD))
         elif owner in emptied:
             leaving.append(Move(key, owner, "", emptied[owner]))
-    orphans.sort(key=lambda move: (move.why is Why.DEAD, *_order(move.key)))
-    leaving.sort(key=lambda move: (move.why is Why.UNREACHABLE, *_order(move.key)))
+    orphans.sort(key=lambda move: (move.why is Why.DEAD, *_urgency(view, move.key)))
+    leaving.sort(key=lambda move: (move.why is Why.UNREACHABLE, *_urgency(view, move.key)))
     return orphans, leaving
+
+
+def _urgency(view: PlannerView, key: PartitionKey) -> tuple[float, float, int, int]:
+    rate = view.rates.get(key, _NO_RATE)
+    return -rate.requests_s, -rate.bytes_s, *_order(key)
 
 
 def _order(key: PartitionKey) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from typing import Protocol
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.rpc import Peer, PeerBusy, PeerLost, Peers
+from bmq.core.signals import Subscribers
 from bmq.core.wire.internal import (
     InternalKey,
     PingRequest,
@@ -57,7 +58,7 @@ class RelayedWay:
         self._peer = peer
         self._calls = 0  # not answered
         self._is_over = False  # closed once the last of them is
-        self._on_lost: dict[object, Callable[[], None]] = {}
+        self._on_lost = Subscribers[[]]()
         self.on_closed: Callable[[], None] = _nothing
         """Called when its connection is gone, lost or retired before."""
         peer.on_lost(self._broke)
@@ -98,13 +99,7 @@ class RelayedWay:
         if not self.is_up:
             call()
             return _nothing
-        token = object()
-        self._on_lost[token] = call
-
-        def forget() -> None:
-            self._on_lost.pop(token, None)
-
-        return forget
+        return self._on_lost.add(call)
 
     def close(self) -> None:
         """At once.  Idempotent."""
@@ -114,7 +109,7 @@ class RelayedWay:
 
     def retire(self) -> None:
         """Nothing more goes this way: it closes when what is under way is answered.  Nobody is told."""
-        self._on_lost.clear()
+        self._on_lost = Subscribers[[]]()
         if not self._is_over:
             self._is_over, self.is_up, self.why = True, False, "another way is used"
         self._close_if_done()
@@ -157,10 +152,7 @@ class RelayedWay:
             return
         self._is_over, self.is_up, self.why = True, False, why
         asyncio.get_running_loop().call_later(LAST_ANSWERS_S, self._peer.close)
-        on_lost = list(self._on_lost.values())
-        self._on_lost.clear()
-        for each in on_lost:
-            each()
+        self._on_lost.tell_last()
 
     def _broke(self) -> None:
         self._lose(f"{self.via}: {self._peer.why}")

@@ -375,12 +375,17 @@ def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
 class Appender:
     """An open file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, closes_s: float) -> None:
         self.lease = type("Lease", (), {"paths": (path,)})
-        self.is_closed = False
+        self.is_closed = self.is_aborted = False
+        self._closes_s = closes_s
 
     async def close(self) -> None:
+        await asyncio.sleep(self._closes_s)
         self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 class Storage:
@@ -389,12 +394,13 @@ class Storage:
         self.deleted: list[str] = []
         self.may_create = asyncio.Event()
         self.fails = False
+        self.closes_s = 0.0
 
     async def create(self, asked: ev.CreateSpare) -> Any:
         await self.may_create.wait()
         if self.fails:
             raise NoSuchFile("no")
-        self.made.append(Appender(f"/{asked.epoch}"))
+        self.made.append(Appender(f"/{asked.epoch}", self.closes_s))
         return self.made[-1]
 
     async def delete(self, path: str) -> bool:
@@ -470,6 +476,22 @@ def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
         made.make(PATH, asked(), storage.create)
         made.forget(PATH)
         assert storage.deleted == []
+
+    first_files(story)
+
+
+def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
+    """Of a process that ends: the file is the sweeper's, its pipeline nobody's."""
+
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        storage.may_create.set()
+        storage.closes_s = 5.0
+        made.make(PATH, asked(), storage.create)
+        await asyncio.sleep(0.1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await made.close()
+        assert (storage.made[0].is_aborted, storage.deleted) == (True, [])
 
     first_files(story)
 

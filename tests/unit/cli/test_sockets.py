@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,8 +22,8 @@ CONFIG = NodeConfig(root="file:///data", roles=("proxy",), shared_listen="127.0.
 class FakeNode:
     """Takes ``leaves_s`` to hand everything over, if it may."""
 
-    def __init__(self, leaves_s: float) -> None:
-        self.config = CONFIG
+    def __init__(self, leaves_s: float, config: NodeConfig = CONFIG) -> None:
+        self.config = config
         self.endpoint = None
         self.metrics = Metrics()
         self.joined = None
@@ -66,6 +67,17 @@ def test_all_that_is_waited_for_ends_by_one_deadline(leaves_s: float) -> None:
         assert node.told == ["left", "drained"]
         for listener in listeners:
             assert listener.timeouts == [pytest.approx(max(LIMIT_S - leaves_s, CLIENTS_SHARE * LIMIT_S))]
+
+    run(main())
+
+
+def test_who_has_no_clients_hands_over_until_the_deadline() -> None:
+    async def main() -> None:
+        node = FakeNode(0.9 * LIMIT_S, replace(CONFIG, roles=("broker",)))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await Sockets(cast(Any, node), cast(Any, None)).drain()
+        assert loop.time() - began == pytest.approx(0.9 * LIMIT_S)
 
     run(main())
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -231,6 +232,17 @@ def test_a_drain_rolls() -> None:
     assert plan(replace(view, under_way=UNDER_WAY_MAX), 0.0).moves == []
     settled, _ = settle(view)
     assert Counter(settled.owners.values()) == {"a": 250, "b": 250}
+
+
+@pytest.mark.parametrize("is_draining", [True, False])
+def test_what_clients_wait_for_goes_before_what_is_at_rest(is_draining: bool) -> None:
+    """Of a broker that leaves, in the first of many rounds; of one that is gone, in front of the one round."""
+    everything = keys(500)
+    used = {everything[499]: Rate(10.0, 1.0), everything[300]: Rate(0.0, 5.0), everything[2]: Rate(900.0, 1.0)}
+    living = [Broker("a"), Broker("b"), *([Broker("d", is_draining=True)] if is_draining else [])]
+    view = PlannerView(brokers=living, owners=dict.fromkeys(everything, "d"), rates=used)
+    moved = [move.key for move in plan(view, 0.0).moves]
+    assert moved[:5] == [everything[300], everything[2], everything[499], everything[0], everything[1]]
 
 
 def test_a_broker_that_a_proxy_cannot_reach_is_given_nothing_and_one_that_most_cannot_is_emptied() -> None:
