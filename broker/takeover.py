@@ -65,6 +65,7 @@ class Takeover:
             effect.segments,
             base,
             lambda batch: producers.replay(batch, wall_ms),
+            log_start=log_start,
             index_interval_bytes=self._index_interval_bytes,
         )
         if isinstance(recovered, Offline):

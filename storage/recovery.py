@@ -6,7 +6,8 @@ from the last checkpoint only, so its cost does not grow with the segment or wit
 
 Facts of a segment:
 
-* ``Found``: under its final name, still under its spare name (never written), or nowhere.
+* ``Found``: under its final name, still under its spare name (never written), or nowhere.  A file that is nowhere is
+  *deleted* if all its offsets are below the log start: retention may have removed it.
 * ``Covered``: does the file reach what a checkpoint says was flushed in it?
 * ``Tail``: how the scan from the checkpoint ended (see ``storage.segment``).
 * ``Reach``: does its good data reach the next registered segment's base?  Everything before that base was flushed when
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from bmq.core.model import SegmentName
@@ -33,6 +34,7 @@ class Found(Enum):
     FINAL = "final name"
     SPARE = "spare name"
     NOWHERE = "nowhere"
+    DELETED = "nowhere, and wholly below the log start"
 
 
 class Covered(Enum):
@@ -94,6 +96,8 @@ TABLE: tuple[Row, ...] = (
         "a later segment was registered below data that had been flushed: two owners, or a bug"),
     Row(_ANY, _ANY, _ANY, Reach.SUPERSEDED, Action.EMPTY, "superseded",
         "the owner failed over again before anything in this segment was acknowledged"),
+    Row(Found.DELETED, _ANY, _ANY, _ANY, Action.EMPTY, "deleted",
+        "retention or DeleteRecords removed it before the record was written again"),
     Row(Found.NOWHERE, Covered.YES, _ANY, _ANY, Action.OFFLINE, "vanished",
         "somebody removed a segment that had been written"),
     Row(Found.NOWHERE, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "vanished",
@@ -142,7 +146,7 @@ def combinations() -> Iterator[Facts]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedSegment:
-    """A listed segment after its fence: ``length`` is final; ``found`` says under which name."""
+    """A listed segment after its fence: ``length`` is final; ``found`` says under which name, never ``DELETED``."""
 
     name: SegmentName
     found: Found
@@ -195,12 +199,14 @@ async def recover(
     checkpoint: Checkpoint | None,
     on_batch: Callable[[Batch], None],
     *,
+    log_start: int = 0,
     index_interval_bytes: int = 65_536,
 ) -> Recovered | Offline:
     """Judge each fenced segment in registration order.
 
-    ``checkpoint`` is the partition's last one; ``on_batch`` hears every batch behind it, in order (producer state).
-    Without any segment or checkpoint the log is empty at 0.
+    ``checkpoint`` is the partition's last one; ``on_batch`` is called for every batch behind it, in order (producer
+    state).  ``log_start`` is the durable one: files that end at or below it may have been deleted.  Without any segment
+    or checkpoint the log is empty at 0.
     """
     result = Recovered(end_offset=checkpoint.end_offset if checkpoint else 0, segments=[], bytes_read=0, labels=[])
     segments = sorted(segments, key=lambda segment: segment.name.order)
@@ -208,6 +214,8 @@ async def recover(
     for segment, limit in zip(segments, limits, strict=True):
         if checkpoint is not None and segment.name.order < checkpoint.segment.order:
             continue  # wholly described by the checkpoint of a later one
+        if segment.found is Found.NOWHERE and limit is not None and limit <= log_start:
+            segment = replace(segment, found=Found.DELETED)
         verdict = await _judge_segment(fs, path, segment, limit, checkpoint, result, on_batch, index_interval_bytes)
         if verdict is not None:
             return verdict

@@ -6,7 +6,6 @@ Small stories on the memory file system and virtual time; the judge of ``world``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.transitions import State
-from bmq.broker.writer import ALARM_MS_MAX, PartitionWriter
+from bmq.broker.writer import ALARM_MS_MAX
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
@@ -22,50 +21,8 @@ from bmq.meta.memory import KvFaults
 from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
+from tests.simulation.stories import HUNG, RECORD, logs, names, nodes_of, owner, story, write, writer_of
 from tests.simulation.world import KEY, PATH, SMALL, Process, Sent, World, make, read_log, until
-
-HUNG = Faults(ack_s=(1e6, 1e6))
-RECORD = ownership.partition_key("bmq", KEY)
-
-
-def story(body: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run ``body`` in a new world, then let the judge look at the log."""
-
-    async def main() -> None:
-        world = World(7, **options)
-        await body(world)
-        await world.verdict()
-
-    run(main(), 7)
-
-
-async def owner(world: World, name: str | None = None) -> Process:
-    process = world.process(name)
-    await until(lambda: process.is_serving)
-    return process
-
-
-def writer_of(process: Process) -> PartitionWriter:
-    assert process.writer is not None
-    return process.writer
-
-
-async def write(process: Process, numbers: range, *, producer: int = 1, size: int = 100) -> None:
-    """Append and wait; the judge is told."""
-    for number in numbers:
-        sent = Sent(producer, number)
-        offset = await writer_of(process).append(make(producer, number, pid=producer, size=size))
-        process.world.judge.acknowledge(sent, offset)
-
-
-async def names(world: World) -> list[str]:
-    fs = MemoryFileSystem(world.storage, "lister")
-    return [status.path.rsplit("/", 1)[-1] async for status in fs.list(PATH.folder)]
-
-
-def logs(found: list[str]) -> list[str]:
-    return [name for name in found if name.endswith(".log")]
-
 
 # ---------------------------------------------------------------------------------------------------------- rule 1
 
@@ -181,19 +138,13 @@ def test_rule_3_owner_dies_around_create_register_rename(point: str) -> None:
         await write(process, range(3))
         when, operation = point.split()
         _die(process, when, {"create": "create", "register": "commit", "rename": "rename"}[operation])
-        world.storage.kill_datanode(_current_nodes(process)[0])  # forces the next segment
+        world.storage.kill_datanode(nodes_of(process)[0])  # forces the next segment
         writer_of(process).append(make(1, 3, pid=1, size=10))
         await until(lambda: not process.is_alive)
         successor = await owner(world)
         await write(successor, range(3, 6))
 
     story(body)
-
-
-def _current_nodes(process: Process) -> tuple[str, ...]:
-    writer = writer_of(process)
-    assert writer.partition.current is not None
-    return writer._files[writer.partition.current.entry.spare].nodes
 
 
 def _die(process: Process, when: str, operation: str) -> None:
@@ -359,7 +310,7 @@ def test_rule_5_two_segments_open_at_once_and_leftovers_ignored() -> None:
         await asyncio.sleep(0.1)
         world.storage.faults = Faults()
         _stop_sealing(process)
-        world.storage.kill_datanode(_current_nodes(process)[0])
+        world.storage.kill_datanode(nodes_of(process)[0])
         world.judge.acknowledge(Sent(1, 3), await future)
         await write(process, range(4, 6))
         assert len(world.storage.open_files()) >= 3, "two segments and the journal should be open"
@@ -387,7 +338,7 @@ def test_rule_6_failover_is_a_new_file_and_late_acks_mean_nothing() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(2))
-        nodes = _current_nodes(process)
+        nodes = nodes_of(process)
         world.storage.faults = replace(Faults(), ack_s=(0.5, 0.5))
         futures = [writer_of(process).append(make(1, n, pid=1, size=50)) for n in range(2, 6)]
         await asyncio.sleep(0.1)
@@ -396,7 +347,7 @@ def test_rule_6_failover_is_a_new_file_and_late_acks_mean_nothing() -> None:
         for n, future in zip(range(2, 6), futures, strict=True):
             world.judge.acknowledge(Sent(1, n), future.result())
         assert len(logs(await names(world))) == 2
-        assert nodes[1] not in _current_nodes(process)
+        assert nodes[1] not in nodes_of(process)
 
     story(body)
 
@@ -430,10 +381,10 @@ def test_rule_6_a_hung_pipeline_rolls() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(2))
-        stopped = _current_nodes(process)[2]
+        stopped = nodes_of(process)[2]
         world.storage.stop_datanode(stopped)
         await write(process, range(2, 4))
-        assert stopped not in _current_nodes(process)
+        assert stopped not in nodes_of(process)
 
     story(body)
 
@@ -453,7 +404,7 @@ def test_rule_6_a_slow_node_is_left() -> None:
         await asyncio.sleep(3)
         assert health.excluded(process.broker.shared.now_ms()) == ("dn2",), "a probe says nothing of slowness"
         await write(process, range(number, number + 4), size=900)
-        assert "dn2" not in _current_nodes(process)
+        assert "dn2" not in nodes_of(process)
 
     story(body)
 

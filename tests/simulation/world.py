@@ -6,7 +6,8 @@ Everything runs in one virtual-time loop (see ``loop``).  The judge's rules, che
 * *visible stays*: what a reader saw below a watermark is there at the end, the same.
 * *once*: an idempotent producer's batch stands at most once, in the order it was sent.
 * *dense*: offsets have no gap.
-* *start stays*: a log start that was confirmed is not taken back; none moves that nobody asked for.
+* *start stays*: a log start that was confirmed is not taken back; none moves past what was asked for, but over records
+  that have outlived ``retention.ms``.
 * *available*: when the faults end, a new owner opens the log (no false OFFLINE) and takes a batch.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -53,7 +54,7 @@ SMALL = BrokerConfig(
     idle_close_ms=3000,
 )
 SMALL_LOG = LogConfig(segment_bytes=3000, index_interval_bytes=200, retention_ms=-1, file_delete_delay_ms=1 << 40)
-"""Nothing is deleted: the judge reads from offset 0."""
+"""No file is ever deleted."""
 BUSY = JanitorConfig(interval_ms=1500, join_after=1, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
 
 
@@ -75,12 +76,32 @@ class Judge:
     watermark: int = 0
     start_told: int = 0
     start_asked: int = 0
+    start_moved: int = 0
+    """The furthest log start of any owner, also one that was never confirmed."""
+    retention_ms: int = -1
+    flushed: dict[int, int] = field(default_factory=dict)
+    """The timestamp of each batch that an owner had flushed, by its offset (one record a batch)."""
 
     def acknowledge(self, sent: Sent, offset: int) -> None:
         assert sent.offset is None or sent.offset == offset, f"{sent} was answered {offset} the second time"
         if sent.offset is None:
             sent.offset = offset
             self.acked.append(sent)
+
+    def flush(self, batches: Sequence[Batch]) -> None:
+        """What an owner has shown to its readers."""
+        for batch in batches:
+            self.flushed[batch.base_offset] = batch.max_timestamp
+
+    def move_start(self, log_start: int, wall_ms: int) -> None:
+        """An owner whose clock never showed more than ``wall_ms`` moves the log start."""
+        for offset in range(max(self.start_moved, self.start_asked), log_start):
+            timestamp = self.flushed.get(offset)
+            if timestamp is None:
+                continue  # found by a takeover: its producer was never answered, and the judge knows no timestamp
+            age = wall_ms - timestamp
+            assert 0 <= self.retention_ms < age, f"offset {offset} is {age} ms old, and below the log start {log_start}"
+        self.start_moved = max(self.start_moved, log_start)
 
     def see(self, batches: list[Batch], watermark: int) -> None:
         """What a reader got below ``watermark``."""
@@ -90,9 +111,9 @@ class Judge:
             known = self.seen.setdefault(batch.base_offset, content)
             assert known == content, f"offset {batch.base_offset} changed after it was visible"
 
-    def check(self, batches: list[Batch], idempotent: set[int]) -> None:
-        """Hold the final log against all that was said."""
-        offset = 0
+    def check(self, batches: list[Batch], idempotent: set[int], log_start: int = 0) -> None:
+        """Hold the final log, read from ``log_start`` on, against all that was said."""
+        offset = log_start
         at: dict[int, bytes] = {}
         order: dict[int, list[int]] = {}
         for batch in batches:
@@ -103,10 +124,12 @@ class Judge:
             order.setdefault(producer, []).append(number)
         for sent in self.acked:
             assert sent.offset is not None
+            if sent.offset < log_start:
+                continue
             assert sent.offset in at, f"acknowledged {sent} is gone: the log ends at {offset}"
             assert at[sent.offset] == encode(sent.producer, sent.number), f"{sent} is not what stands at its offset"
         for seen, content in self.seen.items():
-            assert at.get(seen) == content, f"offset {seen} was visible and is gone or changed"
+            assert seen < log_start or at.get(seen) == content, f"offset {seen} was visible and is gone or changed"
         assert offset >= self.watermark, f"the watermark was {self.watermark}, the log ends at {offset}"
         for producer, numbers in order.items():
             if producer in idempotent:
@@ -117,12 +140,20 @@ def encode(producer: int, number: int) -> bytes:
     return ID.pack(producer.to_bytes(16), number)
 
 
-def make(producer: int, number: int, *, pid: int, size: int) -> memoryview:
+def make(producer: int, number: int, *, pid: int, size: int, timestamp: int = 0) -> memoryview:
     """One batch of one record that names itself; ``pid`` -1 without idempotence."""
     value = MARK + encode(producer, number) + b"." * size
     epoch = 0 if pid >= 0 else -1
     sequence = number if pid >= 0 else -1
-    return memoryview(build_batch([Record(value=value)], producer_id=pid, producer_epoch=epoch, base_sequence=sequence))
+    return memoryview(
+        build_batch(
+            [Record(value=value)],
+            base_timestamp=timestamp,
+            producer_id=pid,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+    )
 
 
 def identity(batch: Batch) -> bytes:
@@ -137,8 +168,11 @@ def decode(batch: Batch) -> tuple[int, int]:
     return int.from_bytes(producer), number
 
 
-async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH) -> list[Batch]:
-    """A reader of its own, written from DESIGN's rule 5 alone: names, not records, not the code under test."""
+async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH, *, start: int = 0) -> list[Batch]:
+    """The batches of [start, limit), or from the first one left.
+
+    A reader of its own, written from DESIGN's rule 5 alone: names, not records, not the code under test.
+    """
     names: list[SegmentName] = []
     async for status in fs.list(path.folder):
         parsed = layout.parse_segment(layout.base_name(status.path))
@@ -148,6 +182,8 @@ async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH) -> li
     batches: list[Batch] = []
     for at, name in enumerate(names):
         end = min([limit, *(later.base for later in names[at + 1 :])])
+        if end <= start:
+            continue
         offset, position = name.base, 0
         data = b""
         while offset < end:
@@ -160,9 +196,49 @@ async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH) -> li
             batch = Batch(memoryview(data[: batch.size]))
             assert batch.has_valid_crc, f"bad CRC in {name} at {position}"
             assert batch.base_offset == offset, f"{batch!r} in {name} where {offset} should stand"
-            batches.append(batch)
+            if batch.base_offset >= start:
+                batches.append(batch)
             position, data, offset = position + batch.size, data[batch.size :], batch.next_offset
     return batches
+
+
+class Told:
+    """Notes for the judge what one process shows to its readers."""
+
+    def __init__(self, process: Process) -> None:
+        self._judge = process.world.judge
+        self._clock = process.clock
+
+    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        assert log_start <= self._judge.start_moved, f"opened at log start {log_start}, where nobody had moved it"
+
+    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        self._judge.flush(batches)
+
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        self._judge.move_start(log_start, self._clock.latest_ms)
+
+    def closed(self, key: PartitionKey) -> None:
+        """Nothing that the judge has to know."""
+
+
+class WallClock(LoopClock):
+    """One machine's clocks: ``ahead_ms`` is the wall clock's error, and may change at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ms = 0
+        self._latest_ms = 0
+
+    def now_ms(self) -> int:
+        shown = super().now_ms() + self.ahead_ms
+        self._latest_ms = max(self._latest_ms, shown)
+        return shown
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time that it ever showed."""
+        return max(self._latest_ms, self.now_ms())
 
 
 class Process:
@@ -176,7 +252,9 @@ class Process:
         self.fs = MemoryFileSystem(world.storage, name)
         self.kv = MemoryKeyValue(world.store, random=world.rng, faults=world.kv_faults)
         fs, kv = wrap(self.fs, self.kv) if wrap else (self.fs, self.kv)
-        self.broker = Broker(fs, kv, incarnation=name, clock=LoopClock(), config=world.config, upkeep=BUSY)
+        self.clock = WallClock()
+        self.broker = Broker(fs, kv, incarnation=name, clock=self.clock, config=world.config, upkeep=BUSY)
+        self.broker.shared.tails = Told(self)
         self.died = asyncio.Event()
         self.writer: PartitionWriter | None = None
         self.moving: asyncio.Task[None] | None = None
@@ -255,9 +333,11 @@ class World:
         self.config = config
         self.log_config = log_config
         self.processes: list[Process] = []
-        self.judge = Judge()
+        self.judge = Judge(retention_ms=log_config.retention_ms)
+        self.clock = WallClock()  # of the clients
         self.idempotent: set[int] = set()
         self.is_over = False
+        self.log_start = 0  # at the end
 
     def process(self, name: str | None = None) -> Process:
         process = Process(self, name or f"p{len(self.processes)}")
@@ -272,7 +352,7 @@ class World:
         return serving[-1] if self.rng.random() < 0.8 else self.rng.choice(serving)
 
     async def settle(self) -> list[Batch]:
-        """End all faults, open the log with a fresh owner, write one more batch, and return the whole log."""
+        """End all faults, open the log with a fresh owner, write one more batch, and return the log from its start."""
         self.is_over = True
         self.storage.faults = Faults()
         self.kv_faults = KvFaults()
@@ -290,13 +370,15 @@ class World:
         await until(lambda: last.writer is not None)
         assert last.is_serving, f"the log is not available after the faults: {last.writer}"
         assert last.writer is not None
-        assert self.judge.start_told <= last.writer.partition.log_start <= self.judge.start_asked
-        await last.writer.append(make(999, 0, pid=-1, size=10))
-        return await read_log(last.fs, last.writer.partition.high_watermark)
+        partition = last.writer.partition
+        assert self.judge.start_told <= partition.log_start <= self.judge.start_moved
+        await last.writer.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
+        self.log_start = partition.log_start
+        return await read_log(last.fs, partition.high_watermark, start=partition.log_start)
 
     async def verdict(self) -> list[Batch]:
         batches = await self.settle()
-        self.judge.check(batches, self.idempotent)
+        self.judge.check(batches, self.idempotent, self.log_start)
         return batches
 
 
@@ -336,10 +418,11 @@ async def _send(world: World, process: Process, batches: list[Sent], sizes: list
     writer = process.writer
     assert writer is not None
     futures: list[asyncio.Future[int]] = []
+    now = world.clock.now_ms()
     for sent, size in zip(batches, sizes, strict=True):
         pid = sent.producer if is_idempotent else -1
         try:
-            futures.append(writer.append(make(sent.producer, sent.number, pid=pid, size=size)))
+            futures.append(writer.append(make(sent.producer, sent.number, pid=pid, size=size, timestamp=now)))
         except RequestError as error:
             if not error.code.is_retriable and error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
@@ -388,9 +471,10 @@ async def observe(world: World) -> None:
         process = world.target()
         if process is None or process.writer is None:
             continue
-        watermark = process.writer.partition.high_watermark
+        partition = process.writer.partition
+        watermark = partition.high_watermark
         try:
-            batches = await read_log(fs, watermark)
+            batches = await read_log(fs, watermark, start=partition.log_start)
         except (NoSuchFile, StorageError):
             continue  # storage is away for a moment
         world.judge.see(batches, watermark)

@@ -52,6 +52,8 @@ def expected(facts: Facts) -> Action:
     if facts.reach is Reach.SUPERSEDED:
         # Rule 5: it ends where a later one begins, so nothing of it counts.  Nothing acknowledged may be cut (rule 4).
         return Action.OFFLINE if was_flushed else Action.EMPTY
+    if facts.found is Found.DELETED:
+        return Action.EMPTY  # below a durable log start: whatever it held was acknowledged, then deleted (rule 10)
     # The next one was registered at the end of what was flushed (rules 3 and 6).
     has_acknowledged = was_flushed or facts.reach is Reach.GAP
     if facts.found is not Found.FINAL:  # written only under its final name (rule 3)
@@ -168,6 +170,7 @@ class Story:
     segments: Sequence[Listed]
     checkpoint: Checkpoint | None = None
     interval: int = 65_536
+    log_start: int = 0
     heard: list[int] = field(default_factory=list)
     fs: CountingFileSystem = field(default_factory=CountingFileSystem)
 
@@ -188,7 +191,15 @@ class Story:
         def hear(found: Batch) -> None:
             self.heard.append(found.base_offset)
 
-        return await recover(self.fs, PARTITION, fenced, self.checkpoint, hear, index_interval_bytes=self.interval)
+        return await recover(
+            self.fs,
+            PARTITION,
+            fenced,
+            self.checkpoint,
+            hear,
+            log_start=self.log_start,
+            index_interval_bytes=self.interval,
+        )
 
     def accepted(self) -> Recovered:
         result = self.recover()
@@ -402,6 +413,22 @@ def test_gone_with_a_checkpoint(found: Found, label: str) -> None:
     for rest in ([], [Listed(10, batches(10, 12))], [Listed(20, batches(20, 22))]):
         offline = Story([Listed(0, found=found), *rest], covering(0, 10, flushed)).refused()
         assert label in offline.reason
+
+
+@pytest.mark.parametrize("checkpoint", [covering(0, 10, batches(0, 10)), None])
+def test_deleted_below_the_log_start(checkpoint: Checkpoint | None) -> None:
+    """The log start had passed the segment's end: retention removed it while the record still listed it."""
+    story = Story([Listed(0, found=Found.NOWHERE), Listed(10, batches(10, 12))], checkpoint, log_start=10)
+    result = story.accepted()
+    assert (result.end_offset, story.heard_range) == (12, (10, 12))
+    assert result.labels[0].endswith(": deleted")
+
+
+def test_a_segment_that_reaches_past_the_log_start_is_not_deleted() -> None:
+    """Its last offset is still readable; so is all of the newest one, which has no end."""
+    for segments in ([Listed(0, found=Found.NOWHERE), Listed(10, batches(10, 12))], [Listed(0, found=Found.NOWHERE)]):
+        story = Story(segments, covering(0, 10, batches(0, 10)), log_start=9)
+        assert "vanished" in story.refused().reason
 
 
 @pytest.mark.parametrize("found", list(Found))
