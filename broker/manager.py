@@ -214,7 +214,6 @@ class Broker:
         async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
             writer = PartitionWriter(self.shared, path, key, config or LogConfig())
             self._partitions[key] = writer
-            self._departed.pop(key, None)
             self._taken_over.add(writer)
             try:
                 writer.start(found, handed)
@@ -222,6 +221,8 @@ class Broker:
             finally:
                 self._taken_over.discard(writer)
             self._opened += 1
+            if writer.partition.full_checkpoint() is not None:
+                self._departed.pop(key, None)  # the new one is durable, and says at least as much
         return writer
 
     def expect(self, path: PartitionPath, config: LogConfig, epoch: int) -> None:
@@ -298,15 +299,18 @@ class Broker:
     # ---------------------------------------------------------------------------------------------------- the tasks
 
     def _snapshot(self) -> Iterator[Checkpoint]:
-        """Of every partition held, and of those that were: a record may name this journal until a successor's own
-        checkpoint is durable, and a moved log start stands nowhere else."""
-        for writer in self._partitions.values():
+        """Yield the checkpoint of every partition held, and of every one that was held.
+
+        A record may name this journal until a successor's own checkpoint is durable, and a moved log start stands
+        nowhere else.  The successor may be this process: until it has recovered the log it knows nothing better.
+        """
+        left = dict(self._departed)
+        for key, writer in self._partitions.items():
             checkpoint = writer.partition.full_checkpoint()
             if checkpoint is not None:
+                left.pop(key, None)
                 yield checkpoint
-        for key, departed in self._departed.items():
-            if key not in self._partitions:
-                yield departed
+        yield from left.values()
 
     async def _journal_task(self) -> None:
         await self.journal.run()

@@ -17,6 +17,7 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.log import first_base
 from bmq.storage.recovery import FencedSegment, Found, Offline, recover
 from bmq.storage.segment import decode_idx
 
@@ -54,7 +55,8 @@ class Takeover:
 
     async def recover(self, effect: ev.RecoverLog) -> Event:
         """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
-        found = await self._find_checkpoints(effect)
+        settled = await self._settled_index(effect)
+        found: list[Checkpoint | None] = [settled] if settled is not None else await self._find_checkpoints(effect)
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
         log_start = max((c.log_start for c in found if c is not None), default=0)
         producers = ProducerTable(base.producers if base is not None else ())
@@ -70,22 +72,42 @@ class Takeover:
         )
         if isinstance(recovered, Offline):
             return ev.RecoveryRefused(recovered.reason)
+        if settled is None:
+            log_start = await self._clamped(log_start)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
 
+    async def _clamped(self, log_start: int) -> int:
+        """Raise the log start to the first segment's base, as Kafka does (``LogLoader``).
+
+        Without the checkpoint that told it, a log start seems to lie below files that were deleted long ago: a consumer
+        that begins there would wait for ever.
+        """
+        first = await first_base(self._shared.fs, self._segments.path)
+        if first is None or first <= log_start:
+            return log_start
+        self._shared.report(
+            f"{self._segments.path}: no checkpoint gives a log start above {log_start}, but the first segment begins at"
+            f" {first}: the log starts there"
+        )
+        return first
+
+    async def _settled_index(self, effect: ev.RecoverLog) -> Checkpoint | None:
+        """Return what the last index says if the log is settled: then it tells all, the log start too.
+
+        It need not be read from storage when the predecessor sent it, nor be there yet.
+        """
+        if not effect.is_settled or len(effect.entries) != 1 or not effect.entries[0].is_closed:
+            return None
+        try:
+            return self._from_handed(effect.entries[0]) or await self._from_index(effect.entries[0])
+        except NoSuchFile:
+            return None  # its writer died first, or retention was quicker: the journals know the log start
+
     async def _find_checkpoints(self, effect: ev.RecoverLog) -> list[Checkpoint | None]:
-        """From the closed segments' indexes and from the journals; of a settled log the index alone, if it is sound.
-        It need not be read from storage when we were told it, nor be there yet."""
-        closed = [entry for entry in effect.entries if entry.is_closed]
-        if effect.is_settled and len(closed) == len(effect.entries) == 1:
-            try:
-                indexed = self._from_handed(closed[0]) or await self._from_index(closed[0])
-            except NoSuchFile:
-                indexed = None  # its writer died first, or retention was quicker: the journals know the log start
-            if indexed is not None:
-                return [indexed]
+        """From the closed segments' indexes and from the journals."""
         return await asyncio.gather(
             *(self._shared.journals.find(incarnation, self._key) for incarnation in effect.journals),
-            *(self._closed_checkpoint(entry) for entry in closed),
+            *(self._closed_checkpoint(entry) for entry in effect.entries if entry.is_closed),
         )
 
     async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from operator import attrgetter
 from typing import NamedTuple
@@ -212,7 +212,16 @@ def _ended(listed: Listed, base: int) -> Listed:
     return listed._replace(end=base) if listed.end is None else listed
 
 
-async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None) -> AsyncIterator[list[Listed]]:
+async def first_base(fs: FileSystem, path: PartitionPath) -> int | None:
+    """The base of the oldest segment that has a ``.log``; None without any.  One page of a listing, as a rule."""
+    async with aclosing(_groups(fs, path, None)) as groups:
+        async for group in groups:
+            if any(listed.has_log for listed in group):
+                return group[0].name.base
+    return None
+
+
+async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None) -> AsyncGenerator[list[Listed], None]:
     """The names of each base, in order of registration, ends still unknown.
 
     Begins with the base of ``after``, whole: another segment of the same base may sort before or behind it.

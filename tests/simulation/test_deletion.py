@@ -6,11 +6,18 @@ Small stories with names, of what was wrong once; the seeded ones are in ``test_
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from bmq.storage.memory import Faults
+from bmq.broker.transitions import State
+from bmq.core.model import PartitionKey
+from bmq.storage import layout
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import Lease, StorageUnavailable
+from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.stories import (
     HUNG,
     delete_records,
@@ -23,7 +30,9 @@ from tests.simulation.stories import (
     write,
     writer_of,
 )
-from tests.simulation.world import SMALL_LOG, World, make, until
+from tests.simulation.world import KEY, SMALL_LOG, Process, World, make, until
+
+DELETING = replace(SMALL_LOG, file_delete_delay_ms=5_000)
 
 
 @pytest.mark.parametrize("by", ["delete records", "retention"])
@@ -55,3 +64,104 @@ def test_rule_10_a_deleted_segment_that_the_record_still_lists_is_not_missing(by
 
     retention_ms = 30_000 if by == "retention" else -1
     story(body, log_config=replace(SMALL_LOG, retention_ms=retention_ms, file_delete_delay_ms=5_000))
+
+
+# ------------------------------------------------------------------------------------------------- the log start stays
+
+
+async def _roll_journal(process: Process, times: int) -> None:
+    """Other partitions' checkpoints fill the journal until its last file is one of ``times`` new ones."""
+    journal = process.broker.journal
+    journal._roll_bytes = 100
+    last = journal._n + times
+    other = Checkpoint(
+        key=PartitionKey(uuid.UUID(int=0xB5), 0), segment=next(iter(record_of(process.world).segments)).name,
+        position=1, end_offset=1, log_start=0,
+    )  # fmt: skip
+    while journal._n < last:
+        await journal.append(other)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(1)  # the last but one has been closed, older ones are deleted
+
+
+async def _returns_under_its_own_name(process: Process) -> None:
+    """The store declares the process dead; it registers again and takes its partition back."""
+    process.broker.fence_all()
+    await until(lambda: process.broker.get(KEY) is None)  # upkeep has let it go
+    process.moving = asyncio.create_task(process.open())
+    await until(lambda: process.broker.get(KEY) is not None)
+
+
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+def test_rule_10_a_journal_rolled_while_its_partition_is_taken_back_keeps_the_log_start(is_withdrawn: bool) -> None:
+    """The record leads to this journal, and the last file that held the log start is deleted while a fence hangs."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(20), size=600)
+        await asyncio.sleep(10)  # the last segment is closed: its index does not tell the log start
+        await delete_records(process, 15)
+        await asyncio.sleep(30)
+        assert len(logs(await names(world))) < 5, "the story needs deleted files"
+
+        async def hangs(lease: Lease) -> int:
+            raise StorageUnavailable("the datanode is down")
+
+        process.fs.fence = hangs  # type: ignore[method-assign]
+        await _returns_under_its_own_name(process)
+        writer = process.broker.get(KEY)
+        assert writer is not None
+        await until(lambda: writer.partition.state is State.FENCE)
+        if is_withdrawn:
+            await process.broker.move(KEY)
+        await _roll_journal(process, 3)
+        process.crash()
+
+        heir = await owner(world)
+        assert writer_of(heir).partition.log_start == 15
+
+    story(body, log_config=DELETING)
+
+
+def test_a_partition_taken_back_is_written_to_the_journal_once() -> None:
+    """What it departed with is dropped once its new owner's own checkpoint is durable."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(3))
+        await _returns_under_its_own_name(process)
+        await until(lambda: process.is_serving)
+        snapshot = list(process.broker._snapshot())
+        assert [(found.key, found.end_offset) for found in snapshot] == [(KEY, 3)]
+        assert process.broker._departed == {}
+
+    story(body)
+
+
+def test_rule_10_a_log_start_that_no_journal_tells_is_that_of_the_first_file() -> None:
+    """All files below it are gone, so consumers could never read there: they would wait for ever."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(20), size=600)
+        await asyncio.sleep(10)  # the last segment is closed: its index does not tell the log start either
+        await delete_records(process, 15)
+        await asyncio.sleep(30)
+        process.crash()
+        first = int(logs(await names(world))[0].split("-")[0])
+        assert 0 < first <= 15, "the story needs deleted files"
+        await _delete_journals(world)
+        world.judge.start_told = first  # the rest of what was confirmed is lost with the journal
+        heir = await owner(world)
+        assert writer_of(heir).partition.log_start == first
+        assert any("log start" in alarm for alarm in heir.broker.alarms_raised)
+
+    story(body, log_config=DELETING)
+
+
+async def _delete_journals(world: World) -> Sequence[str]:
+    fs = MemoryFileSystem(world.storage, "operator")
+    found = [status.path async for status in fs.list(layout.JOURNALS)]
+    for path in found:
+        await fs.delete(path)
+    return found
