@@ -62,8 +62,7 @@ class _Begun(Coroutine[Any, Any, T]):
         if self.is_over:
             raise StopIteration
         if self._is_new:
-            self._is_new = False
-            return self.waits_for
+            return self._take()
         return self._coroutine.send(value)
 
     def throw(
@@ -75,12 +74,24 @@ class _Begun(Coroutine[Any, Any, T]):
         if self.is_over:
             raise StopIteration
         if self._is_new:
-            self._is_new = False
             # Cancelled before the task knew what it waits for: it cancels that, as Task.cancel would have.
-            cancel: Callable[[], bool] | None = getattr(self.waits_for, "cancel", None)
+            waits_for = self._take()
+            cancel: Callable[[], bool] | None = getattr(waits_for, "cancel", None)
             if cancel is not None and cancel():
-                return self.waits_for
-        return self._coroutine.throw(error) if value is None else self._coroutine.throw(error, value, traceback)  # type: ignore[arg-type]
+                return waits_for
+            del waits_for
+        try:
+            return self._coroutine.throw(error) if value is None else self._coroutine.throw(error, value, traceback)  # type: ignore[arg-type]
+        finally:
+            # The exception's traceback refers to this frame.  If the frame referred to the exception, only the cyclic
+            # collector would free both, and with them all that the coroutine's frames hold: a request's bytes.
+            del error, value, traceback
+
+    def _take(self) -> Any:
+        """Return what the first step waits for, and forget it: the task refers to it from here on."""
+        self._is_new = False
+        waits_for, self.waits_for = self.waits_for, None
+        return waits_for
 
     def close(self) -> None:
         self._coroutine.close()

@@ -56,14 +56,18 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
         asked = parse_produce(request.body, request.api_version)
     except FormatError as error:
         raise CloseConnection(str(error)) from None
-    return Produce(services, request, asked).start()
+    return Produce(services, request, asked).start(asked)
 
 
 class Produce:
-    """One request: its parts, and how many of them are not answered yet."""
+    """One request: its parts, and how many of them are not answered yet.
 
-    __slots__ = ("_asked", "_bucket", "_error", "_forget", "_future", "_request", "_topics", "acks", "held_until",
-                 "left", "services")  # fmt: skip
+    Parts refer to it, and it refers to them until they are all answered: after that it holds neither them nor the
+    request, so that the request's bytes are free at once and do not wait for the cyclic garbage collector.
+    """
+
+    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_future", "_timeout_ms", "_topics",
+                 "_version", "acks", "held_until", "left", "services")  # fmt: skip
 
     def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
         self.services = services
@@ -73,31 +77,33 @@ class Produce:
             held_ms = min(held_ms, asked.held_ms)
         self.held_until = asyncio.get_running_loop().time() + held_ms / 1000
         self.left = 0
-        self._asked = asked
-        self._request = request
+        self._timeout_ms = asked.timeout_ms
+        self._client = request.client
+        self._version = request.api_version
+        self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
-        self._error: RequestError | None = None  # the first one
+        self._failure = ""  # the first one; its text only: an exception refers to the frames that it passed
         self._future: asyncio.Future[Answer] | None = None
         self._bucket = -1
         self._forget = _nothing
 
-    def start(self) -> Answer | Awaitable[Answer]:
-        """Hand out every part; the answer is there at once, or a future."""
-        refusal = self._refusal()
-        for topic in self._asked.topics:
+    def start(self, asked: ProduceRequest) -> Answer | Awaitable[Answer]:
+        """Hand out every part of ``asked``.  Return the response, or a future of it."""
+        refusal = self._refusal(asked)
+        for topic in asked.topics:
             self._topics.append(self._hand_out(topic, refusal))
         if not self.left:
             return self._answer()
         self._future = asyncio.get_running_loop().create_future()
-        self._bucket = self.services.holding.deadlines.add(self, self._asked.timeout_ms / 1000)
-        self._forget = self._request.client.on_close(self._drop)
+        self._bucket = self.services.holding.deadlines.add(self, self._timeout_ms / 1000)
+        self._forget = self._client.on_close(self._drop)
         return self._future
 
-    def _refusal(self) -> RequestError | None:
-        """Why no part of it can be accepted."""
+    def _refusal(self, asked: ProduceRequest) -> RequestError | None:
+        """Return why no part of it can be accepted, None if parts can."""
         if self.acks not in (ACKS_ALL, ACKS_BUFFERED, ACKS_NONE):
             return RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks} is none of -1, 0, 1")
-        if self._asked.transactional_id is not None:
+        if asked.transactional_id is not None:
             return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
         return None
 
@@ -115,7 +121,7 @@ class Produce:
                 assert topic is not None
                 part.key = PartitionKey(topic.topic_id, index)
                 if asked.anew and position in asked.anew:
-                    self.services.holding.stumbles.begin_anew(self._request.client, part.key)
+                    self.services.holding.stumbles.begin_anew(self._client, part.key)
                 self._place(topic, part)
         return TopicAnswer(asked.name, asked.topic_id, parts)
 
@@ -124,7 +130,7 @@ class Produce:
     ) -> tuple[Topic | None, RequestError | None]:
         """The topic, or why its parts are refused."""
         catalog = self.services.catalog
-        if self._request.api_version >= TOPIC_IDS_SINCE:
+        if self._version >= TOPIC_IDS_SINCE:
             topic = catalog.by_id(topic_id) if topic_id is not None else None
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
         else:
@@ -143,7 +149,7 @@ class Produce:
         if not 0 <= part.partition < topic.partitions:
             part.fail(RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no such partition"))
             return
-        fault = _fault(part.records, self._request.api_version)
+        fault = _fault(part.records, self._version)
         if fault is not None:
             part.fail(fault)
             return
@@ -157,24 +163,24 @@ class Produce:
 
     def stumbled(self, part: Part, producer_id: int, sequence: int) -> None:
         """A retriable error for an idempotent producer's batch: see ``proxy.holding.Stumbles``."""
-        self.services.holding.stumbles.note(self._request.client, part.key, producer_id, sequence)
+        self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
 
     def may_append(self, part: Part, producer_id: int, sequence: int) -> bool:
-        return self.services.holding.stumbles.may_pass(self._request.client, part.key, producer_id, sequence)
+        return self.services.holding.stumbles.may_pass(self._client, part.key, producer_id, sequence)
 
     # ------------------------------------------------------------------------------------------------- how it ends
 
     def part_over(self, error: RequestError | None) -> None:
         """One part has its answer."""
-        if error is not None and self._error is None:
-            self._error = error
+        if error is not None and not self._failure:
+            self._failure = str(error)
         self.left -= 1
         if not self.left and self._future is not None:
             self._finish()
 
     def expire(self) -> None:
         """``timeout_ms`` has passed."""
-        late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._asked.timeout_ms} ms")
+        late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._timeout_ms} ms")
         for part in self._open_parts():
             part.fail(late)
 
@@ -189,22 +195,25 @@ class Produce:
         ]
 
     def _finish(self) -> None:
-        assert self._future is not None
+        future, self._future = self._future, None  # a cancelled one refers to the frames that awaited it
+        assert future is not None
         self.services.holding.deadlines.remove(self, self._bucket)
         self._forget()
-        if self._future.done():
-            return  # cancelled: nobody waits any more
+        if future.done():  # cancelled: nobody waits any more
+            self._topics = []
+            return
         try:
-            self._future.set_result(self._answer())
+            future.set_result(self._answer())
         except CloseConnection as error:
-            self._future.set_exception(error)
+            future.set_exception(error)
 
     def _answer(self) -> Answer:
+        topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
-            if self._error is not None:
-                raise CloseConnection(f"a produce with acks=0 failed: {self._error}")
+            if self._failure:
+                raise CloseConnection(f"a produce with acks=0 failed: {self._failure}")
             return NO_ANSWER
-        return encode_produce(self._request.api_version, self._request.correlation_id, self._topics)
+        return encode_produce(self._version, self._correlation_id, topics)
 
 
 class Part(PartitionAnswer):
