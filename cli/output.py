@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from bmq.core.urls import without_passwords
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the year 9999, where datetime ends
 
@@ -69,6 +71,6 @@ def text_bytes(data: bytes | None) -> str:
 
 
 def fail(message: str, *, status: int = 1) -> int:
-    """Say on standard error what is wrong and what to do; the exit status."""
-    print(f"bmq: {message}", file=sys.stderr)
+    """Print on standard error what is wrong and what to do, without passwords of URLs; return the exit status."""
+    print(f"bmq: {without_passwords(message)}", file=sys.stderr)
     return status

@@ -11,14 +11,16 @@ import os
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from bmq.cli.cat import cat
 from bmq.cli.dump import dump
+from bmq.cli.output import fail
 from bmq.cli.targets import Targets, UsageError, find_targets
 from bmq.cli.verify import verify
 from bmq.core.errors import FormatError
 from bmq.core.record_reader import RECORDS_BYTES_MAX
+from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.open import open_filesystem
 
@@ -121,8 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         return asyncio.run(_run(arguments))
     except (UsageError, StorageError, FormatError) as error:
         sys.stdout.flush()
-        print(f"bmq: {_describe(error)}", file=sys.stderr)
-        return EXIT_USAGE
+        return fail(_describe(error), status=EXIT_USAGE)
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -142,9 +143,9 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 def _check_folder(root: str) -> None:
     """A mistyped local root must not become a new, empty one."""
-    parts = urlsplit(root)
+    parts = split_url(root)
     if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
-        raise UsageError(f"{root}: there is no such folder")
+        raise UsageError(f"{without_userinfo(root)}: there is no such folder")
 
 
 def _describe(error: Exception) -> str:

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from urllib.parse import quote
 
 from bmq.cli.output import fail
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
+from bmq.core.urls import normal_url, without_userinfo
+from bmq.meta.broker_configs import check_static
+from bmq.meta.open import is_shared, normal_store_url
 
 ANY_ID = -1
 """A proxy that was given no id takes the lowest free one; a process that is alone, 0."""
@@ -72,13 +76,7 @@ def default_text(option: Field[Any]) -> str:
 def run(arguments: argparse.Namespace) -> int:
     flags = {option.name: getattr(arguments, option.name) for option in OPTIONS if option.metadata["flag"]}
     try:
-        config = load(
-            file=read_file(arguments.config or os.environ.get("BMQ_CONFIG")),
-            environment=os.environ,
-            flags=flags,
-            defaults=DEFAULTS,
-        )
-        config = _with_places(config)
+        config = _with_places(load_settings(arguments.config, flags, DEFAULTS))
         for line in unknown_names(os.environ):
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
@@ -91,12 +89,25 @@ def run(arguments: argparse.Namespace) -> int:
     return serve(config)
 
 
+def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeConfig | None = None) -> NodeConfig:
+    """Return the settings of a server or of a command that works on its store, from all four layers.
+
+    Raises ConfigError naming a wrong one.
+    """
+    values = read_file(file or os.environ.get("BMQ_CONFIG"))
+    config = load(file=values, environment=os.environ, flags=flags, defaults=defaults)
+    check_static(config)
+    return config
+
+
 def read_file(path: str | None) -> dict[str, object]:
     """The file's keys; a table's keys are joined to its name with a dot, as in Kafka's names."""
     if not path:
         return {}
     try:
         return _flat(tomllib.loads(Path(path).read_text(encoding="utf-8")), "")
+    except RecursionError:
+        raise ConfigError(f"the settings in {path} are nested too deeply: a setting is one key = value") from None
     except OSError as error:
         raise ConfigError(f"cannot read the settings in {path}: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -115,26 +126,29 @@ def _with_places(config: NodeConfig) -> NodeConfig:
     data = Path.cwd() / DATA
     root = config.root or f"file://{quote(str(data / 'log'))}"
     meta = config.meta or f"sqlite://{quote(str(data / 'meta.db'))}"
-    if not is_cluster(meta):
+    try:
+        meta = normal_store_url(meta)
+    except ValueError as error:
+        raise ConfigError(f"meta: {error}") from None
+    root = normal_url(root)
+    if not is_shared(meta):
         _check_alone(config, meta)
     if root.startswith("webhdfs:"):
-        raise ConfigError(f"root: {root} can be read and not written; give the same cluster's hdfs:// address")
+        raise ConfigError(
+            f"root: {without_userinfo(root)} can be read and not written; give the same cluster's hdfs:// address"
+        )
     if not config.root or not config.meta:
         try:
             data.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make {data}: {error.strerror}; give --root and --meta") from None
-    node_id = config.node_id if is_cluster(meta) else max(0, config.node_id)
+    node_id = config.node_id if is_shared(meta) else max(0, config.node_id)
     return replace(config, root=root, meta=meta, node_id=node_id)
-
-
-def is_cluster(meta: str) -> bool:
-    """Whether the metadata store is one that several processes share."""
-    return meta.startswith("etcd:")
 
 
 def _check_alone(config: NodeConfig, meta: str) -> None:
     """Without a shared store this process is all there is."""
+    meta = without_userinfo(meta)
     if set(config.roles) != set(ROLES):
         raise ConfigError(f"roles: with {meta} one process has all roles; leave --roles out, or give --meta etcd://...")
     if config.workers > 1:

@@ -22,16 +22,16 @@ from bmq.cli.facts import console_state
 from bmq.cli.joined import Joined
 from bmq.cli.node import Node
 from bmq.cli.output import fail
-from bmq.cli.serve import is_cluster
 from bmq.cli.sockets import Sockets
 from bmq.cli.workers import Workers
 from bmq.console.http import HttpServer
 from bmq.core.clock import SystemClock
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.errors import BmqError
+from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.open import open_keyvalue, without_password
+from bmq.meta.open import is_shared, open_keyvalue
 from bmq.storage.filesystem import StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
 
@@ -46,7 +46,8 @@ def serve(config: NodeConfig) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
     except StorageUnavailable as error:
-        return fail(f"cannot serve: {config.root} does not answer: {error}; is its namenode up, and the address right?")
+        root = without_userinfo(config.root)
+        return fail(f"cannot serve: {root} does not answer: {error}; is its namenode up, and the address right?")
     except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
         return fail(f"cannot serve: {error}")
 
@@ -55,14 +56,14 @@ async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
     async with contextlib.AsyncExitStack() as stack:
         incarnation = new_incarnation(_name(config))
-        _log.info("opening %s and %s", config.root, without_password(config.meta))
-        kv = await open_keyvalue(config.meta)
+        _log.info("opening %s and %s", without_userinfo(config.root), without_userinfo(config.meta))
+        kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
         stack.push_async_callback(kv.close)
         fs = await open_filesystem(config.root, holder=incarnation)
         stack.push_async_callback(fs.close)
         joined = None
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership
-        if is_cluster(config.meta):
+        if is_shared(config.meta):
             joined = Joined(config, kv, SystemClock(), incarnation)
             stack.push_async_callback(joined.leave)
             if await asked.comes_before(joined.join()):
@@ -81,7 +82,7 @@ async def _serve(config: NodeConfig) -> int:
             gc.collect()
             gc.freeze()  # what is here now lives as long as the process: the collector need not look at it again
             node.is_serving = True
-            print(f"ready {sockets.told()} http={http.url} root={config.root}", flush=True)
+            print(f"ready {sockets.told()} http={http.url} root={without_userinfo(config.root)}", flush=True)
             await asked.wait()
             node.is_serving = False
             await sockets.drain()

@@ -20,8 +20,12 @@ class ConfigError(ValueError):
     """A setting is wrong; ``str`` names it, where it stands, and what would be right."""
 
 
-def _option(default: Any, doc: str, *, kafka: str = "", flag: str = "", metavar: str = "") -> Any:
-    return field(default=default, metadata={"doc": doc, "kafka": kafka, "flag": flag, "metavar": metavar})
+def _option(
+    default: Any, doc: str, *, kafka: str = "", flag: str = "", metavar: str = "", is_secret: bool = False
+) -> Any:
+    """`is_secret`: no client is shown the value (Kafka's type PASSWORD), and no message has it."""
+    metadata = {"doc": doc, "kafka": kafka, "flag": flag, "metavar": metavar, "is_secret": is_secret}
+    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +48,11 @@ class NodeConfig:
     )  # fmt: skip
     meta: str = _option(
         "", "where ownership lies: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
-        flag="--meta", metavar="URL",
+        flag="--meta", metavar="URL", is_secret=True,
     )  # fmt: skip
+    meta_password_file: str = _option(
+        "", "file with the password of the store's user, for etcd://user@host:port; the URL's own when empty"
+    )
     node_id: int = _option(
         0, "this proxy's id among the cluster's; the lowest free one when negative", flag="--node-id", metavar="N"
     )
@@ -171,9 +178,13 @@ class NodeConfig:
             parse_address(self.shared_listen, "shared_listen")
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{option_name(_FIELDS[name])}={getattr(self, name)} is under {least}")
+        if reason := _wrong_cluster_name(self.cluster):
+            raise ConfigError(f"cluster={self.cluster[:100]!r} {reason}: it begins every key in the metadata store")
+        if len(self.zone) > ZONE_LENGTH_MAX:
+            raise ConfigError(f"zone={self.zone[:100]!r}... is longer than {ZONE_LENGTH_MAX} characters")
+        for name, option in _FIELDS.items():
+            if _TYPES[name] is int:
+                _check_range(option_name(option), getattr(self, name), *_range(option))
         if not 0 < self.tail_fraction < 1:
             raise ConfigError(f"tail_fraction={self.tail_fraction} is not between 0 and 1")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
@@ -184,10 +195,38 @@ class NodeConfig:
             )
 
 
+def _range(option: Field[Any]) -> tuple[int, int]:
+    """Return the least and the largest legal value of a whole number."""
+    most = LONG_MAX if is_long(option) else INT_MAX
+    return _LEAST.get(option.name, -most - 1), _MOST.get(option.name, most)
+
+
+def _check_range(name: str, value: int, least: int, most: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name}={value} is under {least}")
+    if value > most:
+        raise ConfigError(f"{name}={str(value)[:40]} is over {most}")
+
+
+def _wrong_cluster_name(name: str) -> str:
+    if not name:
+        return "is empty"
+    if name in (".", "..") or "/" in name:
+        return "is '.', '..' or contains '/'"
+    if not name.isprintable():
+        return "contains a control character"
+    return f"is longer than {CLUSTER_LENGTH_MAX} characters" if len(name) > CLUSTER_LENGTH_MAX else ""
+
+
+INT_MAX = (1 << 31) - 1
+LONG_MAX = (1 << 63) - 1
+CLUSTER_LENGTH_MAX = 249
+ZONE_LENGTH_MAX = 249
 ANY_HOST = ("0.0.0.0", "::")
 """Listened on, these mean every address of the machine."""
 _LIKENESS = 0.9
-_LEAST = {
+_LEAST = {  # those of Kafka's settings are ConfigDef's, where ours are not narrower
+    "node_id": -INT_MAX,
     "cache_bytes": 16 << 20,
     "held_produce_ms": 0,
     "drain_ms": 0,
@@ -208,10 +247,28 @@ _LEAST = {
     "group_min_session_timeout_ms": 1,
     "group_initial_rebalance_delay_ms": 0,
     "group_max_size": 1,
+    "connections_max_idle_ms": 1,
+    "producer_id_expiration_ms": 1,
+    "offsets_topic_segment_bytes": 1 << 20,
+    "offsets_retention_check_interval_ms": 1,
 }
+_MOST = {
+    "workers": 1_000,
+    "default_replication_factor": (1 << 15) - 1,
+    "num_partitions": 100_000,
+    "offsets_topic_num_partitions": 100_000,
+}
+"""A topic has at most 100,000 partitions (``topic_rules.PARTITIONS_MAX``)."""
+_LONGS = ("cache_bytes", "internal_credit_bytes", "queued_max_request_bytes", "log_retention_bytes")
 _FIELDS: Mapping[str, Field[Any]] = {each.name: each for each in fields(NodeConfig)}
 OPTIONS = tuple(_FIELDS.values())
 _TYPES = get_type_hints(NodeConfig)
+
+
+def is_long(option: Field[Any]) -> bool:
+    """Return whether a whole number has 64 bits (Kafka's LONG), not 32 (INT)."""
+    default: Any = option.default
+    return option_name(option).endswith((".ms", "_ms")) or abs(default) > INT_MAX or option.name in _LONGS
 
 
 def option_name(option: Field[Any]) -> str:

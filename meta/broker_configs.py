@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, replace
 from typing import Any, get_type_hints
 
-from bmq.core.config import OPTIONS, NodeConfig, option_name
+from bmq.core.config import OPTIONS, ConfigError, NodeConfig, is_long, option_name
 from bmq.meta import topic_configs
 from bmq.meta.config_values import BrokerLayers, ConfigKey, ConfigSource, ConfigType, Described, as_text
 
 _TYPES = get_type_hints(NodeConfig)
-_INT_MAX = (1 << 31) - 1
 _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
     "node.id": lambda node: str(node.node_id),
     "broker.id": lambda node: str(node.node_id),
@@ -31,15 +30,20 @@ _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
 
 
 def _of_option(option: Field[Any]) -> ConfigKey:
-    kind = _TYPES[option.name]
+    kind, is_secret = _TYPES[option.name], option.metadata["is_secret"]
     default: Any = option.default
     types = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, str: ConfigType.STRING}
     if kind is int:
-        is_long = option_name(option).endswith(".ms") or abs(default) > _INT_MAX
-        config_type = ConfigType.LONG if is_long else ConfigType.INT
+        config_type = ConfigType.LONG if is_long(option) else ConfigType.INT
     else:
-        config_type = types.get(kind, ConfigType.LIST)
-    return ConfigKey(name=option_name(option), kind=config_type, default=as_text(default), doc=option.metadata["doc"])
+        config_type = ConfigType.PASSWORD if is_secret else types.get(kind, ConfigType.LIST)
+    return ConfigKey(
+        name=option_name(option),
+        kind=config_type,
+        default=as_text(default),
+        doc=option.metadata["doc"],
+        is_sensitive=is_secret,
+    )
 
 
 DYNAMIC: Mapping[str, ConfigKey] = {
@@ -52,6 +56,20 @@ TABLE: Mapping[str, ConfigKey] = {
     **DYNAMIC,
     **{name: ConfigKey(name=name, kind=ConfigType.STRING, default="", doc="") for name in _ALIASES},
 }
+
+
+def check_static(node: NodeConfig) -> None:
+    """Check the topics' defaults among a process's settings as a topic's own configs are checked.
+
+    Raises ConfigError naming the setting: a wrong default would show when the first topic is made, and nowhere before.
+    """
+    for option in OPTIONS:
+        key = DYNAMIC.get(option_name(option))
+        if key is not None:
+            try:
+                key.canonical(as_text(getattr(node, option.name)))
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
 
 
 def validate(overrides: Mapping[str, str]) -> dict[str, str]:

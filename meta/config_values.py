@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from bmq.core.config import OPTIONS, NodeConfig, option_name
+from bmq.core.urls import without_userinfo
 
 
 class ConfigType(IntEnum):
@@ -20,6 +21,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class ConfigSource(IntEnum):
@@ -43,6 +45,8 @@ class ConfigKey:
     kind: ConfigType
     default: str
     doc: str
+    is_sensitive: bool = False
+    """Clients are told that it is set, not what it is."""
     server: str = ""
     """The broker config that gives a topic config's default; empty when there is none."""
     check: Callable[[Any], str] = lambda value: ""
@@ -99,6 +103,7 @@ _PARSERS: Mapping[ConfigType, Callable[[str], Any]] = {
     ConfigType.LONG: functools.partial(_parse_whole, ConfigType.LONG),
     ConfigType.DOUBLE: _parse_double,
     ConfigType.LIST: parse_list,
+    ConfigType.PASSWORD: str,
 }
 
 
@@ -130,6 +135,10 @@ class Described(NamedTuple):
     source: ConfigSource
     is_read_only: bool
     synonyms: Sequence[Setting]
+
+    def for_clients(self, value: str) -> str | None:
+        """Return `value`, this config's or a synonym's, as any client may see it: None for a secret."""
+        return None if self.key.is_sensitive else without_userinfo(value)
 
 
 class BrokerLayers:

@@ -2,53 +2,76 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from urllib.parse import unquote
 
+from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.meta.sqlite import SqliteKeyValue
 
 
-async def open_keyvalue(url: str) -> KeyValue:
-    """``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
-
-    etcd takes a user as ``etcd://user:password@host:port,...`` and TLS as ``?ca=/file&cert=/file&key=/file``.
-    ValueError when the URL is none of these; KvError when the store cannot be opened.
-    """
-    scheme = url.partition(":")[0].lower()
-    if scheme == "sqlite":
-        return await SqliteKeyValue.open(_sqlite_path(url))
-    if url == "memory:":
-        return MemoryKeyValue(MemoryStore())
-    if scheme == "etcd":
-        return await _open_etcd(url)
+def normal_store_url(url: str) -> str:
+    """Return `url` with its scheme in lower case.  Raises ValueError, without a password, if no store is like that."""
+    url = normal_url(url)
+    if scheme_of(url) in ("sqlite", "etcd") or url == "memory:":
+        return url
     raise ValueError(
-        f"{url!r} names no key-value store: use sqlite:///absolute/file, etcd://host:port,host:port or memory:"
+        f"{without_userinfo(url)!r} names no key-value store: use sqlite:///absolute/file, etcd://host:port,host:port"
+        " or memory:"
     )
 
 
-def without_password(url: str) -> str:
-    """The same for a log."""
-    parts = urlsplit(url)
-    account, at, hosts = parts.netloc.rpartition("@")
-    user, colon, _ = account.partition(":")
-    return parts._replace(netloc=f"{user}{colon and ':***'}{at}{hosts}").geturl() if colon else url
+def is_shared(url: str) -> bool:
+    """Return whether the store is one that several processes share."""
+    return scheme_of(url) == "etcd"
 
 
-async def _open_etcd(url: str) -> KeyValue:
+async def open_keyvalue(url: str, *, password_file: str = "") -> KeyValue:
+    """``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
+
+    etcd takes a user as ``etcd://user:password@host:port,...`` and TLS as ``?ca=/file&cert=/file&key=/file``.  With
+    `password_file` the user's password is what that file holds, and the URL names the user alone.  Raises ValueError
+    when the URL is none of these or the file cannot be read; KvError when the store cannot be opened.
+    """
+    url = normal_store_url(url)
+    password = _read_password(url, password_file) if password_file else ""
+    if url.startswith("sqlite:"):
+        return await SqliteKeyValue.open(_sqlite_path(url))
+    if url.startswith("etcd:"):
+        return await _open_etcd(url, password)
+    return MemoryKeyValue(MemoryStore())
+
+
+def _read_password(url: str, path: str) -> str:
+    if not is_shared(url):
+        raise ValueError(f"meta_password_file: {without_userinfo(url)} has no user; leave meta_password_file out")
+    try:
+        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"meta_password_file: cannot read {path}: {why}") from None
+    if not password:
+        raise ValueError(f"meta_password_file: {path} is empty")
+    return password
+
+
+async def _open_etcd(url: str, password: str) -> KeyValue:
     # Imported when it is needed: gRPC takes memory and start-up time that a process on SQLite has no use for.
     from bmq.meta.etcd.address import parse_etcd_url
     from bmq.meta.etcd.store import EtcdKeyValue
 
     try:
-        return await EtcdKeyValue.open(parse_etcd_url(url))
+        return await EtcdKeyValue.open(parse_etcd_url(url, password))
     except OSError as error:
         raise KvError(f"etcd://: cannot read a file of its TLS settings: {error}") from error
 
 
 def _sqlite_path(url: str) -> str:
-    parts = urlsplit(url)
+    parts = split_url(url)
     path = unquote(parts.path)
     if parts.netloc or parts.query or parts.fragment or not path.startswith("/") or path.endswith("/"):
-        raise ValueError(f"{url!r} is not sqlite:///absolute/file (three slashes, a file, nothing after it)")
+        raise ValueError(
+            f"{without_userinfo(url)!r} is not sqlite:///absolute/file (three slashes, a file, nothing after it)"
+        )
     return path

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
+from bmq.core.urls import normal_url, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, Unsupported
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
@@ -19,6 +20,7 @@ async def open_filesystem(url: str, *, holder: str) -> FileSystem:
 
     Raises Unsupported for a URL that names no root, and what the adapter raises when the root cannot be opened.
     """
+    url = normal_url(url)
     scheme, separator, rest = url.partition(":")
     match scheme if separator else "":
         case "file":
@@ -36,15 +38,15 @@ async def open_filesystem(url: str, *, holder: str) -> FileSystem:
 
             return await WebHdfsFileSystem.open(url, holder=holder)
         case _:
-            raise Unsupported(f"{url!r} is no root that this program knows: use one of {SCHEMES}")
+            raise Unsupported(f"{without_userinfo(url)!r} is no root that this program knows: use one of {SCHEMES}")
 
 
 def _local_path(url: str) -> str:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise Unsupported(f"{url!r}: a local root is file:/// and an absolute path")
+        raise Unsupported(f"{without_userinfo(url)!r}: a local root is file:/// and an absolute path")
     if parts.query or parts.fragment:
-        raise Unsupported(f"{url!r}: write ? and # in a path as %3F and %23")
+        raise Unsupported(f"{without_userinfo(url)!r}: write ? and # in a path as %3F and %23")
     return unquote(parts.path)
 
 

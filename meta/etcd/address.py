@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from bmq.core.urls import split_url
+
 DEFAULT_PORT = 2379
 _FILES = ("ca", "cert", "key")
+_PARAMETERS = tuple(f"{name}=" for name in _FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +28,30 @@ class EtcdAddress:
         return bool(self.ca or self.cert)
 
 
-def parse_etcd_url(url: str) -> EtcdAddress:
-    """ValueError, without the password, when the URL is not of this form."""
-    parts = urlsplit(url)
+def parse_etcd_url(url: str, password: str = "") -> EtcdAddress:
+    """Return the address that `url` names; `password` is the user's where the URL gives none.
+
+    Raises ValueError, without the password, when the URL is not of this form.
+    """
+    parts = split_url(url)
+    if "@" in f"{parts.path}{parts.fragment}" or ("@" in parts.query and not parts.query.startswith(_PARAMETERS)):
+        raise ValueError("etcd://: write / ? # in user and password as %2F %3F %23, or give meta_password_file")
     account, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = account.partition(":")
+    user, _, own_password = account.partition(":")
+    if own_password and password:
+        raise ValueError("etcd://: the URL has a password and meta_password_file another: give one of them")
     if parts.path not in ("", "/") or parts.fragment:
         raise ValueError("etcd:// takes no path: etcd://host:port,host:port")
-    if account and not (user and password):
-        raise ValueError("etcd:// takes user and password, or neither: etcd://user:password@host:port")
+    if password and not user:
+        raise ValueError("etcd://: meta_password_file belongs to a user: etcd://user@host:port")
+    if account and not (user and (own_password or password)):
+        raise ValueError(
+            "etcd:// takes user and password, or neither: etcd://user:password@host:port, or etcd://user@host:port and"
+            " meta_password_file"
+        )
     files = _files(parts.query)
     endpoints = tuple(_endpoint(host) for host in hosts.split(","))
-    return EtcdAddress(endpoints, unquote(user), unquote(password), **files)
+    return EtcdAddress(endpoints, unquote(user), unquote(own_password) or password, **files)
 
 
 def _endpoint(text: str) -> str:

@@ -92,7 +92,11 @@ def _result(services: Services, name: str, result: Topic | RequestError) -> Any:
     )
     configs = [
         CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs(
-            name=each.key.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
+            name=each.key.name,
+            value=each.for_clients(each.value),
+            read_only=False,
+            config_source=each.source,
+            is_sensitive=each.key.is_sensitive,
         )
         for each in described
     ]

@@ -67,15 +67,18 @@ def _configs_of(services: Services, resource: Any) -> list[Described]:
 
 
 def _config(described: Described, with_synonyms: bool, with_documentation: bool) -> Any:
+    """A secret is announced without its value, as in Kafka (``ConfigHelper.createResponseConfig``)."""
     key = described.key
     return Config(
         name=key.name,
-        value=described.value,
+        value=described.for_clients(described.value),
         read_only=described.is_read_only,
         config_source=described.source,
-        is_sensitive=False,
+        is_sensitive=key.is_sensitive,
         synonyms=[
-            Config.DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            Config.DescribeConfigsSynonym(
+                name=synonym.name, value=described.for_clients(synonym.value), source=synonym.source
+            )
             for synonym in (described.synonyms if with_synonyms else ())
         ],
         config_type=key.kind,

@@ -18,6 +18,7 @@ from typing import Any
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.urls import without_userinfo
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
@@ -74,7 +75,7 @@ async def _size(one: tuple[str, PartitionKey, Owner]) -> int | None:
 def _response(services: Services, code: ErrorCode, topics: list[Any]) -> Any:
     result = Result(
         error_code=code,
-        log_dir=services.config.root or "bmq-data",
+        log_dir=without_userinfo(services.config.root) or "bmq-data",
         topics=topics,
         total_bytes=-1,
         usable_bytes=-1,

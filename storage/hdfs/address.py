@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.paths import split
 
 DEFAULT_RPC_PORT = 8020
@@ -20,11 +20,11 @@ class HdfsAddress:
     @classmethod
     def parse(cls, url: str) -> HdfsAddress:
         """From ``hdfs://nn1[:port][,nn2[:port]...][/folder]``.  ValueError says what is wrong with it."""
-        parts = urlsplit(url)
+        parts = split_url(url)
         if parts.scheme != "hdfs":
-            raise ValueError(f"{url!r}: expected hdfs://namenode:port/folder")
+            raise ValueError(f"{without_userinfo(url)!r}: expected hdfs://namenode:port/folder")
         if parts.query or parts.fragment or "@" in parts.netloc:
-            raise ValueError(f"{url!r}: user, query and fragment have no meaning here")
+            raise ValueError(f"{without_userinfo(url)!r}: user, query and fragment have no meaning here")
         namenodes = tuple(_host_and_port(name, url) for name in parts.netloc.split(","))
         return cls(namenodes=namenodes, root=_normal_root(parts.path, url))
 
@@ -42,12 +42,12 @@ def _host_and_port(name: str, url: str) -> tuple[str, int]:
     if not colon or port.endswith("]"):  # no port; a bare IPv6 address ends with its bracket
         host, port = name.strip(), str(DEFAULT_RPC_PORT)
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{url!r}: {name!r} is not host:port")
+        raise ValueError(f"{without_userinfo(url)!r}: a NameNode is host or host:port; several are separated by commas")
     return host.strip("[]"), int(port)
 
 
 def _normal_root(path: str, url: str) -> str:
     parts = [part for part in path.split("/") if part]
     if "." in parts or ".." in parts:
-        raise ValueError(f"{url!r}: the folder must not contain . or ..")
+        raise ValueError(f"{without_userinfo(url)!r}: the folder must not contain . or ..")
     return "".join("/" + part for part in parts)

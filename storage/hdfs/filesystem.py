@@ -56,7 +56,7 @@ class HdfsFileSystem:
         try:
             defaults = await client.namenode.server_defaults()
             if defaults.encrypt_data:
-                raise Unsupported(f"{url}: dfs.encrypt.data.transfer needs SASL towards datanodes, not served yet")
+                raise Unsupported(f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not served yet")
             return cls(address, client, ClosedFiles(address, settings))
         except BaseException:
             await client.close()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn, TypeVar
-from urllib.parse import urlsplit
 
 import hdfs
 import requests
 from hdfs.client import _Request
 
+from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.filesystem import (
     Appender,
     CreateOptions,
@@ -48,9 +48,9 @@ class WebHdfsFileSystem:
     @classmethod
     async def open(cls, url: str, *, holder: str, user: str = "") -> WebHdfsFileSystem:
         """ValueError for a malformed URL.  Asks nobody yet."""
-        parts = urlsplit(url)
+        parts = split_url(url)
         if parts.scheme != "webhdfs" or not parts.hostname or not parts.port:
-            raise ValueError(f"{url!r}: expected webhdfs://host:port/folder")
+            raise ValueError(f"{without_userinfo(url)!r}: expected webhdfs://host:port/folder")
         root = "".join("/" + part for part in parts.path.split("/") if part)
         name = SimpleAuthenticator.for_user(user).user
         client = hdfs.InsecureClient(f"http://{parts.netloc}", user=name, timeout=_TIMEOUT_S)
@@ -58,7 +58,7 @@ class WebHdfsFileSystem:
 
     @property
     def url(self) -> str:
-        return self._url
+        return without_userinfo(self._url)
 
     @property
     def holder(self) -> str:

@@ -80,6 +80,18 @@ def test_a_user_has_his_prefix(protected: EtcdCluster) -> None:
     asyncio.run(main())
 
 
+def test_the_password_may_lie_in_a_file(protected: EtcdCluster, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{PASSWORD}\n")
+
+    async def main() -> None:
+        kv = await open_keyvalue(protected.url.replace("//", "//bmq@"), password_file=str(file))
+        assert (await kv.commit([], [Put("/c/a", b"1")])).succeeded
+        await kv.close()
+
+    asyncio.run(main())
+
+
 def test_who_is_no_user_is_told(protected: EtcdCluster) -> None:
     assert "demands a user and password" in refusal(protected.url)
     wrong = refusal(protected.url.replace("//", "//bmq:wrong@"))

@@ -67,6 +67,22 @@ def test_an_etcd_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, mo
         asyncio.run(open_keyvalue(f"etcd://127.0.0.1?ca={tmp_path / 'missing'}"))
 
 
+def test_a_password_file_is_read_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.meta.etcd.store.EtcdSettings", lambda: EtcdSettings(open_for_s=0.1))
+    file = tmp_path / "password"
+    url = f"etcd://bmq@127.0.0.1:{free_ports(1)[0]}"
+    for content, said in ((None, "No such file"), (b"\n", "is empty"), (b"\xff", "not UTF-8")):
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(ValueError, match=said):
+            asyncio.run(open_keyvalue(url, password_file=str(file)))
+    file.write_text("S3cret\n")
+    with pytest.raises(KvUnavailable, match="are its members up"):
+        asyncio.run(open_keyvalue(url, password_file=str(file)))
+    with pytest.raises(ValueError, match="has no user"):
+        asyncio.run(open_keyvalue("memory:", password_file=str(file)))
+
+
 def test_the_system_clock_is_the_machines() -> None:
     clock: Clock = SystemClock()
     before = time.time()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bmq.meta.etcd.address import EtcdAddress, parse_etcd_url
-from bmq.meta.open import without_password
 
 
 @pytest.mark.parametrize(
@@ -41,6 +40,10 @@ def test_a_url_says_where_and_who(url: str, address: EtcdAddress) -> None:
         ("etcd://a?timeout=3", "none of ca=/file"),
         ("etcd://a?ca=", "none of ca=/file"),
         ("etcd://a?cert=/c", "come together"),
+        ("etcd://user:secret?x@a", "%2F %3F %23"),
+        ("etcd://user:secret#x@a", "%2F %3F %23"),
+        ("etcd://user:secret/x@a", "%2F %3F %23"),
+        ("etcd://user:secret\u2100@a", "is not a URL"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_password(url: str, message: str) -> None:
@@ -50,7 +53,12 @@ def test_what_is_wrong_is_said_without_the_password(url: str, message: str) -> N
 
 
 def test_logs_do_not_show_passwords() -> None:
-    assert without_password("etcd://u:secret@a:1,b:2?ca=/x") == "etcd://u:***@a:1,b:2?ca=/x"
-    for url in ("etcd://a:1,b:2", "sqlite:///a%20b/kv.db", "memory:", "etcd://u@a"):
-        assert without_password(url) == url
     assert "secret" not in repr(parse_etcd_url("etcd://u:secret@a"))
+
+
+def test_the_password_may_come_from_elsewhere() -> None:
+    assert parse_etcd_url("etcd://u@a", "p/?@") == EtcdAddress(("a:2379",), "u", "p/?@")
+    with pytest.raises(ValueError, match="give one of them"):
+        parse_etcd_url("etcd://u:p@a", "q")
+    with pytest.raises(ValueError, match="belongs to a user"):
+        parse_etcd_url("etcd://a", "q")

@@ -330,6 +330,31 @@ def test_describe_configs(version: int) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("version", versions(DESCRIBE))
+def test_no_client_is_told_a_secret(version: int) -> None:
+    secret = "S3cret"
+    config = NodeConfig(node_id=7, meta=f"etcd://bmq:{secret}@h:2379", root=f"hdfs://bmq:{secret}@nn:8020/a")
+
+    async def main() -> None:
+        async with serving(config=config) as w:
+            await w.admin.create_topic("t")
+            asked = describe((BROKER, "7", None), (TOPIC, "t", None), (BROKER, "", None), synonyms=True)
+            answer = await w.ask(DESCRIBE, version, asked)
+            assert secret not in repr(answer)
+            node = {config.name: config for config in answer.results[0].configs}
+            meta = node["meta"]
+            assert (meta.value, meta.is_sensitive, meta.config_source) == (None, True, 4)
+            assert [synonym.value for synonym in meta.synonyms] == [None, None]
+            if version >= 3:
+                assert meta.config_type == 9  # PASSWORD
+            assert (node["root"].value, node["root"].is_sensitive) == ("hdfs://***@nn:8020/a", False)
+            assert [config.name for config in node.values() if config.is_sensitive] == ["meta"]
+            log_dirs = await w.ask(describe_log_dirs.APIS[0], 4, DescribeLogDirsRequest(topics=None))
+            assert secret not in repr(log_dirs)
+
+    run(main())
+
+
 def alter(request: Any, *resources: tuple[int, str, Any], validate_only: bool = False) -> Any:
     """Configs are ``(name, value)``, or ``(name, operation, value)``."""
     Resource = request.AlterConfigsResource

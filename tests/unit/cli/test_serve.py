@@ -1,0 +1,103 @@
+"""``bmq serve``, up to its settings: what it refuses before anything is opened, and what it says then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.cli.main import main
+from bmq.core.config import NodeConfig
+
+SECRET = "S3cret"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[NodeConfig]:
+    """Settings of servers that would have been started."""
+    configs: list[NodeConfig] = []
+
+    def serve(config: NodeConfig) -> int:
+        configs.append(config)
+        return 0
+
+    monkeypatch.setattr("bmq.cli.server.serve", serve)
+    monkeypatch.chdir(tmp_path)
+    return configs
+
+
+@pytest.mark.parametrize(
+    ("meta", "flags", "said"),
+    [
+        (f"etcdd://u:{SECRET}@h:1", [], "names no key-value store"),
+        (f"ETCDD://u:{SECRET}@h:1", ["--roles", "broker"], "names no key-value store"),
+        (f"sqlite://u:{SECRET}@h/x", ["--roles", "broker"], "one process has all roles"),
+        (f"sqlite://u:{SECRET}/#?@h/x", ["--workers", "2"], "only one process may use"),
+    ],
+)
+def test_no_refusal_has_the_password(
+    meta: str, flags: list[str], said: str, started: list[NodeConfig], capsys: Any
+) -> None:
+    assert main(["serve", "--meta", meta, *flags]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert SECRET not in shown
+    assert started == []
+
+
+def test_a_scheme_in_capitals_is_a_cluster_all_the_same(started: list[NodeConfig]) -> None:
+    assert main(["serve", "--meta", f"ETCD://u:{SECRET}@h:1", "--root", "FILE:///r", "--roles", "broker"]) == 0
+    assert (started[0].meta, started[0].root) == (f"etcd://u:{SECRET}@h:1", "file:///r")
+    assert started[0].node_id == -1
+    assert SECRET not in repr(started[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("compression.type", "brotli", "must be one of"),
+        ("log.message.timestamp.type", "foo", "must be one of"),
+        ("log.segment.bytes", "5", "at least 1048576"),
+        ("log.roll.ms", "0", "at least 1"),
+        ("log.cleanup.policy", "keep", "must be delete, compact"),
+        ("message.max.bytes", "-1", "at least 0"),
+        ("log.segment.delete.delay.ms", "-5", "at least 0"),
+        ("min.insync.replicas", "0", "at least 1"),
+        ("offsets.topic.segment.bytes", "500000", "is under 1048576"),
+        ("offsets.topic.num.partitions", "200000", "is over 100000"),
+        ("offsets.retention.check.interval.ms", "0", "is under 1"),
+        ("num.partitions", "1" + "0" * 20, "is over 100000"),
+        ("connections.max.idle.ms", "-1", "is under 1"),
+        ("producer.id.expiration.ms", "0", "is under 1"),
+        ("group.max.size", str(1 << 31), "is over 2147483647"),
+        ("log.retention.ms", str(1 << 63), "is over 9223372036854775807"),
+        ("log.retention.ms", "-2", "at least -1"),
+        ("cluster", "", "is empty"),
+        ("cluster", "a/b", "contains '/'"),
+        ("cluster", "..", "contains '/'"),
+        ("cluster", "a\x1b[2J", "control character"),
+        ("cluster", "a" * 250, "longer than 249"),
+        ("zone", "z" * 250, "longer than 249"),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_the_start(
+    name: str, value: str, said: str, started: list[NodeConfig], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("BMQ_" + name.replace(".", "_").upper(), value)
+    assert main(["serve"]) == 2
+    shown = capsys.readouterr().err
+    assert name in shown
+    assert said in shown
+    assert "\x1b" not in shown
+    assert started == []
+
+
+def test_a_settings_file_that_is_nested_without_end_is_refused(
+    started: list[NodeConfig], tmp_path: Path, capsys: Any
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(".".join(["a"] * 5_000) + " = 1\n")
+    assert main(["serve", "--config", str(file)]) == 2
+    assert "nested too deeply" in capsys.readouterr().err
+    assert started == []

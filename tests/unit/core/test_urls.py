@@ -1,0 +1,46 @@
+"""Schemes mean the same however they are written, and no message has a password."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.core.urls import normal_url, scheme_of, split_url, without_passwords, without_userinfo
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("etcd://bmq:S3cret@h:1,h:2?ca=/x", "etcd://***@h:1,h:2?ca=/x"),
+        ("ETCD://bmq:S3cret/S3cret@h", "ETCD://***@h"),
+        ("etcd://bmq:S3cret#S3cret?S3cret@h", "etcd://***@h"),
+        ("etcd://bmq:S3cret@S3cret@h", "etcd://***@h"),
+        ("etcdd://bmq:S3cret@h", "etcdd://***@h"),
+        ("sqlite://bmq:S3cret@h/x", "sqlite://***@h/x"),
+        ("hdfs://bmq:S3cret@nn:8020/a@b", "hdfs://***@nn:8020/a@b"),
+        ("hdfs://bmq:S3cret/S3cret@nn/a", "hdfs://***@nn/a"),
+        ("webhdfs://bmq:S3cret@nn:9870/a", "webhdfs://***@nn:9870/a"),
+        ("hdfs://nn:8020,[::1]:8020/a@b", "hdfs://nn:8020,[::1]:8020/a@b"),
+        ("file:///home/a@b", "file:///home/a@b"),
+        ("etcd://h:1,h:2", "etcd://h:1,h:2"),
+        ("memory:", "memory:"),
+        ("", ""),
+    ],
+)
+def test_a_message_has_no_password(url: str, shown: str) -> None:
+    assert without_userinfo(url) == shown
+    assert "S3cret" not in shown
+    assert without_passwords(f"cannot open {url} now") == f"cannot open {shown} now"
+
+
+def test_a_scheme_is_the_same_in_capitals() -> None:
+    assert normal_url("ETCD://Host:1") == "etcd://Host:1"
+    assert normal_url("memory:A") == "memory:A"
+    assert [scheme_of(url) for url in ("ETCD://h", "file:///A", "/plain")] == ["etcd", "file", ""]
+
+
+def test_what_is_not_a_url_is_refused_without_its_password() -> None:
+    assert split_url("etcd://u:p@h").hostname == "h"
+    for url in ("etcd://u:S3cret@[h", "etcd://u:S3cret\u2100@h"):
+        with pytest.raises(ValueError, match="is not a URL") as refused:
+            split_url(url)
+        assert "S3cret" not in str(refused.value)
