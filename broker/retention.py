@@ -156,12 +156,16 @@ class Retention(Generic[L]):
         return partition.high_watermark if is_closed else None
 
     async def _timestamp(self, ledger: Ledger, listed: Listed) -> int:
-        """Kafka's ``largestTimestamp``: of the records, else of the file."""
+        """Return Kafka's ``largestTimestamp``, in milliseconds: of the records, else of the file.
+
+        The index of a join that was interrupted covers the oldest part of its file; the file is younger than all parts.
+        """
         path = ledger.writer.path.idx(listed.name)
         checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
         if checkpoint is None or checkpoint.max_timestamp < 0:
             return listed.modified_ms
-        return checkpoint.max_timestamp
+        is_whole = checkpoint.position >= listed.length
+        return checkpoint.max_timestamp if is_whole else max(checkpoint.max_timestamp, listed.modified_ms)
 
     async def _count(self, ledger: Ledger) -> int:
         """Bytes from the log start on, the segment being written included.  Lists only what is new since last time."""

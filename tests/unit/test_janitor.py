@@ -39,6 +39,7 @@ S = SegmentName
 KEY = PartitionKey(uuid.UUID(int=7), 0)
 PATH = PartitionPath("t", str(KEY.topic_id), 0)
 HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
 CLOCK = LoopClock()
 SMALL = LogConfig(segment_bytes=600, retention_ms=-1)  # three batches a segment
 CONFIG = JanitorConfig(journal_sweep_ms=1 << 50)
@@ -572,6 +573,38 @@ def test_a_crash_at_any_step_of_a_join_changes_no_record(dies_before: bool, know
 
     steps = run(main(0))
     assert steps[:4] == ["delete", "create", "concat", "replace"]
+    for dies_at in range(1, len(steps) + 1):
+        run(main(dies_at))
+
+
+@pytest.mark.parametrize("dies_before", [True, False])
+def test_retention_after_a_crash_at_any_step_of_a_join_keeps_what_has_not_expired(dies_before: bool) -> None:
+    """The old index covers only the oldest part of the joined file; retention comes before the join is mended."""
+
+    async def main(dies_at: int) -> list[str]:
+        world = World()
+        first = await world.owner("a", replace(SMALL, segment_bytes=200))
+        await first.send(1)
+        await asyncio.sleep(4 * MINUTE_MS / 1000)
+        for _ in range(13):
+            await first.send(1)
+        first.configure(segment_bytes=2_000)
+        first.steps.dies_at, first.steps.dies_before = dies_at, dies_before
+        await life(first.round())
+        steps = list(first.steps.steps)
+        first.die()
+        await asyncio.sleep(2 * MINUTE_MS / 1000)
+        config = replace(SMALL, segment_bytes=2_000, retention_ms=5 * MINUTE_MS, file_delete_delay_ms=0)
+        second = await world.owner("b", config)
+        await second.rounds()
+        assert second.log_start <= 1
+        assert await world.records(1, 14) == world.sent[1:]
+        await second.rounds(5 * MINUTE_MS / 1000)
+        assert second.log_start == 14
+        return steps
+
+    steps = run(main(0))
+    assert "concat" in steps
     for dies_at in range(1, len(steps) + 1):
         run(main(dies_at))
 
