@@ -89,6 +89,12 @@ class Catalog(Protocol):
     async def wait_revision(self, revision: int) -> None:
         """Until the view shows everything up to ``revision``, that of a change to a topic or a config."""
 
+    async def refresh(self, name: str) -> Topic | None:
+        """Read a topic from the store, and wait until the view shows it as well; None if there is none of the name.
+
+        Raises KvError if the store does not answer, FormatError if what it has cannot be read.
+        """
+
 
 # ------------------------------------------------------------------------------------------------- keys and records
 
@@ -218,6 +224,14 @@ class KvCatalog:
 
     async def wait_revision(self, revision: int) -> None:
         await self._following.wait_revision(revision)
+
+    async def refresh(self, name: str) -> Topic | None:
+        entry = await self._kv.get(topic_key(self._cluster, name))
+        if entry is None:
+            return None
+        topic = decode_topic(name, entry)
+        await self.wait_revision(entry.revision)
+        return topic
 
     async def start(self) -> None:
         """KvError when the store does not answer, FormatError when a later version wrote what is there."""

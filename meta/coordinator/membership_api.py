@@ -9,13 +9,12 @@ from typing import Any
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.coordinator.answers import Join, JoinAnswer, Sync, SyncAnswer
+from bmq.meta.coordinator.records import STRING_BYTES_MAX
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
 
 MEMBER_ID_PREFIX_MAX = 255
 """Characters of a client or instance id that go into a member id."""
-STRING_BYTES_MAX = 0x7FFF
-"""What the group's record can hold; compact strings on the wire may be longer."""
 
 
 async def join_group(

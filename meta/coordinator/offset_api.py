@@ -1,18 +1,19 @@
 """OffsetCommit 2-10, OffsetFetch 1-10, OffsetDelete 0: from Kafka's messages to the shards and back.
 
-Offsets are kept by topic name, as in Kafka's records; topic ids (version 10) are translated by the catalog.
+Offsets are kept by topic name with the topic's id beside them, as in Kafka's records; the catalog says which id a name
+has, and which name an id (version 10).  An offset whose id is not its topic's any more is as good as none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import Catalog
+from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.records import (
     NO_EXPIRY,
@@ -49,16 +50,19 @@ async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommi
         wall_ms = serving.now().wall_ms
         expiry = NO_EXPIRY if retention_ms == -1 else min(wall_ms + retention_ms, _INT64_MAX)
         for at, topic in enumerate(request.topics):
-            name, unknown = _name_of(catalog, topic, by_id=request.API_VERSION >= 10)
+            found, unknown = _topic_of(catalog, topic, by_id=request.API_VERSION >= 10)
             for number, each in enumerate(topic.partitions):
-                if name is None:
+                if found is None:
                     codes[at, number] = unknown
+                    continue
+                if not 0 <= each.partition_index < found.partitions:
+                    codes[at, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     continue
                 places.append((at, number))
                 leader_epoch = each.committed_leader_epoch if request.API_VERSION >= 6 else NO_LEADER_EPOCH
                 metadata = each.committed_metadata or ""
-                value = Offset(each.committed_offset, leader_epoch, metadata, wall_ms, expiry)
-                offsets.append((name, each.partition_index, value))
+                value = Offset(each.committed_offset, leader_epoch, metadata, wall_ms, expiry, found.topic_id)
+                offsets.append((found.name, each.partition_index, value))
         if places or not codes:
             answers = await serving.commit(
                 request.group_id,
@@ -96,12 +100,11 @@ def commit_response(
     )
 
 
-def _name_of(catalog: Catalog, topic: Any, *, by_id: bool) -> tuple[str | None, ErrorCode]:
-    """The topic's name, or None and why not."""
+def _topic_of(catalog: Catalog, topic: Any, *, by_id: bool) -> tuple[Topic | None, ErrorCode]:
+    """The topic that the request names, or None and why not."""
     if by_id:
-        found = catalog.by_id(topic.topic_id)
-        return (found.name if found is not None else None), ErrorCode.UNKNOWN_TOPIC_ID
-    return (topic.name if topic.name in catalog.topics else None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return catalog.by_id(topic.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    return catalog.topics.get(topic.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # -------------------------------------------------------------------------------------------------------- fetch
@@ -119,7 +122,7 @@ class _Shown(NamedTuple):
 
     name: str
     topic_id: uuid.UUID
-    offsets: list[tuple[int, Offset | None]]
+    offsets: Sequence[tuple[int, Offset | None]]
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -154,27 +157,26 @@ async def _fetch_group(
         return (ErrorCode.NOT_COORDINATOR if is_unavailable else error.code), []
     kept = serving.state.offsets.of_group(wanted.group_id)
     if wanted.topics is None:
-        shown = [_Shown(name, _id_of(catalog, name), list(offsets.items())) for name, offsets in kept.items()]
-        return ErrorCode.NONE, [each for each in shown if not by_id or each.topic_id != _NIL]
-    return ErrorCode.NONE, [_show(serving, catalog, wanted.group_id, topic, by_id=by_id) for topic in wanted.topics]
+        return ErrorCode.NONE, [
+            _Shown(name, topic.topic_id, shown)
+            for name, offsets in kept.items()
+            if (topic := catalog.topics.get(name)) is not None
+            and (shown := [each for each in offsets.items() if each[1].is_of(topic.topic_id)])
+        ]
+    return ErrorCode.NONE, [_show(kept, catalog, topic, by_id=by_id) for topic in wanted.topics]
 
 
-def _show(serving: Serving, catalog: Catalog, group_id: str, topic: Any, *, by_id: bool) -> _Shown:
-    if not by_id:
-        name, topic_id = topic.name, _NIL
-    else:
-        found, topic_id = catalog.by_id(topic.topic_id), topic.topic_id
-        if found is None:
-            nothing: list[tuple[int, Offset | None]] = [(each, None) for each in topic.partition_indexes]
-            return _Shown("", topic_id, nothing, ErrorCode.UNKNOWN_TOPIC_ID)
-        name = found.name
-    get = serving.state.offsets.get
-    return _Shown(name, topic_id, [(each, get(group_id, name, each)) for each in topic.partition_indexes])
-
-
-def _id_of(catalog: Catalog, name: str) -> uuid.UUID:
-    topic = catalog.topics.get(name)
-    return topic.topic_id if topic is not None else _NIL
+def _show(kept: Mapping[str, Mapping[int, Offset]], catalog: Catalog, asked: Any, *, by_id: bool) -> _Shown:
+    topic, unknown = _topic_of(catalog, asked, by_id=by_id)
+    if topic is None:
+        nothing: list[tuple[int, Offset | None]] = [(each, None) for each in asked.partition_indexes]
+        return _Shown("", asked.topic_id, nothing, unknown) if by_id else _Shown(asked.name, _NIL, nothing)
+    offsets = kept.get(topic.name, {})
+    shown: list[tuple[int, Offset | None]] = []
+    for each in asked.partition_indexes:
+        value = offsets.get(each)
+        shown.append((each, value if value is not None and value.is_of(topic.topic_id) else None))
+    return _Shown(topic.name, topic.topic_id, shown)
 
 
 def single_response(request: m.OffsetFetchRequest, error: ErrorCode, shown: list[_Shown]) -> m.OffsetFetchResponse:

@@ -7,7 +7,9 @@ them must answer UNSTABLE_OFFSET_COMMIT where one is pending, with the flag set 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 
 from bmq.meta.coordinator.records import NO_EXPIRY, Offset, OffsetRecord
@@ -16,21 +18,34 @@ _NO_TOPICS: Mapping[str, Mapping[int, Offset]] = MappingProxyType({})
 _NO_PARTITIONS: Mapping[int, Offset] = MappingProxyType({})
 
 
+TopicRef = tuple[str, uuid.UUID | None]
+"""A topic that offsets were committed for; no id in records from before ids were kept."""
+
+
 class Offsets:
     """By group, topic and partition.  Groups and topics without an offset are not kept."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Offset]]] = {}
+        self._topics: Counter[TopicRef] = Counter()  # offsets of each
 
     def apply(self, record: OffsetRecord) -> None:
-        if record.value is not None:
-            topics = self._groups.setdefault(record.group_id, {})
-            topics.setdefault(record.topic, {})[record.partition] = record.value
+        value = record.value
+        if value is not None:
+            partitions = self._groups.setdefault(record.group_id, {}).setdefault(record.topic, {})
+            before = partitions.get(record.partition)
+            partitions[record.partition] = value
+            if before is None or before.topic_id != value.topic_id:
+                self._topics[record.topic, value.topic_id] += 1
+                if before is not None:
+                    self._uncount(record.topic, before)
             return
         topics = self._groups.get(record.group_id, {})
-        partitions = topics.get(record.topic)
-        if partitions is None or partitions.pop(record.partition, None) is None:
+        partitions = topics.get(record.topic, {})
+        removed = partitions.pop(record.partition, None)
+        if removed is None:
             return
+        self._uncount(record.topic, removed)
         if not partitions:
             del topics[record.topic]
         if not topics:
@@ -39,8 +54,12 @@ class Offsets:
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, Offset]]:
         return self._groups.get(group_id, _NO_TOPICS)
 
+    def of_topic(self, group_id: str, topic: str) -> Mapping[int, Offset]:
+        """By partition, whichever topic of the name they were committed for."""
+        return self.of_group(group_id).get(topic, _NO_PARTITIONS)
+
     def get(self, group_id: str, topic: str, partition: int) -> Offset | None:
-        return self.of_group(group_id).get(topic, _NO_PARTITIONS).get(partition)
+        return self.of_topic(group_id, topic).get(partition)
 
     def has_group(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -49,14 +68,35 @@ class Offsets:
     def group_ids(self) -> list[str]:
         return list(self._groups)
 
-    def tombstones(self, group_id: str, topic: str | None = None) -> list[OffsetRecord]:
-        """What deletes all offsets of the group, or those of one topic."""
+    @property
+    def topics(self) -> Set[TopicRef]:
+        """The topics that there are offsets of."""
+        return self._topics.keys()
+
+    def tombstones(self, group_id: str) -> list[OffsetRecord]:
+        """Return what deletes all offsets of the group."""
         return [
             OffsetRecord(group_id, name, partition, None)
             for name, partitions in self.of_group(group_id).items()
-            if topic is None or name == topic
             for partition in partitions
         ]
+
+    def tombstones_of_topic(
+        self, group_id: str, topic: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
+    ) -> list[OffsetRecord]:
+        """Return what deletes, of these partitions, the offsets with this very id, or (None) those without one."""
+        kept = self.of_topic(group_id, topic)
+        return [
+            OffsetRecord(group_id, topic, each, None)
+            for each in partitions
+            if (value := kept.get(each)) is not None and value.topic_id == topic_id
+        ]
+
+    def _uncount(self, topic: str, value: Offset) -> None:
+        ref = topic, value.topic_id
+        self._topics[ref] -= 1
+        if not self._topics[ref]:
+            del self._topics[ref]
 
     def __iter__(self) -> Iterator[OffsetRecord]:
         for group_id, topics in self._groups.items():

@@ -5,7 +5,8 @@ version (i16); integers are big-endian; a string is an i16 length and UTF-8, byt
 
     OffsetCommitKey    0-1   group string, topic string, partition i32
     OffsetCommitValue  0-4   offset i64, [3+] leaderEpoch i32, metadata string, commitTimestamp i64,
-                             [1] expireTimestamp i64; [4+] flexible, tagged fields (tag 0: topic id)
+                             [1] expireTimestamp i64; [4+] flexible, tagged fields:
+                               0: topic id, 10000 (ours alone): expireTimestamp i64
     GroupMetadataKey   2     group string
     GroupMetadataValue 0-4   protocolType string, generation i32, protocol ?string, leader ?string,
                              [2+] currentStateTimestamp i64, members array of
@@ -13,19 +14,25 @@ version (i16); integers are big-endian; a string is an i16 length and UTF-8, byt
                                 [1+] rebalanceTimeout i32, sessionTimeout i32, subscription bytes, assignment bytes);
                              [4+] flexible
 
-Written as Kafka 4.x writes them: keys 1 and 2, group values 3, offset values 3, or 1 when they carry an expiry (from
-OffsetCommit 2-4).  A null value is a tombstone.  Keys of other versions (of the newer group protocols) are kept as
-they came: see ``Unknown``.
+Written as Kafka 4.3 writes them: keys 1 and 2, group values 3, offset values 4 with the topic id.  Only an expiry (from
+OffsetCommit 2-4) is written differently: Kafka uses value 1 for it, which has no place for a topic id, so that the
+offsets of such clients would be taken for those of a later topic of the name.  A null value is a tombstone.  Keys of
+other versions (of the newer group protocols) are kept as they came: see ``Unknown``.
 """
 
 from __future__ import annotations
 
 import struct
+import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from bmq.core.errors import FormatError
+from bmq.core.wire.primitives import uvarint
 
+STRING_BYTES_MAX = 0x7FFF
+"""Of a text in a record.  Compact strings could be longer; Kafka's could not be read back by its own older versions."""
 NO_EXPIRY = -1
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -33,17 +40,31 @@ NO_TIMESTAMP = -1
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_VALUE_3 = struct.Struct(">hqi")  # version, offset, leader epoch
+_OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
+_TOPIC_ID_TAG = 0
+_EXPIRY_TAG = 10_000
+"""Kafka numbers its tagged fields from 0 and skips those that it does not know (KIP-915)."""
+_EXPIRY_HEAD = b"\x90\x4e\x08"  # the tag, and 8 bytes
+_TOPIC_IDS_CACHED = 16_384
 
 
 class Offset(NamedTuple):
-    """A committed offset.  Timestamps in ms of wall time; ``expire_timestamp`` only of OffsetCommit 2-4."""
+    """A committed offset.  Timestamps in ms of wall time; ``expire_timestamp`` only of OffsetCommit 2-4.
+
+    ``topic_id`` is None in records that were written before ids were kept: such an offset belongs to the topic of its
+    name, whichever that is, as in Kafka.
+    """
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     commit_timestamp: int = 0
     expire_timestamp: int = NO_EXPIRY
+    topic_id: uuid.UUID | None = None
+
+    def is_of(self, topic_id: uuid.UUID) -> bool:
+        """Whether it was committed for this topic, and not for another one of the same name."""
+        return self.topic_id is None or self.topic_id == topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +146,18 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
 
 
 def _encode_offset(value: Offset) -> bytes:
-    if value.expire_timestamp != NO_EXPIRY:  # version 1 alone has the field, and has no leader epoch
-        head = _I16.pack(1) + _I64.pack(value.offset)
-        return head + _string(value.metadata) + _I64.pack(value.commit_timestamp) + _I64.pack(value.expire_timestamp)
-    head = _VALUE_3.pack(3, value.offset, value.leader_epoch)
-    return head + _string(value.metadata) + _I64.pack(value.commit_timestamp)
+    head = _OFFSET_HEAD.pack(4, value.offset, value.leader_epoch)
+    metadata = value.metadata.encode()
+    if len(metadata) > STRING_BYTES_MAX:
+        raise FormatError(f"metadata of {len(metadata)} bytes: the format takes {STRING_BYTES_MAX}")
+    has_expiry = value.expire_timestamp != NO_EXPIRY
+    parts = [head, uvarint(len(metadata) + 1), metadata, _I64.pack(value.commit_timestamp)]
+    parts.append(uvarint((value.topic_id is not None) + has_expiry))
+    if value.topic_id is not None:
+        parts += (b"\x00\x10", value.topic_id.bytes)
+    if has_expiry:
+        parts += (_EXPIRY_HEAD, _I64.pack(value.expire_timestamp))
+    return b"".join(parts)
 
 
 def _decode_offset(data: bytes) -> Offset:
@@ -139,7 +167,21 @@ def _decode_offset(data: bytes) -> Offset:
     leader_epoch = reader.i32() if version >= 3 else NO_LEADER_EPOCH
     metadata = reader.string()
     commit_timestamp = reader.i64()
-    return Offset(offset, leader_epoch, metadata, commit_timestamp, reader.i64() if version == 1 else NO_EXPIRY)
+    if version < 4:
+        expiry = reader.i64() if version == 1 else NO_EXPIRY
+        return Offset(offset, leader_epoch, metadata, commit_timestamp, expiry)
+    tags = reader.tags()
+    topic_id, expiry_field = tags.get(_TOPIC_ID_TAG), tags.get(_EXPIRY_TAG)
+    if topic_id is not None and len(topic_id) != 16:
+        raise FormatError(f"OffsetCommitValue with a topic id of {len(topic_id)} bytes")
+    (expiry,) = (NO_EXPIRY,) if expiry_field is None else _I64.unpack(expiry_field)
+    return Offset(offset, leader_epoch, metadata, commit_timestamp, expiry, _topic_id(topic_id))
+
+
+@lru_cache(maxsize=_TOPIC_IDS_CACHED)
+def _topic_id(data: bytes | None) -> uuid.UUID | None:
+    """One object for all offsets of a topic.  Kafka's zero id stands for none."""
+    return uuid.UUID(bytes=data) if data is not None and any(data) else None
 
 
 def _encode_group(value: StoredGroup) -> bytes:
@@ -204,8 +246,8 @@ def _string(text: str | None) -> bytes:
     if text is None:
         return b"\xff\xff"
     data = text.encode()
-    if len(data) > 0x7FFF:
-        raise FormatError(f"a string of {len(data)} bytes: the format takes {0x7FFF}")
+    if len(data) > STRING_BYTES_MAX:
+        raise FormatError(f"a string of {len(data)} bytes: the format takes {STRING_BYTES_MAX}")
     return _I16.pack(len(data)) + data
 
 
@@ -256,9 +298,15 @@ class _Reader:
     def skip_tags(self) -> None:
         """Tagged fields are additions that may be ignored (KIP-915)."""
         if self._is_flexible:
-            for _ in range(self._varint()):
-                self._varint()
-                self._take(self._varint())
+            self.tags()
+
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields that stand here, by tag."""
+        found = {}
+        for _ in range(self._varint()):
+            tag = self._varint()
+            found[tag] = self._take(self._varint())
+        return found
 
     def _number(self, form: struct.Struct) -> int:
         (value,) = form.unpack_from(self._data, self._at)

@@ -9,11 +9,13 @@ coordinator again, and the object is done with: its shard loads anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import uuid
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import TypeVar
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
 from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
@@ -25,8 +27,6 @@ from bmq.meta.coordinator.writer import KeyValue, Writer
 T = TypeVar("T")
 EXPIRED_A_TURN = 500
 """Timers handled before the loop goes round: a mass time-out must not stop the process."""
-GROUPS_A_TURN = 100
-"""Groups looked at for expiry before the loop goes round."""
 _ALARM_MIN_S = 0.001  # the loop's clock and ours may differ by a tick
 
 
@@ -179,26 +179,41 @@ class Serving:
 
     async def expire(self) -> int:
         """Remove what has outlived its retention; the number of records written.  RequestError when the log fails."""
-        count = 0
-        for number, group_id in enumerate(list(self.state.groups)):
-            await self._breathe(number)
-            records = self.state.expiry(group_id, self._clock.now_ms(), self._settings.retention_ms)
-            if records:
-                count += len(records)
-                await self.delete(group_id, records)
-            else:
-                self.state.forget_unused(group_id)
+        count, turns = 0, Turns()
+        for group_id in list(self.state.groups):
+            for topic in list(self.state.offsets.of_group(group_id)):
+                for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
+                    await self._breathe(turns, len(partitions))
+                    now_ms, retention_ms = self._clock.now_ms(), self._settings.retention_ms
+                    records = self.state.expired_offsets(group_id, topic, partitions, now_ms, retention_ms)
+                    count += await self._remove(group_id, records)
+            await self._breathe(turns, 1)
+            count += await self._remove(group_id, self.state.expired_group(group_id))
+            self.state.forget_unused(group_id)
         return count
 
-    async def forget_topic(self, topic: str) -> int:
-        """Remove all offsets of a deleted topic; the number of records written.  RequestError when the log fails."""
-        count = 0
-        for number, group_id in enumerate(self.state.offsets.group_ids):
-            await self._breathe(number)
-            records = self.state.offsets.tombstones(group_id, topic)
-            count += len(records)
-            await self.delete(group_id, records)
+    async def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> int:
+        """Remove the offsets that were committed for a deleted topic; the number of records written.
+
+        Offsets of a later topic of the same name have another id, and stay.  RequestError when the log fails.
+        """
+        count, turns = 0, Turns()
+        offsets = self.state.offsets
+        if (topic, topic_id) not in offsets.topics:
+            return 0
+        for group_id in offsets.group_ids:
+            for partitions in _slices(list(offsets.of_topic(group_id, topic))):
+                await self._breathe(turns, len(partitions))
+                records = offsets.tombstones_of_topic(group_id, topic, topic_id, partitions)
+                count += await self._remove(group_id, records)
+            await self._breathe(turns, 1)
         return count
+
+    async def _remove(self, group_id: str, records: Sequence[CoordinatorRecord]) -> int:
+        """Append tombstones that were decided just now, without a time limit: nobody waits for an answer."""
+        if records:
+            await self._append(records, [encode(each) for each in records], group_id)
+        return len(records)
 
     # ------------------------------------------------------------------------------------------------ effects
 
@@ -253,10 +268,10 @@ class Serving:
         self.writer.write(encoded, group_id, done)
         return future
 
-    async def _breathe(self, number: int) -> None:
+    async def _breathe(self, turns: Turns, elements: int) -> None:
         """Between groups: let others run now and then.  RequestError when the log has failed."""
-        if number % GROUPS_A_TURN == GROUPS_A_TURN - 1:
-            await asyncio.sleep(0)
+        if turns.is_over(elements):
+            await next_turn()
         await self.writer.room()
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
@@ -300,6 +315,11 @@ def _give(effect: Answer) -> None:
     assert isinstance(token, asyncio.Future)
     if not token.done():  # cancelled when its client has gone
         token.set_result(effect.answer)
+
+
+def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """``items``, a turn's worth at a time."""
+    return (items[at : at + ELEMENTS_A_TURN] for at in range(0, len(items), ELEMENTS_A_TURN))
 
 
 def _java_length(text: str) -> int:

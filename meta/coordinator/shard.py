@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any
 
@@ -26,7 +26,10 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.record_reader import read_records
 from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.meta.coordinator.log import ShardLog, ShardLogs
+from bmq.meta.coordinator.offsets import TopicRef
 from bmq.meta.coordinator.records import decode, encode
 from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.settings import CoordinatorSettings
@@ -67,6 +70,7 @@ class Shard:
         logs: ShardLogs,
         clock: Clock,
         settings: CoordinatorSettings,
+        catalog: Catalog,
         loads: asyncio.Semaphore,
         spawn: Spawn,
     ) -> None:
@@ -80,6 +84,7 @@ class Shard:
         self._logs = logs
         self._clock = clock
         self._settings = settings
+        self._catalog = catalog
         self._loads = loads
         self._spawn = spawn
         self._serving: Serving | None = None
@@ -88,6 +93,7 @@ class Shard:
         self._ready: asyncio.Future[None] | None = None  # done when the load under way is, one way or another
         self._snapshot_at = settings.snapshot_bytes  # of the writer's count
         self._is_in_snapshot = False
+        self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
     @property
     def serving(self) -> Serving | None:
@@ -136,6 +142,34 @@ class Shard:
         if self._log is not None:
             self._log.end()
         self._end_wait()
+
+    def forget_topic(self, topic: Topic) -> None:
+        """Remove the offsets of a topic that has been deleted just now, in the background."""
+        if self._serving is not None:
+            self._spawn(self._forget(self._serving, refs_of(topic)))
+        elif self.phase in (Phase.LOADING, Phase.FAILED):
+            self._deleted.add(topic.name)
+
+    async def expire(self) -> None:
+        """Remove what has expired, and what is left of deleted topics.  Never raises: the next round tries again."""
+        serving = self._serving
+        if serving is not None:
+            await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
+            await self._try(serving.expire(), "expired offsets")
+
+    async def _forget(self, serving: Serving, topics: Sequence[TopicRef]) -> None:
+        for topic in topics:
+            if serving is self._serving:  # else the next load finds what is left
+                await self._try(serving.forget_topic(*topic), f"offsets of the deleted topic {topic[0]}")
+
+    async def _try(self, work: Awaitable[int], what: str) -> None:
+        try:
+            count = await work
+        except RequestError as error:  # until the next round they are merely still there
+            logger.warning("shard %d: %s not all removed: %s", self.partition, what, error)
+            return
+        if count:
+            logger.info("shard %d: %d records to remove %s", self.partition, count, what)
 
     # ------------------------------------------------------------------------------------------------ loading
 
@@ -186,6 +220,7 @@ class Shard:
         key, value = encode(barrier_record(self.partition))
         barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
         read_bytes = await replay(log, state, barrier, settings.read_bytes)
+        unsure = await unsure_topics(state.offsets, self._catalog)
         if not log.is_open:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was lost while it was replayed")
         if self.is_closed:
@@ -201,6 +236,10 @@ class Shard:
         self._serving = serving
         self._move(Phase.ACTIVE)
         serving.begin()
+        gone = [each for each in gone_topics(state.offsets, self._catalog, self._deleted) if each not in unsure]
+        self._deleted.clear()
+        if gone:
+            self._spawn(self._forget(serving, gone))
         logger.info(
             "shard %d loaded: epoch %d, %d groups from %d bytes",
             self.partition, log.epoch, len(state.groups), read_bytes,

@@ -170,7 +170,7 @@ class Shards:
         if ownership is None:
             return None
         shard = self._shards[number] = Shard(
-            number, ownership, self._logs, self._clock, self._settings, self._loads, self._spawn
+            number, ownership, self._logs, self._clock, self._settings, self._catalog, self._loads, self._spawn
         )
         return shard
 
@@ -194,7 +194,8 @@ class Shards:
             return
         before, after = change.before, change.after
         if before is not None and after is None and before.name != OFFSETS_TOPIC:
-            self._spawn(self._forget_topic(before.name))
+            for shard in self._shards.values():
+                shard.forget_topic(before)
         elif before is not None and after is None:  # all groups are gone with it
             for shard in self._shards.values():
                 shard.close()
@@ -202,26 +203,11 @@ class Shards:
         elif after is not None and after.name == OFFSETS_TOPIC and self._view is not None:
             self._make(after)  # asked for elsewhere
 
-    async def _forget_topic(self, topic: str) -> None:
-        for shard in list(self._shards.values()):
-            if shard.serving is not None:
-                await self._try(shard, shard.serving.forget_topic(topic), f"offsets of the deleted topic {topic}")
-
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(self._settings.expiry_interval_s)
             for shard in list(self._shards.values()):
-                if shard.serving is not None:
-                    await self._try(shard, shard.serving.expire(), "expired offsets")
-
-    async def _try(self, shard: Shard, work: Awaitable[int], what: str) -> None:
-        try:
-            count = await work
-        except RequestError as error:  # expiry comes round again; until then they are merely still there
-            logger.warning("shard %d: %s not all removed: %s", shard.partition, what, error)
-            return
-        if count:
-            logger.info("shard %d: %d records to remove %s", shard.partition, count, what)
+                await shard.expire()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,7 +6,7 @@ last stored generation; the living ``Group`` beside it is rebuilt from that when
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from bmq.meta.coordinator.answers import Now
 from bmq.meta.coordinator.deadlines import Deadlines
@@ -77,27 +77,31 @@ class ShardState:
         """What deletes the group and its offsets."""
         return [*self.offsets.tombstones(group_id), GroupRecord(group_id, None)]
 
-    def expiry(self, group_id: str, wall_ms: int, retention_ms: int) -> list[CoordinatorRecord]:
-        """What deletes the group's expired offsets, and the group when it is idle and none are left (KIP-211)."""
+    def expired_offsets(
+        self, group_id: str, topic: str, partitions: Iterable[int], wall_ms: int, retention_ms: int
+    ) -> list[CoordinatorRecord]:
+        """Return what deletes the expired ones of these offsets (KIP-211).
+
+        None expire of a topic that the group's members subscribe to.
+        """
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or group.is_subscribed(topic):
             return []
-        topics = self.offsets.of_group(group_id)
+        kept = self.offsets.of_topic(group_id, topic)
         records: list[CoordinatorRecord] = []
-        kept = 0
-        for topic, partitions in topics.items():
-            if group.is_subscribed(topic):
-                kept += len(partitions)
-                continue
-            for partition, value in partitions.items():
-                since = group.expires_since(value)
-                if since is not None and is_expired(value, since, wall_ms, retention_ms):
-                    records.append(OffsetRecord(group_id, topic, partition, None))
-                else:
-                    kept += 1
-        if not kept and group.is_idle and (records or group_id in self._stored):
-            records.append(GroupRecord(group_id, None))
+        for partition in partitions:
+            value = kept.get(partition)
+            since = group.expires_since(value) if value is not None else None
+            if value is not None and since is not None and is_expired(value, since, wall_ms, retention_ms):
+                records.append(OffsetRecord(group_id, topic, partition, None))
         return records
+
+    def expired_group(self, group_id: str) -> list[CoordinatorRecord]:
+        """Return what deletes the group when it is idle and has no offsets."""
+        group = self._groups.get(group_id)
+        if group is None or not group.is_idle or self.offsets.has_group(group_id) or group_id not in self._stored:
+            return []
+        return [GroupRecord(group_id, None)]
 
     def live_records(self) -> Iterator[CoordinatorRecord]:
         """A record for every key that lives now, with its value at the moment it is given out.

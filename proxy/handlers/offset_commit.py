@@ -3,7 +3,8 @@
 * 2-4: retention time, as an expiry of each offset.  * 6: leader epoch.  * 7: static members (KIP-345).
 * 9: a group that is not there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION.  * 10: topics by id.
 
-As in Kafka the topic must exist, the partition is not looked at.
+As in Kafka 4 (``KafkaApis.handleOffsetCommitRequest``) topic and partition must exist: others are answered
+UNKNOWN_TOPIC_OR_PARTITION each, and the rest is stored.
 """
 
 from __future__ import annotations

@@ -53,6 +53,9 @@ class FakeCatalog:
     async def wait_revision(self, revision: int) -> None:
         raise NotImplementedError
 
+    async def refresh(self, name: str) -> Topic | None:
+        raise NotImplementedError
+
     def put(self, name: str, topic: Topic | None) -> None:
         change = TopicChange(self.topics.pop(name, None), topic)
         if topic is not None:

@@ -138,13 +138,16 @@ class MemoryLogs:
 
 
 class MemoryCatalog:
-    """Topics by name; ``delete`` tells the subscribers."""
+    """Topics by name; ``delete`` and ``create`` notify the subscribers."""
 
     cluster_id = "cluster"
     version = 1
 
     def __init__(self, *topics: Topic) -> None:
         self.topics = {topic.name: topic for topic in topics}
+        self.unseen: dict[str, Topic] = {}
+        """Topics that the store has and the view does not show yet: ``refresh`` waits for them."""
+        self.refresh_error: Exception | None = None
         self._calls: list[Callable[[TopicChange], None]] = []
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
@@ -162,14 +165,29 @@ class MemoryCatalog:
     async def wait_revision(self, revision: int) -> None:
         return
 
+    async def refresh(self, name: str) -> Topic | None:
+        if self.refresh_error is not None:
+            raise self.refresh_error
+        late = self.unseen.pop(name, None)
+        if late is not None:
+            self.topics[name] = late
+        return self.topics.get(name)
+
     def delete(self, name: str) -> None:
         before = self.topics.pop(name)
-        for call in self._calls:
+        for call in list(self._calls):
             call(TopicChange(before, None))
 
+    def create(self, created: Topic) -> None:
+        self.topics[created.name] = created
+        for call in list(self._calls):
+            call(TopicChange(None, created))
 
-def topic(name: str, partitions: int = 4) -> Topic:
-    return Topic(name=name, topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name), partitions=partitions)
+
+def topic(name: str, partitions: int = 200, *, incarnation: int = 0) -> Topic:
+    """``incarnation`` tells topics apart that were made again under their name."""
+    unique = f"{name} {incarnation}" if incarnation else name
+    return Topic(name=name, topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, unique), partitions=partitions)
 
 
 def settings(**changes: Any) -> CoordinatorSettings:

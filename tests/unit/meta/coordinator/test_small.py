@@ -114,12 +114,13 @@ def test_expiry_kip_211(group: StoredGroup | None, topic: str, value: Offset, ex
     state.apply(OffsetRecord("g", topic, 0, value))
     state.go_live(Now(0, 0))
     if expires_at is None:
-        assert state.expiry("g", 1 << 60, 1_000) == []
+        assert state.expired_offsets("g", topic, [0], 1 << 60, 1_000) == []
         return
-    assert state.expiry("g", expires_at - 1, 1_000) == []
-    records = state.expiry("g", expires_at, 1_000)
-    assert records[0] == OffsetRecord("g", topic, 0, None)
-    assert (GroupRecord("g", None) in records) == (group is None or not group.members)
+    assert state.expired_offsets("g", topic, [0], expires_at - 1, 1_000) == []
+    assert state.expired_group("g") == [], "it has an offset"
+    records = state.expired_offsets("g", topic, [0, 1], expires_at, 1_000)
+    assert records == [OffsetRecord("g", topic, 0, None)]
     for record in records:
         state.apply(record)
+    assert state.expired_group("g") == ([GroupRecord("g", None)] if group is not None and not group.members else [])
     assert "a" not in state.offsets.of_group("g")
