@@ -39,7 +39,7 @@ from bmq.broker.recompress import Offload, Recompressor, run_inline
 from bmq.broker.searches import Searches
 from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
@@ -349,7 +349,10 @@ class Assigned:
         """
         if self._is_member is None or slot.is_released:
             return None
-        found = await self._broker.read_record(slot.key)
+        try:
+            found = await self._broker.read_record(slot.key)
+        except FormatError:
+            return None  # the partition reads it again, and goes OFFLINE with the reason
         owner = found[0].owner
         if slot.is_released:  # told while we asked
             return None

@@ -71,6 +71,13 @@ class RecordRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordUnreadable:
+    """The partition's record cannot be decoded, so nobody can say who owns the partition."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentsFenced:
     segments: tuple[FencedSegment, ...]
 
@@ -204,6 +211,7 @@ Event = (
     | RecordStored
     | RecordUnknown
     | RecordRefused
+    | RecordUnreadable
     | SegmentsFenced
     | FenceFailed
     | LogRecovered
@@ -235,7 +243,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """Compare ``revision`` and write.  -> RecordStored, RecordUnknown or RecordRefused."""
+    """Compare ``revision`` and write.  -> RecordStored, RecordUnknown, RecordRefused or RecordUnreadable."""
 
     record: PartitionRecord
     revision: int

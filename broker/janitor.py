@@ -191,7 +191,7 @@ class Janitor:
         try:
             async with asyncio.timeout(self.config.step_timeout_ms / 1000):
                 await self._perform[job](care, now_ms)
-        except (StorageError, KvError, RequestError, TimeoutError) as error:
+        except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
             self._failed(f"{care.writer.path}: to {job.value}", error)
             self._schedule(care, job, now_ms + self.config.retry_ms)
 

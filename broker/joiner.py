@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bmq.broker.retention import Ledger, read_idx
 from bmq.broker.shared import Shared
-from bmq.broker.sweeper import prove_ownership, scaffolding
+from bmq.broker.sweeper import scaffolding
 from bmq.core.model import SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
@@ -118,7 +118,7 @@ class Joiner:
             return
         path = ledger.writer.path
         target, *sources = names
-        await prove_ownership(self._shared, ledger.writer)
+        await ledger.writer.prove()
         draft = await self._write_draft(ledger, target, parts)
         try:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
@@ -149,7 +149,7 @@ class Joiner:
         is_whole = parts[-1].end_offset == step.head.end and sum(part.position for part in parts) <= step.head.length
         if not is_whole:
             return
-        await prove_ownership(self._shared, ledger.writer)
+        await ledger.writer.prove()
         draft = await self._write_draft(ledger, step.head.name, parts) if len(parts) > 1 else None
         await self._finish_join(ledger, draft, step.head.name, step.strays)
 

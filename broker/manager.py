@@ -193,7 +193,7 @@ class Broker:
         return self._partitions.get(key)
 
     async def read_record(self, key: PartitionKey) -> tuple[PartitionRecord, int]:
-        """Who owns the partition, and the record's revision.  KvError."""
+        """Return the partition's record and its revision.  Raises KvError, FormatError."""
         return await ownership.read(self.shared.kv, ownership.partition_key(self.shared.cluster, key))
 
     async def open(

@@ -587,12 +587,22 @@ class Partition:
         """Somebody else owns the partition: answer everything that waits, drop the files."""
         return self._fence() if event.epoch > self.epoch else []
 
+    def _on_record_unreadable(self, event: ev.RecordUnreadable, now_ms: int) -> list[Effect]:
+        """Stop as if fenced, since whoever wrote the record may own the partition; wait for an operator."""
+        self._final = self.full_checkpoint()
+        self.state = State.OFFLINE
+        self.offline_reason = event.reason
+        return [*self._refuse_all(event.reason), ev.Alarm(event.reason)]
+
     def _fence(self) -> list[Effect]:
         self._final = self.full_checkpoint()
         self.state = State.FENCED
+        return self._refuse_all("another broker owns the partition")
+
+    def _refuse_all(self, reason: str) -> list[Effect]:
+        """Answer every batch that waits, and drop the files."""
         sent, unsent = self.batches.drop()
         self.current = None
-        reason = "another broker owns the partition"
         # By NOT_LEADER_OR_FOLLOWER a proxy knows that a batch was certainly not accepted, and sends it again.  What was
         # sent may be in the file, and the new owner keeps what it finds there.
         rejects = [

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable
 
-from bmq.broker import events as ev
 from bmq.broker.shared import Shared
-from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
+from bmq.core.errors import FormatError
 from bmq.meta import ownership
 from bmq.meta.registration import broker_key
 from bmq.storage import layout
@@ -62,7 +61,7 @@ class Sweeper:
             and (holder := self._left_by(status, partition.epoch)) is not None
         ]
         if old:
-            await prove_ownership(self._shared, writer)
+            await writer.prove()
         for status, holder in old:
             self.files_swept += await self._remove(status, holder)
         return bool(old)
@@ -100,7 +99,10 @@ class Sweeper:
         if not dead:
             return
         async for entry in self._shared.kv.list(f"/{self._shared.cluster}/partitions/"):
-            record = ownership.decode(entry.value)
+            try:
+                record = ownership.decode(entry.value)
+            except FormatError as error:  # which journals it names is not known
+                raise FormatError(f"key {entry.key}: {error}; no journal is removed meanwhile") from error
             for incarnation in (record.owner, *record.journals):
                 dead.pop(incarnation, None)
         for incarnation, files in dead.items():
@@ -126,14 +128,6 @@ class Sweeper:
             elif parsed[0] in found or len(found) < self._journals_per_sweep:
                 found.setdefault(parsed[0], []).append(status)
         return found
-
-
-async def prove_ownership(shared: Shared, writer: PartitionWriter) -> None:
-    """The ownership, now.  RequestError when it is lost, and the partition hears of it."""
-    record, _ = await ownership.read(shared.kv, ownership.partition_key(shared.cluster, writer.partition.key))
-    if record.epoch != writer.partition.epoch and writer.partition.state is State.WRITE:
-        writer.post(ev.EpochRaised(record.epoch))
-    await writer.wait_open()  # raises the refusal
 
 
 async def scaffolding(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:

@@ -55,6 +55,13 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
             _S.WRITE: "_on_register_refused",
             _S.MOVE: "_on_register_refused",
         },
+        ev.RecordUnreadable: {
+            _S.START: "_on_record_unreadable",
+            _S.FENCE: "_on_record_unreadable",
+            _S.RECOVER: "_on_record_unreadable",
+            _S.WRITE: "_on_record_unreadable",
+            _S.MOVE: "_on_record_unreadable",
+        },
         ev.SegmentsFenced: {_S.FENCE: "_on_fenced"},
         ev.FenceFailed: {_S.FENCE: "_on_fence_failed"},
         ev.LogRecovered: {_S.RECOVER: "_on_recovered"},

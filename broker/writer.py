@@ -394,6 +394,8 @@ class PartitionWriter:
                 except KvError:
                     await asyncio.sleep(delay)
                     continue
+                except FormatError as error:
+                    self._unreadable(error)
                 return
 
         self.spawn(work())
@@ -405,6 +407,9 @@ class PartitionWriter:
             except KvError:
                 self.post(ev.RecordUnknown(effect.record))
                 return
+            except FormatError as error:
+                self._unreadable(error)
+                return
             if isinstance(result, ownership.Stored):
                 self.post(ev.RecordStored(effect.record, result.revision))
             else:
@@ -413,12 +418,19 @@ class PartitionWriter:
         self.spawn(work())
 
     async def _is_ours(self) -> bool:
-        """Ask the store who owns the partition; hear of it when it is somebody else."""
-        record, _ = await ownership.read(self._shared.kv, self._kv_key)
+        """Ask the store who owns the partition; stop when it is somebody else, or when nobody can say.  KvError."""
+        try:
+            record, _ = await ownership.read(self._shared.kv, self._kv_key)
+        except FormatError as error:
+            self._unreadable(error)
+            return False
         if record.epoch == self.partition.epoch:
             return True
         self.post(ev.EpochRaised(record.epoch))
         return False
+
+    def _unreadable(self, error: FormatError) -> None:
+        self.post(ev.RecordUnreadable(f"key {self._kv_key}: {error}"))
 
     # ------------------------------------------------------------------------------------------ fencing and recovery
 

@@ -89,24 +89,36 @@ def decode(data: bytes) -> PartitionRecord:
         if raw["format"] != FORMAT:
             raise FormatError(f"partition record of format {raw['format']}: this version reads {FORMAT}")
         return PartitionRecord(
-            epoch=raw["epoch"],
-            owner=raw["owner"],
-            journals=tuple(raw["journals"]),
+            epoch=_integer(raw["epoch"]),
+            owner=_text(raw["owner"]),
+            journals=tuple(map(_text, raw["journals"])),
             is_settled=bool(raw.get("settled", False)),
             segments=tuple(
                 SegmentEntry(
-                    name=SegmentName(base, epoch, n),
-                    spare=spare,
-                    holder=holder,
-                    file_id=file_id,
-                    length=length,
-                    end_offset=end_offset,
+                    name=SegmentName(_integer(base), _integer(epoch), _integer(n)),
+                    spare=_text(spare),
+                    holder=_text(holder),
+                    file_id=_integer(file_id),
+                    length=_integer(length),
+                    end_offset=_integer(end_offset),
                 )
                 for base, epoch, n, spare, holder, file_id, length, end_offset in raw["segments"]
             ),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not a partition record: {data[:80]!r} ({error})") from error
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} where a number should stand")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} where a text should stand")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,10 @@ class Refused:
 
 
 async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
-    """The record and its revision; an empty record at revision 0 when nobody ever owned the partition."""
+    """Return the record and its revision; an empty record at revision 0 when nobody ever owned the partition.
+
+    Raises KvError, and FormatError if the record cannot be decoded.
+    """
     entry = await kv.get(key)
     return (PartitionRecord(), 0) if entry is None else (decode(entry.value), entry.revision)
 
@@ -134,7 +149,8 @@ async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) 
     """Write ``record`` if the key is still at ``revision``.
 
     After KvUnknown call again with the same arguments: when the first commit did happen this one is refused by it,
-    the record found is the one wanted, and that is Stored.
+    the record found is the one wanted, and that is Stored.  Raises KvError, and FormatError if the record found cannot
+    be decoded: nothing was written then.
     """
     wanted = encode(record)
     done = await kv.commit([Compare(key, revision)], [Put(key, wanted)])

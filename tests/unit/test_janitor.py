@@ -16,10 +16,13 @@ from bmq.broker.config import LogConfig
 from bmq.broker.janitor import Janitor, JanitorConfig
 from bmq.broker.joiner import Join, Mend, joined, plan_joins
 from bmq.broker.manager import Broker
+from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.meta import ownership
+from bmq.meta.kv import Put
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
@@ -831,6 +834,27 @@ def test_an_idle_partition_costs_no_call_at_all() -> None:
         for _ in range(15):
             assert await owner.round(30) == 0
         assert calls == 0
+
+    run(main())
+
+
+def test_an_undecodable_record_ends_neither_the_round_nor_its_broker() -> None:
+    """Its own partition is OFFLINE; no journal is removed, since the record may name it."""
+
+    async def main() -> None:
+        world = World()
+        config = JanitorConfig(journal_sweep_ms=60_000, journal_grace_ms=60_000)
+        gone = await world.owner("gone", janitor=config)
+        gone.die()
+        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=0), config)
+        await owner.send(6, timestamp=0)
+        await asyncio.sleep(HOUR_MS / 1000)
+        await owner.kv.commit([], [Put(ownership.partition_key("bmq", KEY), b"what?")])
+        for _ in range(5):
+            await owner.round(60)
+        assert owner.writer.partition.state is State.OFFLINE
+        assert "gone-00000001.jnl" in await world.names(layout.JOURNALS)
+        assert owner.janitor.failures > 0
 
     run(main())
 

@@ -99,6 +99,31 @@ def test_segments_of_another_shape_are_refused(segments: object) -> None:
         decode(json.dumps(raw).encode())
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("epoch", "7"), ("epoch", True), ("epoch", None), ("owner", 7), ("journals", [7]), ("journals", 7)],
+)
+def test_fields_of_another_type_are_refused(field: str, value: object) -> None:
+    """Nobody who goes on with the record has to check."""
+    raw = json.loads(encode(record(2)))
+    raw[field] = value
+    with pytest.raises(FormatError):
+        decode(json.dumps(raw).encode())
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_segment_fields_of_another_type_are_refused(at: int) -> None:
+    raw = json.loads(encode(record(2)))
+    raw["segments"][0][at] = None
+    with pytest.raises(FormatError):
+        decode(json.dumps(raw).encode())
+
+
+def test_a_deeply_nested_value_is_refused() -> None:
+    with pytest.raises(FormatError):
+        decode(b"[" * 100_000)
+
+
 def test_a_closed_entry_says_its_end() -> None:
     """An empty file is closed too: 0 is a length, -1 is not known."""
     (entry,) = record(2).segments

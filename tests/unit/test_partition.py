@@ -35,6 +35,7 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.RecordStored: {State.START, State.WRITE, State.MOVE},
     ev.RecordUnknown: {State.START, State.WRITE, State.MOVE},
     ev.RecordRefused: {State.START, State.WRITE, State.MOVE},
+    ev.RecordUnreadable: set(LIVING),
     ev.SegmentsFenced: {State.FENCE},
     ev.FenceFailed: {State.FENCE},
     ev.LogRecovered: {State.RECOVER},
@@ -157,6 +158,7 @@ def sample(event: Any) -> Event:
         ev.RecordStored: (OTHER, 1),
         ev.RecordUnknown: (OTHER,),
         ev.RecordRefused: (OTHER, 1),
+        ev.RecordUnreadable: ("x",),
         ev.SegmentsFenced: ((),),
         ev.FenceFailed: ("x",),
         ev.LogRecovered: (Recovered(end_offset=0, segments=[], bytes_read=0, labels=[]), None, (), 0),
@@ -340,6 +342,20 @@ def test_a_refused_registration_fences_and_rejects_everything() -> None:
     assert reject.code is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it never was in a file
     assert len(reject.batches) == 1
     assert kinds(effects) == ["Reject", "Abort", "StateChanged"]
+
+
+def test_an_unreadable_record_stops_everything_and_is_offline() -> None:
+    """Whoever wrote it may own the partition: as after a raised epoch, nothing is acknowledged any more."""
+    machine = opened()
+    append(machine)
+    effects = machine.handle(ev.RecordUnreadable("key /k: not a record"), 0)
+    assert kinds(effects) == ["Reject", "Reject", "Abort", "Alarm", "StateChanged"]
+    codes = [effect.code for effect in effects if isinstance(effect, ev.Reject)]
+    assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert (machine.state, machine.offline_reason) == (State.OFFLINE, "key /k: not a record")
+    with pytest.raises(RequestError) as refused:
+        append(machine)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_roll_by_size_waits_for_the_last_flush_and_prepares_ahead() -> None:

@@ -14,6 +14,8 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.log_config import log_config
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import BatchRules
+from bmq.meta import ownership
+from bmq.meta.kv import Put
 from bmq.meta.memory import KvFaults
 from bmq.meta.registration import broker_key
 from bmq.storage.memory import Faults
@@ -258,6 +260,53 @@ def test_offline_waits_for_an_operator() -> None:
         assert asyncio.get_running_loop().time() < 60
         assert w.assigned.get(w.key()) is None
         assert (await w.produce_one(batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    play(story)
+
+
+def test_undecodable_records_take_their_own_partitions_offline_and_no_other() -> None:
+    """More of them than the background opens at a time: those behind them are opened all the same."""
+
+    async def story(w: World) -> None:
+        bad = BACKGROUND_PARALLEL + 1
+        w.topic("orders", bad + 2, assign=False)
+        for partition in range(bad):
+            key = ownership.partition_key("bmq", w.key(partition=partition))
+            await w.kv.commit([], [Put(key, b'{"format":2}')])
+        w.assign()
+        for partition in range(bad, bad + 2):
+            assert (await w.owner(partition=partition)).epoch == 1
+        for partition in range(bad):
+            with pytest.raises(RequestError) as offline:
+                await w.assigned.wait(w.key(partition=partition), 60.0)
+            assert refusal(offline.value) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert "format 2" in offline.value.message
+
+    play(story)
+
+
+@pytest.mark.parametrize("finds", ["registration", "upkeep"])
+def test_a_record_that_becomes_undecodable_stops_its_owner_and_no_other(finds: str) -> None:
+    """Found by the compare of the next registration, or by the proof before a deletion."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 2, retention_ms="1000", file_delete_delay_ms="0")
+        assert (await w.produce_one(batch())).error_code == 0
+        assert (await w.produce_one(batch(), 1)).error_code == 0
+        await asyncio.sleep(400)  # both segments are closed
+        owner = await w.owner()
+        await w.kv.commit([], [Put(ownership.partition_key("bmq", w.key()), b"what?")])
+        if finds == "registration":
+            assert (await w.produce_one(batch())).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            with pytest.raises(RequestError):
+                await owner.delete_before(1)
+        assert (await w.produce_one(batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        failed: list[str] = []
+        w.broker.on_failed = failed.append
+        await asyncio.sleep(600)  # rounds of upkeep
+        assert failed == []
+        assert (await w.produce_one(batch(), 1)).error_code == 0
 
     play(story)
 
