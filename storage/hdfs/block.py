@@ -20,7 +20,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
 from bmq.storage.hdfs.checksums import crc_function
 from bmq.storage.hdfs.client import HdfsClient
-from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, node_name
+from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
 from bmq.storage.hdfs.wire import (
     OP_READ_BLOCK,
     STATUS_CHECKSUM_OK,
@@ -60,8 +60,9 @@ class Piece:
 async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, length: int, *, is_open: bool) -> bytes:
     """Up to ``length`` bytes at ``offset`` of the block, from the first replica that gives them right.
 
-    CorruptData when all that answered were wrong, StorageUnavailable when none answered.  An open block that nobody
-    has a replica of yet is empty.
+    Raises CorruptData if all that answered were wrong, StorageUnavailable if none answered.  An open block is empty only
+    if no node has a replica of it and the NameNode knows no length: it knows one before anything is acknowledged
+    (rule 1).
     """
 
     async def take(node: pb.NodeId, wanted: int) -> bytes:
@@ -99,7 +100,7 @@ async def _from_any_replica(
     for node in _by_trust(client, located):
         try:
             if is_open:
-                shown = await client.datanodes.visible_length(node.id, located.block, client.settings.read_timeout_s)
+                shown = await _shown_length(client, node, located, client.settings.read_timeout_s)
                 wanted = min(length, shown - offset)
             else:
                 wanted = min(length, located.block.length - offset)
@@ -109,9 +110,9 @@ async def _from_any_replica(
         except NodeUnreachable as error:
             client.suspect([node_name(node.id)])
             failures.append(error)
-        except (ReplicaFailed, NoReplica) as error:
+        except (ReplicaFailed, NoReplica, ReplicaNotReady) as error:
             failures.append(error)
-    if is_open and failures and all(isinstance(error, NoReplica) for error in failures):
+    if is_open and _is_unwritten(located, failures):
         return None
     raise _unreadable(located, failures)
 
@@ -124,8 +125,8 @@ async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
 
     async def shown(node: pb.Node) -> int | Exception:
         try:
-            return await client.datanodes.visible_length(node.id, located.block, client.settings.probe_timeout_s)
-        except (NodeUnreachable, NoReplica) as error:
+            return await _shown_length(client, node, located, client.settings.probe_timeout_s)
+        except (NodeUnreachable, NoReplica, ReplicaNotReady) as error:
             return error
 
     suspected = client.suspected()
@@ -135,9 +136,24 @@ async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
     if lengths:
         return min(lengths)
     failures = [answer for answer in answers if isinstance(answer, Exception)]
-    if failures and all(isinstance(error, NoReplica) for error in failures):
-        return 0  # allocated, and no pipeline opened yet
+    if _is_unwritten(located, failures):
+        return 0
     raise _unreadable(located, failures)
+
+
+async def _shown_length(client: HdfsClient, node: pb.Node, located: pb.LocatedBlock, timeout_s: float) -> int:
+    """Bytes of an open block that one node shows.  Raises as ``Datanodes.visible_length``; ReplicaNotReady also for a
+    replica that is shorter than the NameNode knows the block to be."""
+    shown = await client.datanodes.visible_length(node.id, located.block, timeout_s)
+    if shown < located.block.length:
+        raise ReplicaNotReady(f"{node_name(node.id)}: {shown} of {located.block.length} acknowledged bytes")
+    return shown
+
+
+def _is_unwritten(located: pb.LocatedBlock, failures: list[Exception]) -> bool:
+    """Whether an open block was allocated and no pipeline opened yet: the nodes have no replica of it, and nothing
+    was ever acknowledged, since the NameNode would know the length."""
+    return located.block.length == 0 and bool(failures) and all(isinstance(error, NoReplica) for error in failures)
 
 
 async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> int:

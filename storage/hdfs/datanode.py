@@ -27,12 +27,22 @@ class NoReplica(Exception):
     """The datanode answers, and has no replica of the block, or an older one.  Never leaves this package."""
 
 
+class ReplicaNotReady(Exception):
+    """The datanode answers, and cannot give the replica's length yet: it has not registered after its own restart, or
+    the replica waits for recovery.  The replica may hold acknowledged bytes.  Never leaves this package."""
+
+
 class NodeUnreachable(Exception):
     """The datanode does not answer in time, or refuses.  Never leaves this package."""
 
 
 def node_name(node: pb.NodeId) -> str:
     return f"{node.ip}:{node.data_port}"
+
+
+def _has_no_replica(error: RemoteError) -> bool:
+    """Whether FsDatasetImpl.getReplicaVisibleLength found no replica of this generation; all else may pass."""
+    return error.short_class == "ReplicaNotFoundException" or "getGenerationStamp() <" in error.first_line
 
 
 class Datanodes:
@@ -50,7 +60,11 @@ class Datanodes:
 
     async def visible_length(self, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
         """Bytes of the block that this datanode shows: all of a finished replica, the acknowledged ones of an open
-        one (ReplicaInPipeline.bytesAcked).  NoReplica, NodeUnreachable."""
+        one (ReplicaInPipeline.bytesAcked).
+
+        Raises NoReplica if it certainly has none, ReplicaNotReady if it cannot give the length now, and NodeUnreachable
+        without a response.
+        """
         request = pb.GetReplicaVisibleLengthRequest(block=block)
         try:
             async with asyncio.timeout(timeout_s):
@@ -64,11 +78,12 @@ class Datanodes:
                     timeout_s=timeout_s,
                 )
         except RemoteError as error:
-            raise NoReplica(f"{node_name(node)}: {error}") from error
+            kind = NoReplica if _has_no_replica(error) else ReplicaNotReady
+            raise kind(f"{node_name(node)}: {error}") from error
         except (ConnectionLost, TimeoutError) as error:
             raise NodeUnreachable(f"{node_name(node)}: {error or 'no answer'}") from error
         if response.length >= _NO_LENGTH:
-            raise NoReplica(f"{node_name(node)}: replica of block {block.id} waits for recovery")
+            raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery")
         return response.length
 
     async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block) -> list[str]:
@@ -79,7 +94,7 @@ class Datanodes:
                 await self.visible_length(node, block, self._settings.probe_timeout_s)
             except NodeUnreachable:
                 return True
-            except NoReplica:
+            except (NoReplica, ReplicaNotReady):
                 return False
             return False
 

@@ -46,7 +46,7 @@ from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, Sto
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block import ReplicaFailed, read_replica
 from bmq.storage.hdfs.client import HdfsClient
-from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica
+from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.pipeline import Pipeline
 from bmq.storage.hdfs.setup import Member, Setup, members_of
 from bmq.storage.hdfs.wire import STATUS_SUCCESS, status_name
@@ -212,7 +212,7 @@ class _Fence:
         except TimeoutError:
             self._client.suspect([member.name])
             return f"{member.name} is silent"
-        except (PipelineFailed, NoReplica, NodeUnreachable, ReplicaFailed) as error:
+        except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed) as error:
             return f"{member.name}: {error}"
 
     async def _stop_open_replica(

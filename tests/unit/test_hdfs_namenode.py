@@ -22,7 +22,7 @@ STANDBY = "org.apache.hadoop.ipc.StandbyException"
 SAFE_MODE = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"
 
 Answer = Callable[["Call"], "bytes | str | None"]
-"""The response's bytes, an exception class, or None: no answer at all."""
+"""The response's bytes, an exception class (": " and a text may follow), or None: no answer at all."""
 
 
 @dataclass
@@ -76,8 +76,12 @@ class FakeNameNode:
         response = pb.RpcResponseHeader(call_id=call_id, status=pb.RpcResponseHeader.SUCCESS)
         if isinstance(answer, str):
             status = pb.RpcResponseHeader.FATAL if "AccessControl" in answer else pb.RpcResponseHeader.ERROR
+            exception_class, _, text = answer.partition(": ")
             response = pb.RpcResponseHeader(
-                call_id=call_id, status=status, exception_class=answer, error_message="no\n\tat x.y"
+                call_id=call_id,
+                status=status,
+                exception_class=exception_class,
+                error_message=f"{text or 'no'}\n\tat x.y",
             )
         body = delimited(response)
         if isinstance(answer, bytes):
