@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.filesystem import FileSystem, Lease, NoSuchFile, StorageError, StorageUnavailable
 from bmq.storage.journal import read_journals
 
+_log = logging.getLogger("bmq.broker.journals")
 KEPT = 8
+UNSEALED_MAX = 64
+"""Dead brokers whose journals are still to be closed; of more the NameNode closes them (dfs.namenode.lease-hard-limit,
+20 minutes)."""
+
+_Reading = tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]
 
 
 class JournalCache:
@@ -19,28 +27,37 @@ class JournalCache:
 
     A takeover must see what its predecessor's journal held when the epoch was raised (a moved log start), so a kept
     reading is used again only while the journals have not grown.
+
+    A journal that cannot be read is not an empty one: StorageUnavailable is raised, and the takeover begins again.  A
+    dead broker's journal whose replicas all wait for recovery would stay unreadable until the NameNode recovers its
+    lease, so it is fenced.  ``is_alive`` tells whether a broker may be alive; ``own`` is this one.
     """
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: FileSystem, own: str, is_alive: Callable[[str], bool]) -> None:
         self._fs = fs
-        self._kept: OrderedDict[str, tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]] = OrderedDict()
+        self._own = own
+        self._is_alive = is_alive
+        self._kept: OrderedDict[str, _Reading] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._unsealed: OrderedDict[str, None] = OrderedDict()
 
     async def find(self, incarnation: str, key: PartitionKey) -> Checkpoint | None:
-        """The partition's last checkpoint in the journals of ``incarnation``, None when they hold none."""
+        """The partition's last checkpoint in the journals of ``incarnation``, None when they hold none.
+
+        Raises StorageError if they cannot be read.
+        """
         lock = self._locks.setdefault(incarnation, asyncio.Lock())
         sizes = None
         if (
             incarnation in self._kept or lock.locked()
         ):  # a reading that began before this call may have missed something
-            sizes = await self._sizes(incarnation)
+            sizes = await self._sizes_or_fence(incarnation)
             if not sizes:
                 return None
         async with lock:  # held across the read on purpose: one reading for all who wait for it
             kept = self._kept.get(incarnation)
             if kept is None or sizes is None or not _holds(kept[0], sizes):
-                sizes = await self._sizes(incarnation)
-                kept = (sizes, await read_journals(self._fs, incarnation))
+                kept = await self._read(incarnation)
                 self._kept[incarnation] = kept
             self._kept.move_to_end(incarnation)
             while len(self._kept) > KEPT:
@@ -48,18 +65,69 @@ class JournalCache:
                 self._locks.pop(gone, None)
         return kept[1].get(key)
 
+    async def seal_dead(self) -> None:
+        """Close the journals of dead brokers that were read here; to be called now and then.
+
+        An open file reserves a block on each of its datanodes.  What cannot be closed now is tried again.
+        """
+        for incarnation in list(self._unsealed):
+            if self._is_alive(incarnation):
+                continue
+            try:
+                await self._fence(incarnation)
+            except StorageError as error:
+                _log.info("journals of broker %s are not closed yet: %s", incarnation, error)
+                continue
+            self._unsealed.pop(incarnation, None)
+
+    async def _read(self, incarnation: str) -> _Reading:
+        sizes = await self._sizes_or_fence(incarnation)
+        if not sizes and incarnation != self._own:
+            _log.warning(
+                "broker %s has no journal on storage: its partitions' last segments are read whole, and nothing tells"
+                " whether storage has lost their ends",
+                incarnation,
+            )
+        checkpoints = await read_journals(self._fs, incarnation)
+        if sizes and incarnation != self._own:
+            self._unsealed[incarnation] = None
+            while len(self._unsealed) > UNSEALED_MAX:
+                self._unsealed.popitem(last=False)
+        return sizes, checkpoints
+
+    async def _sizes_or_fence(self, incarnation: str) -> tuple[tuple[str, int], ...]:
+        try:
+            return await self._sizes(incarnation)
+        except StorageUnavailable as error:
+            if incarnation == self._own or self._is_alive(incarnation):
+                raise  # its writer has met the same, and goes on in a new file
+            _log.warning("journals of dead broker %s cannot be read, fencing them: %s", incarnation, error)
+        await self._fence(incarnation)
+        return await self._sizes(incarnation)
+
     async def _sizes(self, incarnation: str) -> tuple[tuple[str, int], ...]:
         """Each journal file and what is visible of it."""
         found = []
-        async for status in self._fs.list(layout.JOURNALS, after=f"{incarnation}-"):
-            parsed = layout.parse_journal(layout.base_name(status.path))
-            if parsed is None or parsed[0] != incarnation:
-                break
+        async for path in self._paths(incarnation):
             try:
-                found.append((status.path, await self._fs.visible_length(status.path)))
+                found.append((path, await self._fs.visible_length(path)))
             except NoSuchFile:
                 continue  # rolled away meanwhile
         return tuple(found)
+
+    async def _fence(self, incarnation: str) -> None:
+        async for path in self._paths(incarnation):
+            try:
+                await self._fs.fence(Lease(paths=(path,), holder=incarnation, file_id=0))
+            except NoSuchFile:
+                continue  # swept meanwhile
+
+    async def _paths(self, incarnation: str) -> AsyncIterator[str]:
+        async for status in self._fs.list(layout.JOURNALS, after=f"{incarnation}-"):
+            parsed = layout.parse_journal(layout.base_name(status.path))
+            if parsed is None or parsed[0] != incarnation:
+                return
+            yield status.path
 
 
 def _holds(kept: tuple[tuple[str, int], ...], sizes: tuple[tuple[str, int], ...]) -> bool:

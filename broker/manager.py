@@ -90,6 +90,7 @@ class Broker:
         self._opened = 0  # so far
         self._stalls = Stalls(self.config.stalled_ms)
         self.alarms_raised: list[str] = []
+        self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
         self.shared = Shared(
             fs=fs,
@@ -99,7 +100,7 @@ class Broker:
             clock=clock,
             config=self.config,
             journal=self.journal,
-            journals=JournalCache(fs),
+            journals=self._journals,
             scheduler=FlushScheduler(
                 self.config.flushes_total, self.config.flushes_per_partition, self.config.gather_bytes
             ),
@@ -351,6 +352,7 @@ class Broker:
         while True:
             await asyncio.sleep(_SEAL_S)
             await self.journal.seal_abandoned()
+            await self._journals.seal_dead()
 
     async def _upkeep(self) -> None:
         """Once a second: probe excluded nodes, leave slow ones, forget partitions that were lost.  Costs by the open
@@ -425,6 +427,11 @@ class Broker:
         _log.error("%s", message)
         self.alarms_raised.append(message)
         del self.alarms_raised[:-100]
+
+
+def _nobody_else(incarnation: str) -> bool:
+    """There are no other brokers."""
+    return False
 
 
 def _nothing(why: str) -> None:

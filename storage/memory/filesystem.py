@@ -155,13 +155,13 @@ class MemoryFileSystem:
         fence = await self.call(lambda: storage.begin_fence(lease))
         if fence.length is not None:
             return fence.length
-        recovery = storage.chance(storage.faults.lease_recovery)
+        recovery = storage.chance(storage.faults.lease_recovery) or fence.file.needs_recovery
         if recovery:
             await asyncio.sleep(storage.draw(storage.faults.lease_recovery_s))
             await self.awake()
         for replica in fence.file.replicas.copy():
             await self._hop()
-            storage.stop_writer(fence, replica)
+            storage.stop_writer(fence, replica, recovery=recovery)
         return await self.call(lambda: storage.commit_fence(fence, recovery=recovery))
 
     async def read(self, path: str, position: int, length: int) -> bytes:

@@ -39,14 +39,19 @@ class Datanode:
 
 
 class Replica:
-    """One datanode's copy.  It takes bytes only from a writer of its own ``generation``."""
+    """One datanode's copy.  It takes bytes only from a writer of its own ``generation``.
 
-    __slots__ = ("generation", "length", "node")
+    ``is_waiting``: its datanode was restarted while it was open.  It shows no length, and gives no bytes, until the
+    NameNode has recovered the file (HDFS: ReplicaWaitingToBeRecovered).
+    """
+
+    __slots__ = ("generation", "is_waiting", "length", "node")
 
     def __init__(self, node: Datanode, generation: int, length: int) -> None:
         self.node = node
         self.generation = generation
         self.length = length
+        self.is_waiting = False
 
     def __repr__(self) -> str:
         return f"{self.node}@{self.generation}={self.length}"
@@ -94,13 +99,20 @@ class File:
 
     @property
     def reachable(self) -> list[Replica]:
-        return [replica for replica in self.replicas if replica.node.is_up]
+        """Those that can be read."""
+        return [replica for replica in self.replicas if replica.node.is_up and not replica.is_waiting]
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether none can be written to or read, and one could after a recovery of the lease."""
+        return not self.reachable and any(replica.node.is_up for replica in self.replicas)
 
     def settle(self, length: int) -> None:
         """Closed, with exactly ``length`` bytes on every replica left."""
         del self.data[length:]
         for replica in self.replicas:
             replica.length = length
+            replica.is_waiting = False
         self.length = length
         self.told = True
         self.holder = None

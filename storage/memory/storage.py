@@ -101,9 +101,13 @@ class MemoryStorage:
     # What tests do to it
 
     def kill_datanode(self, name: str) -> None:
-        """kill -9: its connections break; its disk keeps what it has until ``start_datanode``."""
+        """kill -9: its connections break; its disk keeps what it has until ``start_datanode``.  Open replicas wait for
+        recovery from then on."""
         node = self.datanodes[name]
         node.state = NodeState.DEAD
+        for file in self.namespace.files.values():
+            for replica in file.replicas if file.is_open else ():
+                replica.is_waiting |= replica.node is node
         for appender in self._writers(node):
             appender.node_died(node)
 
@@ -273,9 +277,10 @@ class MemoryStorage:
         return Fence(file)
 
     @staticmethod
-    def stop_writer(fence: Fence, replica: Replica) -> None:
-        """On one datanode: the old writer is cut off there, hence everywhere, since an ack needs all."""
-        if replica.node.is_up and replica.generation < fence.stamp:
+    def stop_writer(fence: Fence, replica: Replica, *, recovery: bool) -> None:
+        """On one datanode: the old writer is cut off there, hence everywhere, since an ack needs all.  One that waits
+        for recovery takes part in nothing else."""
+        if replica.node.is_up and replica.generation < fence.stamp and (recovery or not replica.is_waiting):
             replica.generation = fence.stamp
             fence.stopped.append(replica)
 

@@ -399,7 +399,8 @@ def test_storage_that_is_gone_does_not_keep_a_broker_from_leaving(is_withdrawn: 
         w.storage.start_datanode(node)
         await w.start()
         w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 1))
-        assert (await w.owner()).high_watermark == 1
+        owner = await w.assigned.wait(w.key(), 60.0)  # its replica waits for a recovery of the lease
+        assert owner.high_watermark == 1
 
     play(story)
 

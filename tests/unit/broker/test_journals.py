@@ -1,0 +1,154 @@
+"""Journals of other brokers: what cannot be read is not empty, and what a dead broker left open is closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from bmq.broker.journals import JournalCache
+from bmq.storage import layout
+from bmq.storage.filesystem import Appender, StorageUnavailable, write_once
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.simulation.loop import run
+from tests.simulation.world import until
+from tests.unit.broker.world import batch, world
+from tests.unit.test_journal import full, key, snapshot
+
+DEAD = "3-0123456789abcdef"
+
+
+class Journals:
+    """A broker that was killed, and the cache of another that takes over from it."""
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage(Random(0), Faults(), datanodes=3)
+        self.fs = MemoryFileSystem(self.storage, "4-b")
+        self.alive: set[str] = set()
+        self.cache = JournalCache(self.fs, "4-b", self.alive.__contains__)
+
+    async def leave_open(self, data: bytes) -> Appender:
+        fs = MemoryFileSystem(self.storage, DEAD)
+        appender = await fs.create(layout.journal(DEAD, 1))
+        appender.write(data)
+        await appender.flush()
+        fs.crash()
+        return appender
+
+    def restart_datanodes(self) -> None:
+        for name in self.storage.datanodes:
+            self.storage.kill_datanode(name)
+        for name in self.storage.datanodes:
+            self.storage.start_datanode(name)
+
+
+def play(story: Callable[[Journals], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await story(Journals())
+
+    run(main())
+
+
+def test_a_dead_brokers_journal_that_waits_for_recovery_is_fenced_and_read() -> None:
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        j.restart_datanodes()
+        with pytest.raises(StorageUnavailable):
+            await j.fs.visible_length(layout.journal(DEAD, 1))
+        assert await j.cache.find(DEAD, key()) == full(10)
+        assert not j.storage.open_files()
+
+    play(story)
+
+
+def test_a_living_brokers_journal_is_left_to_it() -> None:
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        j.alive.add(DEAD)
+        j.restart_datanodes()
+        with pytest.raises(StorageUnavailable):
+            await j.cache.find(DEAD, key())
+        assert j.storage.open_files()
+
+    play(story)
+
+
+def test_what_cannot_be_read_nor_fenced_is_not_empty() -> None:
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        for name in j.storage.datanodes:
+            j.storage.kill_datanode(name)
+        with pytest.raises(StorageUnavailable):
+            await j.cache.find(DEAD, key())
+        j.restart_datanodes()
+        assert await j.cache.find(DEAD, key()) == full(10), "tried again"
+
+    play(story)
+
+
+def test_a_reading_that_is_kept_is_not_used_while_the_journal_cannot_be_read() -> None:
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        assert await j.cache.find(DEAD, key()) == full(10)
+        j.alive.add(DEAD)
+        j.restart_datanodes()
+        with pytest.raises(StorageUnavailable):
+            await j.cache.find(DEAD, key())
+
+    play(story)
+
+
+def test_a_journal_that_is_nowhere_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(j: Journals) -> None:
+        assert await j.cache.find(DEAD, key()) is None
+        await write_once(j.fs, layout.journal("4-b", 1), snapshot())
+        assert await j.cache.find("4-b", key()) is None
+
+    with caplog.at_level(logging.WARNING):
+        play(story)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"broker {DEAD} has no journal on storage" in told
+
+
+def test_journals_of_the_dead_are_closed_once_and_those_of_the_living_when_they_die() -> None:
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        j.alive.add(DEAD)
+        await j.cache.find(DEAD, key())
+        await j.cache.seal_dead()
+        assert j.storage.open_files(), "its broker lives"
+        j.alive.clear()
+        j.storage.restart_namenode(5.0)
+        await j.cache.seal_dead()
+        j.storage.restart_namenode(0.0)
+        assert j.storage.open_files(), "tried again later"
+        await j.cache.seal_dead()
+        assert not j.storage.open_files()
+
+    play(story)
+
+
+def test_rule_10_a_log_start_outlives_the_restart_of_all_datanodes() -> None:
+    """Broker and datanodes are killed together: the deletion stands in the journal alone."""
+
+    async def main() -> None:
+        async with world() as w:
+            w.topic()
+            for _ in range(10):
+                await w.produce_one(batch())
+            assert await (await w.owner()).delete_before(5) == 5
+            w.fs.crash()
+            for name in w.storage.datanodes:
+                w.storage.kill_datanode(name)
+            for name in w.storage.datanodes:
+                w.storage.start_datanode(name)
+            w.kv.crash()
+            await w.start()
+            w.assign()
+            heir = await w.assigned.wait(w.key(), 300.0)  # leases are recovered: up to 94 s each
+            assert (heir.log_start, heir.high_watermark) == (5, 10)
+            await until(lambda: not any("/b1-" in path for path in w.storage.open_files()))
+
+    run(main())
