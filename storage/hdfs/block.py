@@ -60,8 +60,8 @@ class Piece:
 async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, length: int, *, is_open: bool) -> bytes:
     """Up to ``length`` bytes at ``offset`` of the block, from the first replica that gives them right.
 
-    Raises CorruptData if all that answered were wrong, StorageUnavailable if none answered.  An open block is empty only
-    if no node has a replica of it and the NameNode knows no length: it knows one before anything is acknowledged
+    Raises CorruptData if all that answered were wrong, StorageUnavailable if none answered.  An open block is empty
+    only if no node has a replica of it and the NameNode knows no length: it knows one before anything is acknowledged
     (rule 1).
     """
 

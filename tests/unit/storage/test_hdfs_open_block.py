@@ -1,4 +1,4 @@
-"""Open blocks whose replicas cannot be read at the moment: never taken for empty ones (rule 1).  Datanodes are played."""
+"""Open blocks whose replicas cannot be read at the moment are never taken for empty (rule 1).  Datanodes are played."""
 
 from __future__ import annotations
 
