@@ -115,7 +115,7 @@ class Operations:
             has, of_shards = self._partitions(), len(self._shards())
             member = self._alone(member)
         else:
-            has = len(node.view.owned_by(name))
+            has = node.view.owned_count(name)
             of_shards = sum(owner.incarnation == name for owner in node.view.shards.values())
         facts = {**describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards, **_UNMEASURED}
         return cast(ProcessFacts, facts)

@@ -121,7 +121,7 @@ class _Facts:
             OwnMetric("cluster_has_leader", "Whether a controller is known to lead", view.controller is not None),
             OwnMetric("is_leader", "Whether this process leads the cluster", is_leader),
             OwnMetric("is_member", "Whether the metadata store knows this process", joined.membership.is_member),
-            OwnMetric("assigned_partitions", "Partitions that this process is to own", len(view.owned_by(view.own))),
+            OwnMetric("assigned_partitions", "Partitions that this process is to own", view.owned_count(view.own)),
             OwnMetric("peers_connected", "Processes that this one has a connection to", joined.peers.connected),
             OwnMetric("ways_relayed", "Ways through other proxies to brokers not reached from here", remote.relayed),
             OwnMetric("produces_kept", "Parts of produces that wait for a partition that is moving", remote.kept),

@@ -98,7 +98,7 @@ class Joined:
         others = [member for member in view.members.values() if member.incarnation != own and not member.is_draining]
         has_shards = any(owner.incarnation == own for owner in view.shards.values())
         return view.controller is not None and (
-            (bool(view.owned_by(own)) and any(member.has("broker") for member in others))
+            (view.owned_count(own) > 0 and any(member.has("broker") for member in others))
             or (has_shards and any(member.has("coordinator") for member in others))
         )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import zip_longest
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
@@ -17,7 +19,6 @@ from bmq.meta.following import Following
 from bmq.meta.kv import Changes, Event, KeyValue
 
 _log = logging.getLogger(__name__)
-_NOTHING: Set[PartitionKey] = frozenset()
 
 
 class KvClusterView:
@@ -31,7 +32,7 @@ class KvClusterView:
         self._members: dict[str, Member] = {}
         self._controller = ""
         self._chunks: dict[tuple[uuid.UUID, int], AssignmentChunk] = {}
-        self._owned: dict[str, set[PartitionKey]] = {}
+        self._counts: dict[str, int] = {}  # partitions by owner; the keys would take more memory than all else here
         self._shards: dict[int, ShardOwner] = {}
         self._subscribers = Subscribers[[ViewChange]]()
         self._following = Following(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
@@ -76,7 +77,23 @@ class KvClusterView:
         return chunk.owners[place] if chunk is not None and place < len(chunk.owners) else ""
 
     def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        return self._owned.get(incarnation, _NOTHING)
+        if not self._counts.get(incarnation):
+            return frozenset()
+        return {
+            PartitionKey(topic_id, number * CHUNK + index)
+            for (topic_id, number), chunk in self._chunks.items()
+            if incarnation in chunk.owners
+            for index, owner in enumerate(chunk.owners)
+            if owner == incarnation
+        }
+
+    def owned_count(self, incarnation: str) -> int:
+        return self._counts.get(incarnation, 0)
+
+    @property
+    def owners(self) -> Set[str]:
+        """Whoever is to own anything, members or not."""
+        return self._counts.keys() - {""}
 
     def chunk(self, topic_id: uuid.UUID, number: int) -> AssignmentChunk | None:
         return self._chunks.get((topic_id, number))
@@ -101,6 +118,7 @@ class KvClusterView:
     def _take(self, changes: Changes) -> None:
         members: set[str] = set()
         partitions: set[PartitionKey] = set()
+        chunks: set[tuple[uuid.UUID, int]] = set()
         shards: set[int] = set()
         is_controller = False
         for event in changes:
@@ -110,7 +128,10 @@ class KvClusterView:
                     self._change_member(rest, event)
                     members.add(rest)
                 elif kind == "assignment":
-                    partitions |= self._change_chunk(rest, event)
+                    topic, _, number = rest.partition("/")
+                    place = (uuid.UUID(topic), int(number))
+                    partitions |= self._change_chunk(place, event)
+                    chunks.add(place)
                 elif kind == "shards":
                     shards |= self._change_shards(event)
                 elif kind == "controller":
@@ -123,7 +144,12 @@ class KvClusterView:
                 _log.error("a change of the cluster cannot be read, what was there stays: %s", error)
         revision = max(event.revision for event in changes)
         change = ViewChange(
-            revision=revision, members=members, partitions=partitions, shards=shards, is_controller=is_controller
+            revision=revision,
+            members=members,
+            partitions=partitions,
+            chunks=chunks,
+            shards=shards,
+            is_controller=is_controller,
         )
         self._subscribers.tell(change)
 
@@ -133,33 +159,30 @@ class KvClusterView:
         else:
             self._members[incarnation] = decode_member(event.entry.value)
 
-    def _change_chunk(self, rest: str, event: Event) -> set[PartitionKey]:
-        topic, _, number = rest.partition("/")
-        place = (uuid.UUID(topic), int(number))
+    def _change_chunk(self, place: tuple[uuid.UUID, int], event: Event) -> set[PartitionKey]:
         before = self._chunks.get(place, AssignmentChunk(())).owners
         after = decode_chunk(event.entry.value).owners if event.entry is not None else ()
-        changed = set()
-        for index in range(max(len(before), len(after))):
-            old = before[index] if index < len(before) else ""
-            new = after[index] if index < len(after) else ""
-            if old != new:
-                key = PartitionKey(place[0], place[1] * CHUNK + index)
-                changed.add(key)
-                self._reassign(key, old, new)
+        topic_id, first = place[0], place[1] * CHUNK
+        changed = {
+            PartitionKey(topic_id, first + index)
+            for index, (old, new) in enumerate(zip_longest(before, after, fillvalue=""))
+            if old != new
+        }
+        self._count(before, after)
         if event.entry is None:
             self._chunks.pop(place, None)
         else:
             self._chunks[place] = AssignmentChunk(after)
         return changed
 
-    def _reassign(self, key: PartitionKey, old: str, new: str) -> None:
-        if old:
-            owned = self._owned[old]
-            owned.discard(key)
-            if not owned:
-                del self._owned[old]
-        if new:
-            self._owned.setdefault(new, set()).add(key)
+    def _count(self, before: Sequence[str], after: Sequence[str]) -> None:
+        old, new = Counter(before), Counter(after)
+        for owner in old.keys() | new.keys():
+            count = self._counts.get(owner, 0) + new[owner] - old[owner]
+            if count:
+                self._counts[owner] = count
+            else:
+                self._counts.pop(owner, None)
 
     def _change_shards(self, event: Event) -> set[int]:
         after = decode_shards(event.entry.value) if event.entry is not None else {}

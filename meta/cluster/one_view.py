@@ -40,6 +40,9 @@ class OneView:
     def owned_by(self, incarnation: str) -> Set[PartitionKey]:
         raise NotImplementedError("everything: ask the catalog what there is")
 
+    def owned_count(self, incarnation: str) -> int:
+        raise NotImplementedError("everything: ask the catalog what there is")
+
     def shard(self, shard: int) -> ShardOwner | None:
         return ShardOwner(self.own, _NUMBER)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -21,12 +22,14 @@ class ShardOwner(NamedTuple):
 class ViewChange:
     """What has changed; the view shows all of it already.  ``members``: incarnations that came, went or changed.
 
-    ``revision``: the store's, of the last of these changes.
+    ``revision``: the store's, of the last of these changes.  ``chunks``: those of the assignment that were written, by
+    topic and number; ``partitions`` are those in them that have another owner.
     """
 
     revision: int = 0
     members: Set[str] = frozenset()
     partitions: Set[PartitionKey] = frozenset()
+    chunks: Set[tuple[uuid.UUID, int]] = frozenset()
     shards: Set[int] = frozenset()
     is_controller: bool = False
 
@@ -54,7 +57,10 @@ class ClusterView(Protocol):
         """The incarnation that is to own the partition; "" when none is assigned."""
 
     def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        """What it is to own.  Costs what it gives."""
+        """What it is to own.  Goes through the whole assignment."""
+
+    def owned_count(self, incarnation: str) -> int:
+        """How many partitions it is to own."""
 
     def shard(self, shard: int) -> ShardOwner | None:
         """Who is to serve the shard; None when nobody is."""

@@ -7,7 +7,7 @@ on, and is waited for afterwards: the leader holds no copy that could differ fro
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bmq.core.model import PartitionKey
@@ -18,11 +18,15 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.controller.commits import Settled, commit_settled, is_deposed
 from bmq.meta.controller.election import Leadership
-from bmq.meta.controller.planner import SHARDS, Move
+from bmq.meta.controller.partition_table import PartitionTable
+from bmq.meta.controller.planner_view import SHARDS, Move
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
 
 KEYS_PER_COMMIT = COMMIT_OPERATIONS_MAX - 8
-BYTES_PER_COMMIT = 512 << 10
+BYTES_PER_COMMIT = 256 << 10
+MOVES_PER_COMMIT = 5_000
+"""Bounds of one transaction.  Every process of the cluster decodes it, and acts on its moves, in one turn of its loop:
+some 20 ms with these."""
 _NOBODY = ShardOwner("", 0)
 
 
@@ -41,7 +45,10 @@ class Batch:
     bytes: int = 0
 
     def has_room(self, size: int) -> bool:
-        return len(self.writes) < KEYS_PER_COMMIT and (not self.writes or self.bytes + size <= BYTES_PER_COMMIT)
+        if not self.writes:
+            return True
+        has_bytes = self.bytes + size <= BYTES_PER_COMMIT
+        return has_bytes and len(self.writes) < KEYS_PER_COMMIT and len(self.moves) < MOVES_PER_COMMIT
 
 
 class Assignments:
@@ -55,25 +62,14 @@ class Assignments:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def owners(self, topics: Iterable[Topic]) -> dict[PartitionKey, str]:
-        """Every partition that there is and who is to own it, "" for nobody."""
-        found: dict[PartitionKey, str] = {}
-        for topic in topics:
-            for start in range(0, topic.partitions, CHUNK):
-                names = self._chunk(topic.topic_id, start // CHUNK, topic.partitions)
-                for index, name in enumerate(names):
-                    found[PartitionKey(topic.topic_id, start + index)] = name
-        return found
-
-    def shard_owners(self, count: int) -> dict[PartitionKey, str]:
-        """The same for shards, as the planner's partitions; those beyond ``count`` too that were ever assigned."""
+    def shard_owners(self, count: int) -> PartitionTable:
+        """Who is to serve each shard, as the planner's partitions; those beyond ``count`` too that were ever
+        assigned."""
         shards = self._view.shards
-        numbers = sorted(set(range(count)) | set(shards))
-        return {PartitionKey(SHARDS, shard): shards.get(shard, _NOBODY).incarnation for shard in numbers}
-
-    def unknown_topics(self, topics: Mapping[uuid.UUID, Topic]) -> set[uuid.UUID]:
-        """Topics that have an assignment and are not among these."""
-        return {topic_id for topic_id, _ in self._view.chunks if topic_id not in topics}
+        numbers = range(max(count, *(number + 1 for number in shards)) if shards else count)
+        return PartitionTable.of(
+            {PartitionKey(SHARDS, shard): shards.get(shard, _NOBODY).incarnation for shard in numbers}
+        )
 
     def _chunk(self, topic_id: uuid.UUID, number: int, partitions: int) -> Sequence[str]:
         """As long as the topic has partitions there."""
@@ -85,39 +81,53 @@ class Assignments:
     # ------------------------------------------------------------------------------------------------------- writing
 
     def batches(
-        self, moves: Sequence[Move], dead: Iterable[str], gone: Iterable[uuid.UUID], topics: Mapping[uuid.UUID, Topic]
-    ) -> list[Batch]:
-        """In the order to be written: the dead leave the members with the first.  ``gone``: deleted topics."""
-        batches = [Batch()]
+        self,
+        moves: Sequence[Move],
+        dead: Iterable[str],
+        gone: Iterable[uuid.UUID],
+        find_topic: Callable[[uuid.UUID], Topic | None],
+    ) -> Iterator[Batch]:
+        """In the order to be written: the dead leave the members with the first.  ``gone``: deleted topics.  Each is
+        made when it is asked for, from what the view shows then."""
+        batch = Batch()
+        for write, some in self._writes(moves, dead, gone, find_topic):
+            revision = self._view.revision_of(write.key)
+            if isinstance(write, Delete) and not revision:
+                continue  # it is gone already
+            size = len(write.key) * 2 + (len(write.value) if isinstance(write, Put) else 0)
+            if not batch.has_room(size):
+                yield batch
+                batch = Batch()
+            batch.compares.append(Compare(write.key, revision))
+            batch.writes.append(write)
+            batch.moves += some
+            batch.bytes += size
+        if batch.writes:
+            yield batch
+
+    def _writes(
+        self,
+        moves: Sequence[Move],
+        dead: Iterable[str],
+        gone: Iterable[uuid.UUID],
+        find_topic: Callable[[uuid.UUID], Topic | None],
+    ) -> Iterator[tuple[Write, Sequence[Move]]]:
         for incarnation in sorted(dead):
-            self._add(batches, Delete(member_key(self._cluster, incarnation)), [])
+            yield Delete(member_key(self._cluster, incarnation)), ()
         shard_moves = [move for move in moves if move.key.topic_id == SHARDS]
         if shard_moves:
-            self._add(batches, Put(shards_key(self._cluster), self._moved_shards(shard_moves)), shard_moves)
+            yield Put(shards_key(self._cluster), self._moved_shards(shard_moves)), shard_moves
         by_chunk: dict[tuple[uuid.UUID, int], list[Move]] = {}
         for move in moves:
-            if move.key.topic_id in topics:
-                by_chunk.setdefault((move.key.topic_id, move.key.partition // CHUNK), []).append(move)
+            by_chunk.setdefault((move.key.topic_id, move.key.partition // CHUNK), []).append(move)
         for (topic_id, number), some in by_chunk.items():
-            key = assignment_key(self._cluster, topic_id, number)
-            self._add(batches, Put(key, self._moved(topics[topic_id], number, some)), some)
+            topic = find_topic(topic_id)
+            if topic is not None:
+                yield Put(assignment_key(self._cluster, topic_id, number), self._moved(topic, number, some)), some
         deleted = set(gone)
-        for topic_id, number in sorted(place for place in self._view.chunks if place[0] in deleted):
-            self._add(batches, Delete(assignment_key(self._cluster, topic_id, number)), [])
-        return [batch for batch in batches if batch.writes]
-
-    def _add(self, batches: list[Batch], write: Write, moves: Sequence[Move]) -> None:
-        revision = self._view.revision_of(write.key)
-        if isinstance(write, Delete) and not revision:
-            return  # it is gone already
-        size = len(write.key) * 2 + (len(write.value) if isinstance(write, Put) else 0)
-        if not batches[-1].has_room(size):
-            batches.append(Batch())
-        batch = batches[-1]
-        batch.compares.append(Compare(write.key, revision))
-        batch.writes.append(write)
-        batch.moves += moves
-        batch.bytes += size
+        if deleted:
+            for topic_id, number in sorted(place for place in self._view.chunks if place[0] in deleted):
+                yield Delete(assignment_key(self._cluster, topic_id, number)), ()
 
     def _moved(self, topic: Topic, number: int, moves: Sequence[Move]) -> bytes:
         owners = list(self._chunk(topic.topic_id, number, topic.partitions))

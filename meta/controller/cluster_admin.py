@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -10,7 +9,8 @@ from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.controller.asking import Asking
-from bmq.meta.controller.planner import PlannerView, scores
+from bmq.meta.controller.planner import scores
+from bmq.meta.controller.planner_view import PlannerView
 from bmq.meta.controller.service import Controller
 from bmq.meta.controller.term import Term
 
@@ -55,7 +55,7 @@ class LeaderAdmin:
         await self._term().move(PartitionKey(found.topic_id, partition), incarnation)
 
     async def balance(self) -> int:
-        return self._term().balance()
+        return await self._term().balance()
 
     async def status(self) -> dict[str, Any]:
         term = self._term()
@@ -65,7 +65,7 @@ class LeaderAdmin:
             "cluster_id": self._catalog.cluster_id,
             "topics": len(self._catalog.topics),
             "partitions": len(view.owners),
-            "unassigned": sum(not owner for owner in view.owners.values()),
+            "unassigned": view.owners.count(""),
             "is_balancing": term.is_balancing,
             "members": self._members(term, view, shards),
             "shards": [
@@ -76,25 +76,18 @@ class LeaderAdmin:
         }
 
     def _members(self, term: Term, view: PlannerView, shards: PlannerView) -> list[dict[str, Any]]:
-        partitions, of_shards = Counter(view.owners.values()), Counter(shards.owners.values())
         share = scores(view)
-        bytes_s: Counter[str] = Counter()
-        requests_s: Counter[str] = Counter()
-        for key, rate in view.rates.items():
-            owner = view.owners.get(key, "")
-            bytes_s[owner] += round(rate.bytes_s)
-            requests_s[owner] += round(rate.requests_s)
         leader = self._controller.leading
         own = leader.own if leader is not None else ""
         return [
             {
                 **describe(member),
                 "is_leader": name == own,
-                "partitions": partitions[name],
-                "shards": of_shards[name],
+                "partitions": term.partitions_of(name),
+                "shards": shards.owners.count(name),
                 "load_share": round(share.get(name, 0.0), 4),
-                "bytes_per_s": bytes_s[name],
-                "requests_per_s": requests_s[name],
+                "bytes_per_s": view.owners.traffic_of(name).bytes_s,
+                "requests_per_s": round(view.owners.traffic_of(name).millirequests_s / 1000),
                 "unreachable_for": view.unreachable.get(name, 0),
             }
             for name, member in sorted(term.members().items())

@@ -19,7 +19,6 @@ from bmq.meta.controller.asking import Asking
 from bmq.meta.controller.commits import Guard
 from bmq.meta.controller.deletion import TopicCleaner
 from bmq.meta.controller.election import TTL_S, Election, Leadership
-from bmq.meta.controller.events import LOOK
 from bmq.meta.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.meta.controller.term import Term
 from bmq.meta.controller.topics import TopicAdmin
@@ -170,7 +169,7 @@ class Controller:
 
     def _topic_changed(self, change: TopicChange) -> None:
         if self.term is not None:
-            self.term.queue.put(LOOK)
+            self.term.topic_changed(change)
 
     def _connection_broken(self, incarnation: str, why: str) -> None:
         if self.term is not None:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import Catalog, Topic
+from bmq.core.steps import run_in_steps
+from bmq.meta.catalog import Catalog, TopicChange
+from bmq.meta.cluster.assignment import CHUNK
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
@@ -41,8 +45,11 @@ from bmq.meta.controller.failures import (
     StoreBack,
     Tick,
 )
+from bmq.meta.controller.idle_partitions import IdlePartitions
 from bmq.meta.controller.loads import Loads
-from bmq.meta.controller.planner import COOL_DOWN_S, Broker, Move, PlannerView, Why, plan
+from bmq.meta.controller.partition_table import PartitionTable
+from bmq.meta.controller.planner import plan, plan_in_steps
+from bmq.meta.controller.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
 from bmq.meta.controller.reachability import count_unreachable
 from bmq.meta.controller.serving import Serving
 from bmq.meta.controller.under_way import UnderWay
@@ -57,6 +64,11 @@ LOAD_S = 5.0
 LOADS_PARALLEL = 16
 AGAIN_S = 0.1
 """Until a plan is made anew that could not be written."""
+MOVES_PER_WRITE = 10_000
+MOVES_PER_STEP = 500
+CHANGES_PER_STEP = 64
+"""Topics and chunks read into the table between two turns of the loop: 5 ms if the chunks are full."""
+COMMITS_PARALLEL = 4
 FORGET_TOPIC_S = 60.0
 """How long the catalog must not have known a topic before its assignment is deleted: the catalog is another watch, and
 may be behind."""
@@ -83,7 +95,13 @@ class Term:
         self.leadership = leadership
         self.own = view.own
         self.queue = EventQueue()
-        self.loads = Loads()
+        self._partitions = PartitionTable()
+        self._stale_topics: dict[uuid.UUID, None] = {}  # ordered sets: changed since the table was brought up to date
+        self._stale_chunks: dict[tuple[uuid.UUID, int], None] = {}
+        self._planning = asyncio.Lock()
+        """Held while the table changes, or a plan goes through it: both take many turns of the loop."""
+        self._idle = IdlePartitions()
+        self.loads = Loads(self._partitions)
         self.serving = Serving()
         self.failures = Failures(member_ttl_s)
         self.under_way = UnderWay(kv, cluster, clock, lambda: self.queue.put(LOOK))
@@ -102,6 +120,7 @@ class Term:
         self._reports = Following(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
         self._moved_at: dict[PartitionKey, float] = {}
         self._unknown_since: dict[uuid.UUID, float] = {}
+        self._has_resting = False  # at the last plan
         self._wishes = Wishes()
         self._is_dirty = True
         self._tasks: asyncio.TaskGroup | None = None
@@ -113,6 +132,8 @@ class Term:
         """The view shows everything that earlier leaders wrote when it shows the election."""
         await self._view.wait_revision(self.leadership.revision)
         forget = self._view.subscribe(self._view_changed)
+        self._stale_topics = dict.fromkeys(topic.topic_id for topic in self._catalog.topics.values())
+        self._stale_chunks = dict.fromkeys(self._view.chunks)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -148,8 +169,7 @@ class Term:
         leader, and who reported it reported it to him."""
         self._handle_failures(StoreAway(), self._store_back_at)
         self._handle_failures(StoreBack(), self._store_back_at)
-        assigned = set(self._assignments.owners(self._catalog.topics.values()).values())
-        assigned |= {owner.incarnation for owner in self._view.shards.values()}
+        assigned = self._view.owners | {owner.incarnation for owner in self._view.shards.values()}
         for incarnation in sorted(self._view.members.keys() | assigned - {""}):
             if self._is_starting(incarnation):
                 continue
@@ -255,8 +275,16 @@ class Term:
     def _view_changed(self, change: ViewChange) -> None:
         for incarnation in sorted(change.members):
             self.queue.put(MemberNews(incarnation))
-        if change.partitions or change.shards:
+        self._stale_chunks.update(dict.fromkeys(change.chunks))
+        if change.chunks or change.shards:
             self.queue.put(LOOK)
+
+    def topic_changed(self, change: TopicChange) -> None:
+        """For the catalog's changes."""
+        for topic in (change.before, change.after):
+            if topic is not None:
+                self._stale_topics[topic.topic_id] = None
+        self.queue.put(LOOK)
 
     async def _follow_reports(self) -> None:
         while not self._reports.has_started:
@@ -291,8 +319,9 @@ class Term:
             if not self.failures.is_living(member.incarnation):
                 return
             if measured is not None:
-                owned = self._view.owned_by(member.incarnation)
-                self.loads.take(member.incarnation, measured, owned, self._clock.monotonic())
+                steps = self.loads.take(member.incarnation, measured, self._clock.monotonic())
+                if await run_in_steps(steps):
+                    self.queue.put(LOOK)
             if is_serving is not None:
                 self._take_serving(member.incarnation, is_serving)
 
@@ -303,8 +332,14 @@ class Term:
                         tasks.create_task(ask(member))
                     else:
                         self._keep(member)
-            self.queue.put(LOOK)
+            if self._waits_for_time():
+                self.queue.put(LOOK)
             await asyncio.sleep(LOAD_S)
+
+    def _waits_for_time(self) -> bool:
+        """Whether a plan may be another one for the time alone that has passed."""
+        resting = self.serving.resting(self._clock.monotonic())
+        return bool(self._moved_at or self._unknown_since or resting or self._has_resting) or self.is_balancing
 
     def _take_serving(self, incarnation: str, is_serving: bool) -> None:
         if self.serving.take(incarnation, is_serving, self._clock.monotonic()):
@@ -318,8 +353,7 @@ class Term:
         proxies = {member.incarnation for member in self._living(PROXY)}
         return PlannerView(
             brokers=brokers,
-            owners=self._assignments.owners(self._catalog.topics.values()),
-            rates=self.loads.rates,
+            owners=self._partitions,
             unreachable=count_unreachable(self._unreachable, proxies, {broker.incarnation for broker in brokers}),
             proxies=len(proxies),
             stalled=self.serving.stalled,
@@ -327,10 +361,15 @@ class Term:
             moved_at=self._moved_at,
             under_way=len(self.under_way),
             is_balancing=self.is_balancing,
+            idle=self._idle,
         )
 
     def shards_view(self) -> PlannerView:
         return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=self._assignments.shard_owners(self._shards()))
+
+    def partitions_of(self, incarnation: str) -> int:
+        """How many it is to own by what is written; ``planner_view`` is as of the last plan."""
+        return self._view.owned_count(incarnation)
 
     def members(self) -> Mapping[str, Member]:
         """Those that count as alive."""
@@ -342,49 +381,111 @@ class Term:
     def _as_brokers(self, role: str) -> list[Broker]:
         return [Broker(member.incarnation, member.zone, member.is_draining) for member in self._living(role)]
 
+    def _catch_up(self) -> Generator[None, None, None]:
+        """Bring the table up to date with catalog and view, in steps."""
+        steps = 0
+        while self._stale_topics or self._stale_chunks:
+            topics, self._stale_topics = self._stale_topics, {}
+            chunks, self._stale_chunks = self._stale_chunks, {}
+            for topic_id in topics:
+                for _ in self._read_topic(topic_id):
+                    steps += 1
+                    if steps % CHANGES_PER_STEP == 0:
+                        yield
+            for topic_id, number in chunks:
+                self._read_chunk(topic_id, number)
+                steps += 1
+                if steps % CHANGES_PER_STEP == 0:
+                    yield
+
+    def _read_topic(self, topic_id: uuid.UUID) -> Generator[None, None, None]:
+        """Yields after each chunk."""
+        topic = self._catalog.by_id(topic_id)
+        if topic is None:
+            self._partitions.remove_topic(topic_id)
+            self._unknown_since.setdefault(topic_id, self._clock.monotonic())
+            yield
+            return
+        self._unknown_since.pop(topic_id, None)
+        self._partitions.set_topic(topic_id, topic.partitions)
+        for number in range(-(-topic.partitions // CHUNK)):
+            self._read_chunk(topic_id, number)
+            yield
+
+    def _read_chunk(self, topic_id: uuid.UUID, number: int) -> None:
+        chunk = self._view.chunk(topic_id, number)
+        self._partitions.set_chunk(topic_id, number, chunk.owners if chunk is not None else ())
+        if chunk is not None and topic_id not in self._partitions.topics:
+            self._unknown_since.setdefault(topic_id, self._clock.monotonic())
+
     async def _round(self) -> bool:
         """Plan, and write; True when there is nothing more to do now."""
-        now = self._clock.monotonic()
-        topics = {topic.topic_id: topic for topic in self._catalog.topics.values()}
-        view = self.planner_view()
-        self._forget_old(view.owners, now)
-        result = plan(view, now)
-        self.is_balancing = result.is_balancing
-        moves = [*self._wishes.moves(view), *plan(self.shards_view(), now).moves]
-        moves += [move for move in result.moves if move.key not in self._wishes]
-        dead = [name for name in self._view.members if self.failures.state(name) is State.DEAD]
-        batches = self._assignments.batches(moves, dead, self._deleted(topics, now), topics)
-        try:
-            return await self._write(batches)
-        except KvError as error:
-            _log.info("the assignment cannot be written yet: %s", error)
-            return False
-
-    async def _write(self, batches: Iterable[Batch]) -> bool:
-        for batch in batches:
-            if self.queue.has_urgent or not await self._assignments.commit(batch):
+        async with self._planning:
+            await run_in_steps(self._catch_up())
+            now = self._clock.monotonic()
+            self._forget_old(now)
+            try:
+                return await self._plan_and_write(now)
+            except KvError as error:
+                _log.info("the assignment cannot be written yet: %s", error)
                 return False
-            self._moved(batch.moves)
+
+    async def _plan_and_write(self, now: float) -> bool:
+        """Moves are written some thousands at a time, the first before the last are planned."""
+        view = self.planner_view()
+        self._has_resting = bool(view.resting)
+        moves = [*self._wishes.moves(view), *plan(self.shards_view(), now).moves]
+        dead = [name for name in self._view.members if self.failures.state(name) is State.DEAD]
+        gone = [topic_id for topic_id, since in self._unknown_since.items() if now - since > FORGET_TOPIC_S]
+        steps, is_over = plan_in_steps(view, now), False
+        while not is_over:
+            is_over = await self._plan_some(steps, moves)
+            if not await self._write(self._assignments.batches(moves, dead, gone, self._catalog.by_id)):
+                return False
+            moves, dead = [], []
+        for topic_id in gone:
+            self._unknown_since.pop(topic_id, None)
         return True
 
-    def _moved(self, moves: Sequence[Move]) -> None:
+    async def _plan_some(self, steps: Generator[list[Move], None, bool], moves: list[Move]) -> bool:
+        """Add some of the plan's moves to ``moves``; True when these are the last, False also when there is news."""
+        since_pause = 0
+        while len(moves) < MOVES_PER_WRITE and not self.queue.has_urgent:
+            try:
+                found = next(steps)
+            except StopIteration as end:
+                self.is_balancing = end.value
+                return True
+            moves += [move for move in found if move.key not in self._wishes]
+            since_pause += len(found) or MOVES_PER_STEP
+            if since_pause >= MOVES_PER_STEP:
+                since_pause = 0
+                await asyncio.sleep(0)
+        return False
+
+    async def _write(self, batches: Iterator[Batch]) -> bool:
+        """False when the rest is not written: there is news, or something was decided on what is no more."""
+        together = 1  # the first takes the dead out of the members: nothing is to be seen of the others before that
+        while some := list(islice(batches, together)):
+            if self.queue.has_urgent or not all(await asyncio.gather(*(self._commit(batch) for batch in some))):
+                return False
+            together = COMMITS_PARALLEL
+        return not self.queue.has_urgent
+
+    async def _commit(self, batch: Batch) -> bool:
+        if not await self._assignments.commit(batch):
+            return False
         now = self._clock.monotonic()
-        for move in moves:
+        for move in batch.moves:
             self.under_way.add(move)
             if move.why in (Why.BALANCE, Why.ASKED):
                 self._moved_at[move.key] = now
-        self._wishes.written(moves)
+        self._wishes.written(batch.moves)
+        return True
 
-    def _forget_old(self, owners: Mapping[PartitionKey, str], now: float) -> None:
+    def _forget_old(self, now: float) -> None:
         for key in [key for key, moved_at in self._moved_at.items() if now - moved_at > COOL_DOWN_S]:
             del self._moved_at[key]
-        self.loads.keep_only(owners)
-
-    def _deleted(self, topics: Mapping[uuid.UUID, Topic], now: float) -> list[uuid.UUID]:
-        """Topics whose assignment is to go."""
-        unknown = self._assignments.unknown_topics(topics)
-        self._unknown_since = {topic_id: self._unknown_since.get(topic_id, now) for topic_id in unknown}
-        return sorted(topic_id for topic_id, since in self._unknown_since.items() if now - since > FORGET_TOPIC_S)
 
     # ---------------------------------------------------------------------------------------------- operators' wishes
 
@@ -394,9 +495,20 @@ class Term:
         self.queue.put(LOOK)
         await done
 
-    def balance(self) -> int:
+    async def balance(self) -> int:
         """Begin to balance, also what would be left alone; how many moves that is to begin with."""
-        self._moved_at.clear()
-        self.is_balancing = True
+        async with self._planning:
+            await run_in_steps(self._catch_up())
+            self._moved_at.clear()
+            self.is_balancing = True
+            moves: list[Move] = []
+            view = replace(self.planner_view(), idle=IdlePartitions())  # what it takes there is not moved
+            steps = plan_in_steps(view, self._clock.monotonic())
+            while True:
+                try:
+                    moves += next(steps)
+                except StopIteration:
+                    break
+                await asyncio.sleep(0)
         self.queue.put(LOOK)
-        return len(plan(self.planner_view(), self._clock.monotonic()).moves)
+        return len(moves)

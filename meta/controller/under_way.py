@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.planner import SHARDS, Move, Why
+from bmq.meta.controller.planner_view import SHARDS, Move, Why
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.ownership import partition_key, read
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.controller.commits import deposed
-from bmq.meta.controller.planner import Move, PlannerView, Why
+from bmq.meta.controller.planner_view import Move, PlannerView, Why
 
 WISHES_MAX = 10_000
 """That wait at once: one for each partition of a large cluster."""

@@ -61,6 +61,9 @@ class FakeView:
     def owned_by(self, incarnation: str) -> Set[PartitionKey]:
         return {key for key, owner in self.owners.items() if owner == incarnation}
 
+    def owned_count(self, incarnation: str) -> int:
+        return len(self.owned_by(incarnation))
+
     def shard(self, shard: int) -> ShardOwner | None:
         return None
 

@@ -22,7 +22,7 @@ from tests.simulation.loop import run
 def node(*, is_joined: bool = True, is_leading: bool = False, has_leader: bool = True) -> Node:
     view = SimpleNamespace(
         own="b", members={"a": object(), "b": object()}, controller=object() if has_leader else None,
-        owned_by=lambda incarnation: {"b": {1, 2, 3}}[incarnation],
+        owned_count=lambda incarnation: {"b": 3}[incarnation],
     )  # fmt: skip
     joined = SimpleNamespace(view=view, membership=SimpleNamespace(is_member=True), peers=SimpleNamespace(connected=1))
     fake = SimpleNamespace(

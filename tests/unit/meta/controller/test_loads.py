@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
 from bmq.core.model import PartitionKey
 from bmq.meta.controller.loads import SMOOTH_S, Loads, Measured
+from bmq.meta.controller.partition_table import PartitionTable, Rate
 from bmq.meta.controller.reachability import count_unreachable
 
-KEY = PartitionKey(uuid.UUID(int=1), 0)
+TOPIC = uuid.UUID(int=1)
+KEY = PartitionKey(TOPIC, 0)
+
+
+def table(owner: str = "a") -> PartitionTable:
+    return PartitionTable.of({KEY: owner})
+
+
+def rates(table: PartitionTable) -> dict[PartitionKey, Rate]:
+    return {key: rate for owner in table.owners for key, rate in table.rates_of(owner).items()}
+
+
+def take(loads: Loads, member: str, measured: Sequence[Measured], now: float) -> bool:
+    steps = loads.take(member, measured, now)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
 
 
 def ask(loads: Loads, member: str, start: float, end: float, bytes_s: int, requests_s: int = 0) -> None:
@@ -19,58 +39,59 @@ def ask(loads: Loads, member: str, start: float, end: float, bytes_s: int, reque
     while now < end:
         now += 5
         measured = [Measured(KEY, bytes_s * 4, bytes_s, requests_s * 5)] if bytes_s or requests_s else []
-        loads.take(member, measured, {KEY}, now)
+        take(loads, member, measured, now)
 
 
 def test_a_steady_load_is_what_is_measured() -> None:
-    loads = Loads()
+    loads = Loads(partitions := table())
     ask(loads, "a", 0, 200, 1_000, 10)
-    assert loads.rates[KEY] == pytest.approx((1_000, 10), rel=0.01)
+    assert rates(partitions)[KEY] == pytest.approx((1_000, 10), rel=0.01)
 
 
 def test_the_first_answer_says_nothing_since_nobody_knows_since_when_it_counted() -> None:
-    loads = Loads()
-    loads.take("a", [Measured(KEY, 1 << 40, 0, 0)], {KEY}, 5.0)
-    assert loads.rates == {}
+    loads = Loads(partitions := table())
+    assert not take(loads, "a", [Measured(KEY, 1 << 40, 0, 0)], 5.0)
+    assert rates(partitions) == {}
 
 
 def test_a_burst_counts_little_and_a_change_is_seen_in_half_a_minute() -> None:
-    loads = Loads()
+    loads = Loads(partitions := table())
     ask(loads, "a", 0, 200, 1_000)
     ask(loads, "a", 200, 205, 10_000)
-    assert loads.rates[KEY].bytes_s < 4_000
+    assert rates(partitions)[KEY].bytes_s < 4_000
     ask(loads, "a", 205, 200 + 2 * SMOOTH_S, 10_000)
-    assert loads.rates[KEY].bytes_s > 8_000
+    assert rates(partitions)[KEY].bytes_s > 8_000
 
 
 def test_what_is_idle_is_forgotten() -> None:
-    loads = Loads()
+    loads = Loads(partitions := table())
     ask(loads, "a", 0, 100, 1_000)
     ask(loads, "a", 100, 400, 0)
-    assert loads.rates == {}
+    assert rates(partitions) == {}
 
 
 def test_a_rate_moves_with_its_partition() -> None:
     """The former owner's silence says nothing, the new one's does, whether or not the leader knows that he moved it."""
-    loads = Loads()
-    loads.take("b", [], set(), 0)
+    loads = Loads(partitions := table())
+    take(loads, "b", [], 0)
     ask(loads, "a", 0, 200, 1_000)
-    loads.take("b", [], set(), 200)
+    take(loads, "b", [], 200)
+    partitions.set_chunk(TOPIC, 0, ["b"])
     for now in range(205, 400, 5):
-        loads.take("a", [], set(), now)
-        loads.take("b", [Measured(KEY, 5_000, 0, 0)], {KEY}, now)
-    assert loads.rates[KEY].bytes_s == pytest.approx(1_000, rel=0.01)
+        take(loads, "a", [], now)
+        take(loads, "b", [Measured(KEY, 5_000, 0, 0)], now)
+    assert rates(partitions)[KEY].bytes_s == pytest.approx(1_000, rel=0.01)
     ask(loads, "b", 400, 700, 0)
-    assert loads.rates == {}
+    assert rates(partitions) == {}
 
 
 def test_who_dies_leaves_the_rate_and_a_deleted_topic_takes_it_along() -> None:
-    loads = Loads()
+    loads = Loads(partitions := table())
     ask(loads, "a", 0, 200, 1_000)
     loads.leave("a")
-    assert KEY in loads.rates
-    loads.keep_only({})
-    assert loads.rates == {}
+    assert KEY in rates(partitions)
+    partitions.remove_topic(TOPIC)
+    assert rates(partitions) == {}
 
 
 def test_out_of_reach_is_counted_by_living_proxies_that_reach_somebody() -> None:
@@ -80,3 +101,11 @@ def test_out_of_reach_is_counted_by_living_proxies_that_reach_somebody() -> None
 
 def test_the_only_broker_is_out_of_reach_when_it_is() -> None:
     assert count_unreachable({"p": {"a"}}, {"p"}, {"a"}) == {"a": 1}
+
+
+def test_silence_changes_nothing_of_those_at_rest_and_a_measure_is_news() -> None:
+    loads = Loads(table())
+    assert not take(loads, "a", [], 0)
+    assert not take(loads, "a", [], 5)
+    assert take(loads, "a", [Measured(KEY, 5_000, 0, 0)], 10)
+    assert take(loads, "a", [], 15), "it was something"

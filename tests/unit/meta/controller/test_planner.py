@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,19 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.planner import (
-    COOL_DOWN_S,
-    START,
-    STOP,
-    UNDER_WAY_MAX,
-    Broker,
-    Move,
-    PlannerView,
-    Rate,
-    Why,
-    plan,
-    scores,
-)
+from bmq.meta.cluster.assignment import CHUNK
+from bmq.meta.controller.balancing import START, STOP
+from bmq.meta.controller.idle_partitions import IdlePartitions
+from bmq.meta.controller.partition_table import PartitionTable, Rate
+from bmq.meta.controller.planner import plan, plan_in_steps, scores
+from bmq.meta.controller.planner_view import COOL_DOWN_S, UNDER_WAY_MAX, Broker, Move, PlannerView, Why
 
 ROUNDS_MAX = 60
 
@@ -38,12 +31,40 @@ def brokers(count: int, zones: int = 1) -> list[Broker]:
     return [Broker(f"b{n:02d}", f"z{n % zones}") for n in range(count)]
 
 
+def view_of(
+    *,
+    brokers: Sequence[Broker],
+    owners: Mapping[PartitionKey, str],
+    rates: Mapping[PartitionKey, Rate] | None = None,
+    unreachable: Mapping[str, int] | None = None,
+    proxies: int = 0,
+    stalled: frozenset[str] = frozenset(),
+    resting: frozenset[str] = frozenset(),
+) -> PlannerView:
+    return PlannerView(
+        brokers=brokers,
+        owners=PartitionTable.of(owners, rates or {}),
+        unreachable=unreachable or {},
+        proxies=proxies,
+        stalled=stalled,
+        resting=resting,
+    )
+
+
+def rates_of(view: PlannerView) -> dict[PartitionKey, Rate]:
+    return {key: rate for owner in view.owners.owners for key, rate in view.owners.rates_of(owner).items()}
+
+
+def with_owners(view: PlannerView, owners: Mapping[PartitionKey, str]) -> PlannerView:
+    return replace(view, owners=PartitionTable.of(owners, rates_of(view)))
+
+
 def applied(view: PlannerView, moves: list[Move]) -> PlannerView:
     owners = dict(view.owners)
     for move in moves:
         assert owners[move.key] == move.source
         owners[move.key] = move.target
-    return replace(view, owners=owners)
+    return with_owners(view, owners)
 
 
 def settle(view: PlannerView) -> tuple[PlannerView, list[Move]]:
@@ -78,7 +99,7 @@ def clusters(draw: st.DrawFn, min_able: int = 0) -> PlannerView:
     rates = {key: draw(rate) for key in everything if draw(st.booleans())}
     unreachable = {broker.incarnation: draw(st.integers(1, 3)) for broker in living if draw(st.integers(0, 5)) == 0}
     stalled, resting = (frozenset(b.incarnation for b in living if draw(st.integers(0, 5)) == 0) for _ in range(2))
-    return PlannerView(
+    return view_of(
         brokers=living,
         owners=owners,
         rates=rates,
@@ -108,8 +129,7 @@ def test_it_comes_to_an_end_and_says_the_same_of_the_same(view: PlannerView) -> 
     turned = replace(
         view,
         brokers=view.brokers[::-1],
-        owners=dict(reversed(list(view.owners.items()))),
-        rates=dict(reversed(list(view.rates.items()))),
+        owners=PartitionTable.of(view.owners, dict(reversed(list(rates_of(view).items())))),
     )
     assert plan(view, 0.0) == plan(turned, 0.0)
     settle(view)
@@ -137,7 +157,7 @@ def test_a_death_moves_only_what_the_dead_one_had(view: PlannerView, data: st.Da
 @settings(max_examples=60, deadline=None)
 def test_from_scratch_each_broker_and_each_zone_has_its_share(n: int, partitions: list[int], zones: int) -> None:
     everything = keys(*partitions)
-    settled, moves = settle(PlannerView(brokers=brokers(n, zones), owners=dict.fromkeys(everything, "")))
+    settled, moves = settle(view_of(brokers=brokers(n, zones), owners=dict.fromkeys(everything, "")))
     assert len(moves) == len(everything)
     had = Counter(settled.owners.values())
     assert max(had.values()) - min(had[b.incarnation] for b in settled.brokers) <= 1
@@ -155,7 +175,7 @@ def test_from_scratch_each_broker_and_each_zone_has_its_share(n: int, partitions
 def test_a_new_broker_takes_its_share_and_nothing_else_moves(n: int, each: int) -> None:
     everything = keys(n * each)
     owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
-    settled, moves = settle(PlannerView(brokers=brokers(n + 1), owners=owners))
+    settled, moves = settle(view_of(brokers=brokers(n + 1), owners=owners))
     assert all(move.target == f"b{n:02d}" for move in moves)
     fair = n * each / (n + 1)
     assert (1 - STOP) * fair - 1 <= len(moves) <= fair + 1
@@ -169,7 +189,7 @@ def test_ten_times_the_load_on_one_partition_is_evened_out(n: int, each: int, ho
     owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
     rates = dict.fromkeys(everything, Rate(1e6, 100.0))
     rates[everything[hot % len(everything)]] = Rate(1e7, 1000.0)
-    settled, _ = settle(PlannerView(brokers=brokers(n), owners=owners, rates=rates))
+    settled, _ = settle(view_of(brokers=brokers(n), owners=owners, rates=rates))
     carried = _bytes(settled.owners, rates)
     mean = sum(carried.values()) / n
     assert all(abs(bytes_s - mean) <= 0.20 * mean for bytes_s in carried.values())
@@ -185,7 +205,7 @@ def _bytes(owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate
 def test_what_is_within_the_limit_is_left() -> None:
     """Hysteresis: the same cluster moves nothing at rest, and goes on when it was balancing."""
     owners = dict(zip(keys(46), ["b00"] * 26 + ["b01"] * 20, strict=True))
-    view = PlannerView(brokers=brokers(2), owners=owners)
+    view = view_of(brokers=brokers(2), owners=owners)
     assert STOP < spread(view) < START
     assert plan(view, 0.0).moves == []
     assert plan(replace(view, is_balancing=True), 0.0).moves
@@ -194,14 +214,14 @@ def test_what_is_within_the_limit_is_left() -> None:
 def test_little_traffic_is_no_load() -> None:
     owners = dict(zip(keys(10), ["b00", "b01"] * 5, strict=True))
     noise = {key: Rate(9_000.0, 3.0) for key, owner in owners.items() if owner == "b00"}
-    assert plan(PlannerView(brokers=brokers(2), owners=owners, rates=noise), 0.0).moves == []
+    assert plan(view_of(brokers=brokers(2), owners=owners, rates=noise), 0.0).moves == []
 
 
 def test_one_partition_that_is_the_load_stays_and_the_others_are_balanced() -> None:
     everything = keys(40)
     owners = {key: "b00" if index == 0 else f"b0{1 + index % 2}" for index, key in enumerate(everything)}
     rates = {everything[0]: Rate(1e9, 1e5)}
-    settled, moves = settle(PlannerView(brokers=brokers(3), owners=owners, rates=rates))
+    settled, moves = settle(view_of(brokers=brokers(3), owners=owners, rates=rates))
     assert moves == []
     assert settled.owners[everything[0]] == "b00"
 
@@ -210,13 +230,13 @@ def test_the_move_that_helps_most_comes_first() -> None:
     everything = keys(5)
     rates = {key: Rate(bytes_s * 1e7, 0.0) for key, bytes_s in zip(everything, [1, 2, 6, 9, 1], strict=True)}
     owners = dict(zip(everything, ["b00"] * 4 + ["b01"], strict=True))
-    moves = plan(PlannerView(brokers=brokers(2), owners=owners, rates=rates), 0.0).moves
+    moves = plan(view_of(brokers=brokers(2), owners=owners, rates=rates), 0.0).moves
     assert [rates[move.key].bytes_s for move in moves] == [9e7]
 
 
 def test_what_was_moved_lately_is_left() -> None:
     everything = keys(8)
-    view = PlannerView(brokers=brokers(2), owners=dict.fromkeys(everything, "b00"))
+    view = view_of(brokers=brokers(2), owners=dict.fromkeys(everything, "b00"))
     assert len(plan(view, 100.0).moves) == 4
     lately = replace(view, moved_at=dict.fromkeys(everything[:7], 90.0))
     assert [move.key for move in plan(lately, 100.0).moves] == everything[7:]
@@ -226,7 +246,7 @@ def test_what_was_moved_lately_is_left() -> None:
 def test_a_drain_rolls() -> None:
     everything = keys(500)
     drained = [Broker("a"), Broker("b"), Broker("d", is_draining=True)]
-    view = PlannerView(brokers=drained, owners=dict.fromkeys(everything, "d"))
+    view = view_of(brokers=drained, owners=dict.fromkeys(everything, "d"))
     assert len(plan(view, 0.0).moves) == UNDER_WAY_MAX
     assert len(plan(replace(view, under_way=60), 0.0).moves) == UNDER_WAY_MAX - 60
     assert plan(replace(view, under_way=UNDER_WAY_MAX), 0.0).moves == []
@@ -240,23 +260,23 @@ def test_what_clients_wait_for_goes_before_what_is_at_rest(is_draining: bool) ->
     everything = keys(500)
     used = {everything[499]: Rate(10.0, 1.0), everything[300]: Rate(0.0, 5.0), everything[2]: Rate(900.0, 1.0)}
     living = [Broker("a"), Broker("b"), *([Broker("d", is_draining=True)] if is_draining else [])]
-    view = PlannerView(brokers=living, owners=dict.fromkeys(everything, "d"), rates=used)
+    view = view_of(brokers=living, owners=dict.fromkeys(everything, "d"), rates=used)
     moved = [move.key for move in plan(view, 0.0).moves]
     assert moved[:5] == [everything[300], everything[2], everything[499], everything[0], everything[1]]
 
 
 def test_a_broker_that_a_proxy_cannot_reach_is_given_nothing_and_one_that_most_cannot_is_emptied() -> None:
     everything = keys(6)
-    view = PlannerView(brokers=brokers(3), owners=dict.fromkeys(everything, ""), proxies=3, unreachable={"b01": 1})
+    view = view_of(brokers=brokers(3), owners=dict.fromkeys(everything, ""), proxies=3, unreachable={"b01": 1})
     assert {move.target for move in plan(view, 0.0).moves} == {"b00", "b02"}
     owned = {key: f"b0{index % 3}" for index, key in enumerate(everything)}
-    assert plan(replace(view, owners=owned), 0.0).moves == []
-    emptied = plan(replace(view, owners=owned, unreachable={"b01": 2}), 0.0).moves
+    assert plan(with_owners(view, owned), 0.0).moves == []
+    emptied = plan(replace(with_owners(view, owned), unreachable={"b01": 2}), 0.0).moves
     assert [(move.source, move.why) for move in emptied] == [("b01", Why.UNREACHABLE)] * 2
 
 
 def test_a_broker_that_stalls_is_emptied_and_given_nothing_while_it_rests() -> None:
-    view = PlannerView(brokers=brokers(3), owners=dict.fromkeys(keys(6), "b00"))
+    view = view_of(brokers=brokers(3), owners=dict.fromkeys(keys(6), "b00"))
     view, _ = settle(view)
     assert set(Counter(view.owners.values()).values()) == {2}
     stalled = plan(replace(view, stalled=frozenset({"b01"})), 0.0).moves
@@ -269,7 +289,7 @@ def test_a_broker_that_stalls_is_emptied_and_given_nothing_while_it_rests() -> N
 
 def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
     """Resting before out of reach, that before stalled; with nobody better a stalled one keeps what it has."""
-    view = PlannerView(brokers=brokers(3), owners=dict.fromkeys(keys(6), ""), proxies=4)
+    view = view_of(brokers=brokers(3), owners=dict.fromkeys(keys(6), ""), proxies=4)
     view = replace(view, resting=frozenset({"b00"}), unreachable={"b01": 1}, stalled=frozenset({"b02"}))
     assert set(settle(view)[0].owners.values()) == {"b00"}
     view = replace(view, brokers=view.brokers[1:])
@@ -281,28 +301,75 @@ def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
 
 
 def test_with_all_out_of_reach_somebody_owns_it_all_the_same() -> None:
-    view = PlannerView(
-        brokers=brokers(2), owners=dict.fromkeys(keys(4), ""), proxies=1, unreachable={"b00": 1, "b01": 1}
-    )
+    view = view_of(brokers=brokers(2), owners=dict.fromkeys(keys(4), ""), proxies=1, unreachable={"b00": 1, "b01": 1})
     assert len(plan(view, 0.0).moves) == 4
 
 
-class Counting(dict[PartitionKey, Rate]):
-    """Counts the look-ups."""
-
-    asked = 0
-
-    def get(self, key: PartitionKey, default: Rate) -> Rate:  # type: ignore[override]
-        self.asked += 1
-        return super().get(key, default)
-
-
-def test_the_work_is_a_few_looks_at_each_partition() -> None:
+def test_a_plan_that_moves_nothing_looks_at_no_partition() -> None:
     everything = keys(*[1000] * 10)
-    rates = Counting({key: Rate(1e5 * (1 + key.partition % 7), 10.0) for key in everything})
-    fresh = PlannerView(brokers=brokers(10), owners=dict.fromkeys(everything, ""), rates=rates)
-    assert len(plan(fresh, 0.0).moves) == len(everything)
-    assert rates.asked <= 3 * len(everything)
-    rates.asked = 0
-    assert len(plan(replace(fresh, owners=dict.fromkeys(everything, "b00")), 0.0).moves) == UNDER_WAY_MAX
-    assert rates.asked <= 3 * len(everything)
+    rates = {key: Rate(1e5 * (1 + key.partition % 7), 10.0) for key in everything}
+    owners = {key: f"b{index % 10:02d}" for index, key in enumerate(everything)}
+    settled, _ = settle(view_of(brokers=brokers(10), owners=owners, rates=rates))
+    for topic in settled.owners.topics.values():
+        topic.chunks = []  # nothing is there to be looked at
+    assert list(plan_in_steps(settled, 0.0)) == []
+
+
+def test_a_plan_comes_in_steps_of_bounded_work() -> None:
+    """From nothing, after a death, and for a new broker: no step looks at more than a few thousand partitions."""
+    everything = keys(*[3 * CHUNK] * 20, *[1] * 3000)
+    fresh = view_of(brokers=brokers(10), owners=dict.fromkeys(everything, ""))
+    assigned = list(plan_in_steps(fresh, 0.0))
+    assert sum(map(len, assigned)) == len(everything)
+    assert max(map(len, assigned)) <= CHUNK
+    full = applied(fresh, [move for moves in assigned for move in moves])
+    without = list(plan_in_steps(replace(full, brokers=full.brokers[1:]), 0.0))
+    assert sum(map(len, without)) == full.owners.count("b00")
+    assert len(without) > 20
+    more = replace(full, brokers=brokers(13))
+    steps = list(plan_in_steps(more, 0.0))
+    assert sum(map(len, steps)) == UNDER_WAY_MAX
+    assert sum(not step for step in steps) >= len(everything) / 2_000 / 2
+
+
+def test_what_is_done_meanwhile_changes_nothing_of_the_plan() -> None:
+    """The leader writes the first moves of a plan before it asks for the next, and its table follows."""
+    everything = keys(*[CHUNK + 20] * 6)
+    owners = {key: ["a", "dead", "", "b"][index % 4] for index, key in enumerate(everything)}
+    rates = {key: Rate(1e5, 10.0) for key in everything[::7]}
+    living = [Broker("a"), Broker("b"), Broker("c")]
+    at_once = plan(view_of(brokers=living, owners=owners, rates=rates), 0.0).moves
+    view = view_of(brokers=living, owners=owners, rates=rates)
+    done: list[Move] = []
+    for moves in plan_in_steps(view, 0.0):
+        done += moves
+        for move in moves:
+            topic, number = view.owners.topics[move.key.topic_id], move.key.partition // CHUNK
+            chunk = list(topic.chunks[number])
+            chunk[move.key.partition % CHUNK] = move.target
+            view.owners.set_chunk(move.key.topic_id, number, chunk)
+    assert done == at_once
+    assert set(dict(view.owners).values()) == {"a", "b", "c"}
+
+
+def test_what_one_search_found_serves_many_plans() -> None:
+    everything = keys(*[CHUNK] * 10)
+    owners = {key: f"b0{index % 2}" for index, key in enumerate(everything)}
+    searches = 0
+
+    class Counted(IdlePartitions):
+        def search(self, *args: object, **kwargs: object) -> Generator[None, None, None]:
+            nonlocal searches
+            searches += 1
+            return super().search(*args, **kwargs)  # type: ignore[arg-type]
+
+    view = replace(view_of(brokers=brokers(4), owners=owners), idle=Counted())
+    moved: set[PartitionKey] = set()
+    for _ in range(20):
+        result = plan(view, 0.0)
+        assert len(result.moves) == UNDER_WAY_MAX
+        assert moved.isdisjoint(move.key for move in result.moves)
+        moved |= {move.key for move in result.moves}
+        view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
+    assert searches == 1
+    assert len({key.topic_id for key in moved}) == 10

@@ -81,6 +81,9 @@ class View:
     def owned_by(self, incarnation: str) -> Set[PartitionKey]:
         return {key for key, owner in self.owners.items() if owner == incarnation}
 
+    def owned_count(self, incarnation: str) -> int:
+        return len(self.owned_by(incarnation))
+
     def shard(self, shard: int) -> ShardOwner | None:
         return None
 

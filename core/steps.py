@@ -1,0 +1,19 @@
+"""Long computations in steps: a generator of bounded pieces of work, and the loop gets its turn between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def run_in_steps(steps: Generator[object, None, T]) -> T:
+    """Run a generator to its end, letting others run at each ``yield``.  Returns its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)

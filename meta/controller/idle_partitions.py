@@ -1,0 +1,87 @@
+"""Partitions without traffic that balance may move, found in one search for many plans.  Pure.
+
+Each plan moves some sixty partitions, and a new broker may be given a hundred thousand.  A search through all
+partitions finds thousands of candidates; the plans after it take them one by one, and each is looked at again when it
+is taken, since it may have moved, been deleted, or have traffic by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Callable, Generator, Set
+
+from bmq.core.model import PartitionKey
+from bmq.meta.cluster.assignment import CHUNK
+from bmq.meta.controller.partition_table import PartitionTable
+
+FOUND_MAX = 4096
+"""Candidates kept of each broker: some 400 kB, and 64 plans' worth."""
+CHUNKS_PER_STEP = 256
+PARTITIONS_PER_STEP = 2_000
+
+
+class IdlePartitions:
+    """``search`` when ``take`` has nothing left of a broker."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[PartitionKey]] = {}  # the last one is taken first
+
+    def __repr__(self) -> str:
+        return f"<IdlePartitions { {name: len(keys) for name, keys in self._found.items()} }>"
+
+    def clear(self) -> None:
+        self._found.clear()
+
+    def take(
+        self, table: PartitionTable, owner: str, is_movable: Callable[[PartitionKey], bool]
+    ) -> PartitionKey | None:
+        """Return one that the owner has, at rest and movable, and forget it; None if there is none left."""
+        found = self._found.get(owner, [])
+        while found:
+            key = found.pop()
+            if table.get(key) == owner and key not in table.rates_of(owner) and is_movable(key):
+                return key
+        return None
+
+    def search(
+        self, table: PartitionTable, owners: Set[str], is_movable: Callable[[PartitionKey], bool]
+    ) -> Generator[None, None, None]:
+        """Find candidates of these owners, in steps of bounded work.
+
+        Of each the ``FOUND_MAX`` first in an order that mixes topics: topic by topic, a new broker would be given all
+        of one.
+        """
+        heaps: dict[str, list[tuple[int, int, int, PartitionKey]]] = {owner: [] for owner in owners}
+        looked = chunks = 0
+        for topic_id, topic in table.topics.items():
+            seed = zlib.crc32(topic_id.bytes)
+            for number, chunk in enumerate(topic.chunks):
+                chunks += 1
+                if owners.isdisjoint(chunk):
+                    if chunks % CHUNKS_PER_STEP == 0:
+                        yield
+                    continue
+                for index, owner in enumerate(chunk):
+                    if owner not in owners:
+                        continue
+                    partition = number * CHUNK + index
+                    order = -zlib.crc32(partition.to_bytes(4, "big"), seed)
+                    heap = heaps[owner]
+                    if len(heap) == FOUND_MAX and order <= heap[0][0]:
+                        continue
+                    key = PartitionKey(topic_id, partition)
+                    if key in table.rates_of(owner) or not is_movable(key):
+                        continue
+                    item = (order, -topic_id.int, -partition, key)
+                    if len(heap) < FOUND_MAX:
+                        heapq.heappush(heap, item)
+                    else:
+                        heapq.heapreplace(heap, item)
+                looked += len(chunk)
+                if looked >= PARTITIONS_PER_STEP:
+                    looked = 0
+                    yield
+        for owner, heap in heaps.items():
+            self._found[owner] = [key for *_, key in sorted(heap)]
+            yield

@@ -1,0 +1,244 @@
+"""Owner and traffic of every partition, with totals by owner that follow each change.  Pure.
+
+The planner's picture of a cluster.  A plan needs every partition only when members change; at rest it needs totals:
+how many partitions each broker owns, how much traffic they carry, which topics have a partition without an owner.  So
+the totals are kept up to date by what changes, and cost the change, not the cluster.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.core.model import PartitionKey
+from bmq.meta.cluster.assignment import CHUNK
+
+
+class Rate(NamedTuple):
+    """One partition's traffic, smoothed."""
+
+    bytes_s: float
+    requests_s: float
+
+
+class Traffic(NamedTuple):
+    """A sum of rates, in whole bytes and thousandths of requests a second: exact in any order of adding."""
+
+    bytes_s: int
+    millirequests_s: int
+
+    def plus(self, rate: Rate, sign: int) -> Traffic:
+        return Traffic(
+            self.bytes_s + sign * round(rate.bytes_s), self.millirequests_s + sign * round(rate.requests_s * 1000)
+        )
+
+
+NO_RATE = Rate(0.0, 0.0)
+NO_TRAFFIC = Traffic(0, 0)
+_NONE: Mapping[PartitionKey, Rate] = {}
+
+
+class TopicOwners:
+    """One topic's owners, in chunks as the store keeps them, each as long as the topic has partitions there."""
+
+    __slots__ = ("chunks", "partitions", "unowned")
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        self.chunks: list[tuple[str, ...]] = []
+        self.unowned = 0
+
+    def length(self, number: int) -> int:
+        """The partitions of one chunk."""
+        return min(CHUNK, self.partitions - number * CHUNK)
+
+
+class PartitionTable(Mapping[PartitionKey, str]):
+    """A mapping of each existing partition to its owner, "" for none.  Topics are in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.unowned: dict[uuid.UUID, None] = {}
+        """Topics with a partition that has no owner, an ordered set."""
+        self.traffic = NO_TRAFFIC
+        """Of all partitions together."""
+        self._topics: dict[uuid.UUID, TopicOwners] = {}
+        self._counts: dict[str, int] = {}
+        self._traffic: dict[str, Traffic] = {}
+        self._rates: dict[str, dict[PartitionKey, Rate]] = {}  # by owner; never an empty one
+        self._partitions = 0
+
+    @classmethod
+    def of(cls, owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate] = _NONE) -> PartitionTable:
+        """Build a table of these partitions.  Those of a topic are numbered from 0 without a gap, unless ``owners``
+        leaves some out, which then have no owner."""
+        table = cls()
+        names: dict[uuid.UUID, list[str]] = {}
+        for key, owner in owners.items():
+            of_topic = names.setdefault(key.topic_id, [])
+            of_topic.extend([""] * (key.partition + 1 - len(of_topic)))
+            of_topic[key.partition] = owner
+        for topic_id, of_topic in names.items():
+            table.set_topic(topic_id, len(of_topic))
+            for number in range(-(-len(of_topic) // CHUNK)):
+                table.set_chunk(topic_id, number, of_topic[number * CHUNK : (number + 1) * CHUNK])
+        for key, rate in rates.items():
+            table.set_rate(key, rate)
+        return table
+
+    def __repr__(self) -> str:
+        return f"<PartitionTable partitions={self._partitions} topics={len(self._topics)} rated={self.rated_count}>"
+
+    def __len__(self) -> int:
+        return self._partitions
+
+    def __getitem__(self, key: PartitionKey) -> str:
+        topic = self._topics[key.topic_id]
+        if not 0 <= key.partition < topic.partitions:
+            raise KeyError(key)
+        return topic.chunks[key.partition // CHUNK][key.partition % CHUNK]
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        return (PartitionKey(topic_id, n) for topic_id, topic in self._topics.items() for n in range(topic.partitions))
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    @property
+    def topics(self) -> Mapping[uuid.UUID, TopicOwners]:
+        return self._topics
+
+    @property
+    def owners(self) -> Iterable[str]:
+        """Each owner that has a partition, "" among them if there is one without."""
+        return self._counts.keys()
+
+    @property
+    def rated_count(self) -> int:
+        """How many partitions have traffic."""
+        return sum(len(rates) for rates in self._rates.values())
+
+    def count(self, owner: str) -> int:
+        """How many partitions the owner has."""
+        return self._counts.get(owner, 0)
+
+    def traffic_of(self, owner: str) -> Traffic:
+        """The sum of its partitions' traffic."""
+        return self._traffic.get(owner, NO_TRAFFIC)
+
+    def rates_of(self, owner: str) -> Mapping[PartitionKey, Rate]:
+        """Its partitions that have traffic."""
+        return self._rates.get(owner, _NONE)
+
+    def rate(self, key: PartitionKey) -> Rate:
+        owner = self.get(key)
+        return NO_RATE if owner is None else self.rates_of(owner).get(key, NO_RATE)
+
+    def spread(self, topic_id: uuid.UUID) -> Counter[str]:
+        """How many partitions of the topic each owner has."""
+        counts: Counter[str] = Counter()
+        for chunk in self._topics[topic_id].chunks:
+            counts.update(chunk)
+        return counts
+
+    # ----------------------------------------------------------------------------------------------------- changing
+
+    def set_topic(self, topic_id: uuid.UUID, partitions: int) -> None:
+        """Add a topic, or change its number of partitions; new partitions have no owner."""
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            topic = self._topics[topic_id] = TopicOwners()
+        before = topic.partitions
+        if partitions < before:
+            self.remove_topic(topic_id)
+            self.set_topic(topic_id, partitions)
+            return
+        topic.partitions = partitions
+        for number in range(before // CHUNK, -(-partitions // CHUNK)):
+            if number == len(topic.chunks):
+                topic.chunks.append(())
+            self.set_chunk(topic_id, number, topic.chunks[number])
+
+    def remove_topic(self, topic_id: uuid.UUID) -> None:
+        """Forget a topic with its owners and rates.  Idempotent."""
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            return
+        for number, chunk in enumerate(topic.chunks):
+            if any(owner in self._rates for owner in set(chunk)):
+                for index in range(len(chunk)):
+                    self.set_rate(PartitionKey(topic_id, number * CHUNK + index), NO_RATE)
+            self._count(topic_id, topic, chunk, ())
+        del self._topics[topic_id]
+        self.unowned.pop(topic_id, None)
+
+    def set_chunk(self, topic_id: uuid.UUID, number: int, owners: Sequence[str]) -> None:
+        """Set the owners of one chunk of a topic.  Those that are missing are "", and those beyond the topic's last
+        partition do not count.  A topic that is not here, or has no such chunk, is left alone."""
+        topic = self._topics.get(topic_id)
+        if topic is None or number >= len(topic.chunks):
+            return
+        before, length = topic.chunks[number], topic.length(number)
+        after = tuple(owners[:length])
+        after += ("",) * (length - len(after))
+        if before == after:
+            return
+        self._count(topic_id, topic, before, after)
+        topic.chunks[number] = after
+        if self._rates:
+            self._carry_rates(topic_id, number, before, after)
+
+    def set_rate(self, key: PartitionKey, rate: Rate) -> None:
+        """Set a partition's traffic; one without any costs no memory.  A partition that does not exist is ignored."""
+        owner = self.get(key)
+        if owner is None:
+            return
+        old = self.rates_of(owner).get(key)
+        if old is not None:
+            self._drop_rate(owner, key, old)
+        if rate != NO_RATE:
+            self._rates.setdefault(owner, {})[key] = rate
+            self._add_traffic(owner, rate, 1)
+
+    def _count(self, topic_id: uuid.UUID, topic: TopicOwners, before: Sequence[str], after: Sequence[str]) -> None:
+        self._partitions += len(after) - len(before)
+        old, new = Counter(before), Counter(after)
+        for owner in old.keys() | new.keys():
+            count = self._counts.get(owner, 0) + new[owner] - old[owner]
+            if count:
+                self._counts[owner] = count
+            else:
+                self._counts.pop(owner, None)
+        topic.unowned += new[""] - old[""]
+        if topic.unowned:
+            self.unowned[topic_id] = None
+        else:
+            self.unowned.pop(topic_id, None)
+
+    def _carry_rates(self, topic_id: uuid.UUID, number: int, before: Sequence[str], after: Sequence[str]) -> None:
+        """A rate is the partition's: it goes along to the new owner."""
+        if not any(owner in self._rates for owner in set(before)):
+            return
+        for index, (old, new) in enumerate(zip(before, after, strict=False)):
+            if old != new and old in self._rates:
+                key = PartitionKey(topic_id, number * CHUNK + index)
+                rate = self._rates[old].get(key)
+                if rate is not None:
+                    self._drop_rate(old, key, rate)
+                    self._rates.setdefault(new, {})[key] = rate
+                    self._add_traffic(new, rate, 1)
+
+    def _drop_rate(self, owner: str, key: PartitionKey, rate: Rate) -> None:
+        of_owner = self._rates[owner]
+        del of_owner[key]
+        if not of_owner:
+            del self._rates[owner]
+        self._add_traffic(owner, rate, -1)
+
+    def _add_traffic(self, owner: str, rate: Rate, sign: int) -> None:
+        self.traffic = self.traffic.plus(rate, sign)
+        left = self.traffic_of(owner).plus(rate, sign)
+        if left == NO_TRAFFIC:
+            self._traffic.pop(owner, None)
+        else:
+            self._traffic[owner] = left
