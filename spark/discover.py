@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bmq.core.model import PartitionKey
-from bmq.spark.logview import LogView, Pruning, in_windows
+from bmq.spark.logview import LogView, in_windows
 from bmq.spark.options import ByOffset, ByTimestamp, OffsetLimit, OptionError, ReadOptions, Subscription
 from bmq.spark.plan import Slice
 from bmq.storage import layout
@@ -51,8 +51,25 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
         topic = await read_topic(fs, name)
         if topic is None:
             raise NoSuchTopic(f"there is no topic {name} in {fs.url}")
+        if options.topic_id not in (None, topic.topic_id):
+            raise NoSuchTopic(
+                f"topic {name} in {fs.url} has the id {topic.topic_id}, not {options.topic_id}: it was deleted and"
+                " created again"
+            )
         topics.append(topic)
     return topics
+
+
+def paths_of(topic: StoredTopic, options: ReadOptions) -> tuple[list[PartitionPath], str]:
+    """Return the partitions of ``topic`` that ``options`` select, in order, and a text about those that do not exist.
+
+    The text is empty if all of them do.
+    """
+    wanted = sorted(options.assigned[topic.name]) if options.assigned else range(topic.partitions)
+    there = [PartitionPath(topic.name, str(topic.topic_id), number) for number in wanted if number < topic.partitions]
+    if len(there) == len(wanted):
+        return there, ""
+    return there, f"topic {topic.name} has {topic.partitions} partitions, and no partition {wanted[len(there)]}"
 
 
 async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
@@ -67,18 +84,16 @@ async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[
     return newest
 
 
-async def find_logs(
-    fs: FileSystem, options: ReadOptions, keeps: Callable[[str, int], bool] = lambda topic, partition: True
-) -> list[LogView]:
-    """The partitions of the topics subscribed to, in order, each with its ends.  NoSuchTopic, OptionError."""
-    paths = [
-        PartitionPath(topic.name, str(topic.topic_id), partition)
-        for topic in await find_topics(fs, options)
-        for partition in range(topic.partitions)
-    ]
+async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
+    """Return the partitions that ``options`` select, in order, each with its ends.  Raises NoSuchTopic, OptionError."""
+    paths: list[PartitionPath] = []
+    for topic in await find_topics(fs, options):
+        found, missing = paths_of(topic, options)
+        if missing:
+            raise NoSuchTopic(missing)
+        paths += found
     require_all(options.starting, paths, "startingOffsets")
     require_all(options.ending, paths, "endingOffsets")
-    paths = [path for path in paths if keeps(path.topic, path.partition)]
     checkpoints = await newest_checkpoints(fs, {_key(path) for path in paths})
     return await in_windows(
         paths,
@@ -101,7 +116,7 @@ async def relocate(fs: FileSystem, piece: Slice) -> tuple[list[Slice], list[str]
     """
     path = PartitionPath(piece.topic, piece.topic_id, piece.partition)
     view = await LogView.open(fs, path, None, committed=False, to_visible_end=False)
-    found = await view.slices(view.reaching(piece), Pruning(), committed=False)
+    found = await view.slices(view.reaching(piece), committed=False)
     return [each.leaving_out(piece.aborted) for each in found], view.losses
 
 
@@ -122,6 +137,6 @@ def require_all(limit: OffsetLimit, paths: Sequence[PartitionPath], name: str) -
         missing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(there - named)) or "none"
         surplus = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(named - there)) or "none"
         raise OptionError(
-            f"{name} must name every partition of the topics read, and no other (-2 is earliest, -1 latest): missing"
+            f"{name} must name every partition that is read, and no other (-2 is earliest, -1 latest): missing"
             f" are {missing}; not there are {surplus}"
         )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bmq.core.model import PartitionKey
-from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics
+from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, paths_of
 from bmq.spark.indexes import IndexCache
 from bmq.spark.journals import FollowedJournals
 from bmq.spark.logview import LogView, in_windows
@@ -26,7 +26,12 @@ from bmq.storage.topics import StoredTopic
 
 
 class Follower:
-    """``views``: each partition as it stood at the last ``look``.  ``anew``: those of topics that were made anew."""
+    """A streaming query's partitions.
+
+    ``views`` has each of them as it stood at the last ``look``; ``anew`` those whose topic was deleted and created
+    again since the look before.  ``missing`` has a text for each topic that is asked for and does not exist, or lacks a
+    partition that is.
+    """
 
     def __init__(self, fs: FileSystem, options: ReadOptions) -> None:
         self._fs = fs
@@ -36,17 +41,14 @@ class Follower:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self.views: dict[TopicPartition, LogView] = {}
         self.anew: set[TopicPartition] = set()
+        self.missing: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<Follower {len(self._partitions)} partitions, {self._journals!r}, {self._cache!r}>"
 
     async def look(self) -> None:
-        """Bring ``views`` up to date.  NoSuchTopic before the first topic was found, OptionError, StorageError."""
-        paths = [
-            PartitionPath(topic.name, str(topic.topic_id), partition)
-            for topic in await self._topics()
-            for partition in range(topic.partitions)
-        ]
+        """Bring ``views``, ``anew`` and ``missing`` up to date.  Raises OptionError, StorageError."""
+        paths = await self._paths()
         checkpoints = await self._journals.look(frozenset(map(_key, paths)))  # before listing: see spark.discover
         before = self._partitions
         self._partitions = {}
@@ -62,16 +64,24 @@ class Follower:
         )
         self.views = dict(zip(self._partitions, found, strict=True))
 
-    async def _topics(self) -> list[StoredTopic]:
-        if self._options.subscription is Subscription.PATTERN or not self._partitions:
-            return await find_topics(self._fs, self._options)
-        topics = []
-        for name in self._options.topics:
-            try:
-                topics += await find_topics(self._fs, replace(self._options, topics=(name,)))
-            except NoSuchTopic:  # deleted: whoever was reading it is told that it is gone
-                continue
-        return topics
+    async def _paths(self) -> list[PartitionPath]:
+        self.missing.clear()
+        topics: list[StoredTopic] = []
+        if self._options.subscription is Subscription.PATTERN:
+            topics = await find_topics(self._fs, self._options)
+        else:
+            for name in sorted(self._options.topics):
+                try:
+                    topics += await find_topics(self._fs, replace(self._options, topics=(name,)))
+                except NoSuchTopic as error:
+                    self.missing[name] = str(error)
+        paths = []
+        for topic in topics:
+            found, missing = paths_of(topic, self._options)
+            paths += found
+            if missing:
+                self.missing[topic.name] = missing
+        return paths
 
     async def _view(self, partition: _Partition, checkpoints: Mapping[PartitionKey, Checkpoint]) -> LogView:
         checkpoint = checkpoints.get(_key(partition.path))

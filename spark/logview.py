@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -38,15 +38,6 @@ _IDX_READ_BYTES = 256 << 10
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """What filters leave of a partition: offsets of [start, end), records not older."""
-
-    start: int = 0
-    end: int = OFFSET_MAX
-    start_timestamp: int | None = None
 
 
 class LogView:
@@ -295,14 +286,11 @@ class LogView:
             self.log = replace(self.log, end=end, segments=(*self.log.segments[:-1], last))
         return Range(max(piece.start, self.log.start), piece.end)
 
-    async def slices(
-        self, wanted: Range, pruning: Pruning, *, committed: bool, spacing: int = OFFSET_MAX
-    ) -> list[Slice]:
+    async def slices(self, wanted: Range, *, committed: bool, spacing: int = OFFSET_MAX) -> list[Slice]:
         """The byte ranges of ``wanted``, with the transactions to be left out; ``losses`` says what is not there.
 
         ``spacing``: bytes between cuts.
         """
-        wanted = Range(max(wanted.start, pruning.start), min(wanted.end, pruning.end))
         segments = iter(self.log.between(wanted.start, wanted.end))
         found: list[Slice] = []
         aborted: list[AbortedTransaction] = []
@@ -310,7 +298,7 @@ class LogView:
         while window := list(islice(segments, INDEXES_AT_ONCE)):  # entries of a window are dropped with it
             for facts in await asyncio.gather(*map(self.facts, window)):
                 self._check(facts, wanted)
-                found += slices(self.log, wanted, [facts], start_timestamp=pruning.start_timestamp, spacing=spacing)
+                found += slices(self.log, wanted, [facts], spacing=spacing)
                 aborted += facts.aborted
                 last = facts
         if not committed or last is None:

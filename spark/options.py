@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -20,7 +21,9 @@ OPTIONS = {
     "root": "the cluster's root: hdfs://, webhdfs:// or file://",
     "topic": "the topic; or",
     "subscribe": "topics, separated by commas; or",
-    "subscribePattern": "a regular expression that whole topic names match",
+    "subscribePattern": "a regular expression that whole topic names match; or",
+    "assign": 'partitions of topics, as JSON: {"topic": [0, 1]}',
+    "topicId": "the id that the one topic must have, as `bmq topic describe` shows it",
     "startingOffsets": 'earliest (default), or JSON: {"topic": {"0": 23, "1": -2}}, -2 for earliest',
     "endingOffsets": 'latest (default), or JSON: {"topic": {"0": 50, "1": -1}}, -1 for latest',
     "startingTimestamp": "milliseconds: from the first record not older, in each partition",
@@ -40,11 +43,10 @@ _BY_FOLDED = {name.casefold(): name for name in OPTIONS}
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
 """Without meaning for a batch, which ignores them as Spark's Kafka source does.  See ``bmq.spark.admission``."""
 
-_SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern")
+_SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 _HINTS = {
     "kafka.bootstrap.servers": "no broker is asked here: name the storage by root",
     "kafka.isolation.level": "use isolationLevel",
-    "assign": "use subscribe, and filter by the column partition",
     "path": "use root, and load() without a path",
 }
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
@@ -58,6 +60,7 @@ class OptionError(ValueError):
 class Subscription(Enum):
     TOPICS = "these topics"
     PATTERN = "topics whose whole name matches"
+    PARTITIONS = "these partitions of topics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,10 @@ class ReadOptions:
     subscription: Subscription
     topics: tuple[str, ...] = ()
     pattern: str = ""
+    assigned: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Partitions by topic, of ``Subscription.PARTITIONS`` alone."""
+    topic_id: uuid.UUID | None = None
+    """The only topic's, if another topic of the same name must not be read."""
     starting: OffsetLimit = field(default_factory=lambda: Edge(EARLIEST))
     ending: OffsetLimit = field(default_factory=lambda: Edge(LATEST))
     start_at_latest_if_none: bool = False
@@ -141,7 +148,7 @@ class ReadOptions:
     @classmethod
     def _of(cls, options: Mapping[str, str], starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
         _flag(options, "includeHeaders", default=False)  # nobody has looked at it where the user gives a schema
-        subscription, topics, pattern = _subscription(options)
+        subscription, topics, pattern, assigned = _subscription(options)
         to_visible_end = _choice(options, "consistency", "committed", "latest") == "latest"
         committed = _choice(options, "isolationLevel", "read_committed", "read_uncommitted") == "read_committed"
         if to_visible_end and committed and "isolationLevel" in options:
@@ -154,6 +161,8 @@ class ReadOptions:
             subscription=subscription,
             topics=topics,
             pattern=pattern,
+            assigned=assigned,
+            topic_id=_topic_id(options, topics),
             starting=starting,
             ending=ending,
             start_at_latest_if_none=_choice(options, "startingOffsetsByTimestampStrategy", "error", "latest")
@@ -194,7 +203,9 @@ def _root(options: Mapping[str, str]) -> str:
     return root
 
 
-def _subscription(options: Mapping[str, str]) -> tuple[Subscription, tuple[str, ...], str]:
+def _subscription(
+    options: Mapping[str, str],
+) -> tuple[Subscription, tuple[str, ...], str, dict[str, frozenset[int]]]:
     given = [name for name in _SUBSCRIPTIONS if name in options]
     if len(given) != 1:
         raise OptionError(f"give exactly one of {', '.join(_SUBSCRIPTIONS)}; there is {', '.join(given) or 'none'}")
@@ -205,12 +216,41 @@ def _subscription(options: Mapping[str, str]) -> tuple[Subscription, tuple[str, 
         except re.error as error:
             raise OptionError(f"subscribePattern={value!r} is no regular expression: {error}") from error
         if value:
-            return Subscription.PATTERN, (), value
+            return Subscription.PATTERN, (), value, {}
+    if given[0] == "assign":
+        assigned = _assigned(value)
+        return Subscription.PARTITIONS, tuple(assigned), "", assigned
     topics = [value] if given[0] == "topic" else [name.strip() for name in value.split(",")]
     topics = list(dict.fromkeys(name for name in topics if name))
     if not topics:
         raise OptionError(f"option {given[0]!r} names no topic")
-    return Subscription.TOPICS, tuple(topics), ""
+    return Subscription.TOPICS, tuple(topics), "", {}
+
+
+def _assigned(text: str) -> dict[str, frozenset[int]]:
+    example = '{"topic": [0, 1]}'
+    try:
+        raw: Any = json.loads(text)
+        assigned = {str(topic): frozenset(_integer(number) for number in numbers) for topic, numbers in raw.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionError(f"assign={text!r} is not of the form {example}") from error
+    if not assigned or not all(numbers and min(numbers) >= 0 for numbers in assigned.values()):
+        raise OptionError(
+            f"assign={text!r}: expected at least one partition, from 0 up, of each topic, as in {example}"
+        )
+    return assigned
+
+
+def _topic_id(options: Mapping[str, str], topics: Sequence[str]) -> uuid.UUID | None:
+    text = options.get("topicId", "").strip()
+    if not text:
+        return None
+    if len(topics) != 1:
+        raise OptionError("topicId is the id of one topic: name that one alone, by topic, subscribe or assign")
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise OptionError(f"topicId={text!r} is not of the form {uuid.UUID(int=0)}") from None
 
 
 def _limit(options: Mapping[str, str], which: str, default: Edge) -> OffsetLimit:

@@ -5,9 +5,7 @@ A ``PartitionLog`` is one partition's live segments with their offsets (names al
 segments, ``pack`` the slices of all partitions into tasks.  A slice is cut only where an index entry stands, which is
 where a batch begins; so every batch belongs to exactly one slice.
 
-What is pruned is pruned for certain: by offsets from names and index entries, by a lower bound of timestamps from the
-largest timestamps that an index knows.  Nothing says how *old* a segment's records are at most, so an upper bound of
-timestamps prunes nothing.
+Segments and bytes outside a range are left out for certain: names and index entries tell offsets.
 """
 
 from __future__ import annotations
@@ -186,29 +184,22 @@ def slices(
     wanted: Range,
     facts: Iterable[SegmentFacts],
     *,
-    start_timestamp: int | None = None,
     spacing: int = 1,
 ) -> list[Slice]:
     """The byte ranges that hold ``wanted``, of segments whose ``position`` is known.
 
     ``spacing``: bytes between the cuts that they may have, at least.
     """
-    found = (_slice(log, wanted, each, start_timestamp, spacing) for each in facts)
+    found = (_slice(log, wanted, each, spacing) for each in facts)
     return [piece for piece in found if piece is not None]
 
 
-def _slice(
-    log: PartitionLog, wanted: Range, facts: SegmentFacts, start_timestamp: int | None, spacing: int
-) -> Slice | None:
+def _slice(log: PartitionLog, wanted: Range, facts: SegmentFacts, spacing: int) -> Slice | None:
     assert facts.position is not None
     segment, entries = facts.segment, facts.entries
     index = SegmentIndex(entries=entries)
     start, end = max(wanted.start, segment.name.base), min(wanted.end, segment.end)
     position = index.position_of(start)
-    if start_timestamp is not None:
-        if facts.max_timestamp is not None and facts.max_timestamp < start_timestamp:
-            return None
-        position = max(position, index.position_of_timestamp(start_timestamp))
     after = bisect_left(range(len(index)), end, key=lambda i: entries[i * ENTRY])
     # All that is wanted lies before the first entry at or past the end.
     end_position = entries[after * ENTRY + 1] if after < len(index) else facts.position

@@ -20,24 +20,12 @@ _log = logging.getLogger("bmq.spark")
 
 
 class SliceReading:
-    """Reads slices into ``schema``, whose columns are ``columns`` of the source.
+    """A reader of slices into ``schema``, whose columns are ``columns`` of the source."""
 
-    Records with a timestamp outside [``start_timestamp``, ``end_timestamp``] are left out.
-    """
-
-    def __init__(
-        self,
-        options: ReadOptions,
-        schema: StructType,
-        columns: tuple[str, ...],
-        *,
-        start_timestamp: int | None = None,
-        end_timestamp: int | None = None,
-    ) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, columns: tuple[str, ...]) -> None:
         self._options = options
         self._schema = schema
         self._columns = columns
-        self._timestamps = start_timestamp, end_timestamp
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
         """DataLoss, CorruptSegment, StorageError."""
@@ -61,14 +49,11 @@ class SliceReading:
         _tell_corrupt(current, decoder)
 
     def _decoder(self, piece: Slice) -> BatchDecoder:
-        start_timestamp, end_timestamp = self._timestamps
         options = DecodeOptions(
             columns=self._columns,
             start_offset=piece.start,
             end_offset=piece.end,
             committed=self._options.committed,
-            start_timestamp=start_timestamp,
-            end_timestamp=end_timestamp,
             permissive=self._options.permissive,
         )
         aborted = [(producer_id, first) for producer_id, first, _ in piece.aborted]

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from bmq.spark.admission import Limits, admit_offsets, cut_within, pending, position_at, shares
-from bmq.spark.discover import PARTITIONS_AT_ONCE, require_all
+from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, require_all
 from bmq.spark.follow import Follower
-from bmq.spark.logview import LogView, Pruning, in_windows
+from bmq.spark.logview import LogView, in_windows
 from bmq.spark.losses import accept
 from bmq.spark.offsets import Offsets, TopicPartition
 from bmq.spark.options import LATEST, ReadOptions
@@ -31,6 +31,7 @@ class StreamPlanner:
         self._now_ms = now_ms
         self._last_batch_ms: float | None = None
         self._target: Offsets | None = None
+        self._reported: set[str] = set()  # of the follower's texts on what is missing
         self.follower = Follower(fs, options)
         self.seen: Offsets = {}
 
@@ -39,6 +40,8 @@ class StreamPlanner:
     async def initial(self) -> Offsets:
         """Where a new query begins.  NoSuchTopic, OptionError, DataLoss, StorageError."""
         await self.follower.look()
+        for missing in self.follower.missing.values():
+            raise NoSuchTopic(missing)
         views = self.follower.views
         require_all(self._options.starting, [view.path for view in views.values()], "startingOffsets")
         found: Offsets = {}
@@ -59,7 +62,8 @@ class StreamPlanner:
         """Where the micro-batch that begins at ``start`` ends; ``start`` itself when there is nothing to read."""
         await self.follower.look()
         ends = self._ends(start)
-        accept(self._check(start, ends), fail_on_data_loss=self._options.fail_on_data_loss)
+        losses = [*self._check(start, ends), *self._missing()]
+        accept(losses, fail_on_data_loss=self._options.fail_on_data_loss)
         self.seen = ends
         if self._target is not None:
             ends = _up_to(self._target, start, ends)
@@ -83,11 +87,17 @@ class StreamPlanner:
             label = f"{at[0]}-{at[1]}"
             if at in self.follower.anew:
                 ends[at] = min(start[at], self.follower.views[at].log.start)
-                losses.append(f"{label}: the topic was deleted and made anew")
+                losses.append(f"{label}: the topic was deleted and created again")
             elif ends[at] < start[at]:
                 losses.append(f"{label} ends at {ends[at]}, but was read up to {start[at]}")
         self.follower.anew.clear()
         return losses
+
+    def _missing(self) -> list[str]:
+        """Return what does not exist of what is asked for, each once in a run."""
+        new = [text for text in self.follower.missing.values() if text not in self._reported]
+        self._reported.update(new)
+        return new
 
     async def _admitted(self, start: Offsets, ends: Offsets) -> Offsets:
         begins = {at: start.get(at, self.follower.views[at].log.start) for at in ends}
@@ -162,7 +172,7 @@ class StreamPlanner:
 
         async def slices_of(at: TopicPartition) -> list[Slice]:
             views[at].losses.clear()
-            return await views[at].slices(ranges[at], Pruning(), committed=self._options.committed, spacing=spacing)
+            return await views[at].slices(ranges[at], committed=self._options.committed, spacing=spacing)
 
         found = await in_windows(list(ranges), slices_of, PARTITIONS_AT_ONCE)
         for at in ranges:

@@ -17,7 +17,6 @@ from bmq.core.errors import FormatError
 from bmq.core.records import CODEC_MASK, CODECS, Batch, split_batches
 from bmq.spark.batch import planned
 from bmq.spark.discover import relocate
-from bmq.spark.filters import Pushed
 from bmq.spark.isolation import Marker, marker_of
 from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
@@ -74,7 +73,7 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        return planned(self._options, Pushed())
+        return planned(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read

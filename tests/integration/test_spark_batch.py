@@ -26,7 +26,6 @@ from bmq.core.model import PartitionKey
 from bmq.core.records import BatchRules, Record, build_batch
 from bmq.meta.open import open_keyvalue
 from bmq.spark.batch import _plan
-from bmq.spark.filters import Pushed
 from bmq.spark.options import ReadOptions
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
@@ -53,14 +52,6 @@ def spark() -> Iterator[SparkSession]:
     session = start_spark()
     yield session
     session.stop()
-
-
-@pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[SparkSession]:
-    """With filters pushed down, which Spark does not do by itself."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    yield spark
-    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def stored(root: str, work: Callable[[Store], Any], *, partitions: int = 1, topic: str = "orders") -> str:
@@ -107,9 +98,7 @@ def test_one_hour_of_ten_thousand_segments_on_a_folder(spark: SparkSession, tmp_
     async def planned(**options: str) -> Counting:
         fs = await open_filesystem(root, holder="count")
         counting = Counting(fs)
-        tasks = await _plan(
-            cast(FileSystem, counting), ReadOptions.parse({"root": root, "topic": "orders"} | options), Pushed()
-        )
+        tasks = await _plan(cast(FileSystem, counting), ReadOptions.parse({"root": root, "topic": "orders"} | options))
         assert [(piece.start, piece.end) for task in tasks for piece in task] == [(14_000, 14_002)]
         await fs.close()
         return counting
@@ -378,6 +367,8 @@ def both(low: int, high: int) -> set[tuple[int, int]]:
     [
         ({}, ALL),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
+        ({"topic": "", "assign": '{"orders":[1]}'}, {(1, n) for n in range(50)}),
+        ({"topic": "", "assign": '{"orders":[0]}', "startingOffsets": '{"orders":{"0":48}}'}, {(0, 48), (0, 49)}),
         ({"startingOffsets": '{"orders":{"0":47,"1":-2}}'}, {*both(0, 50)} - {(0, n) for n in range(47)}),
         ({"endingOffsets": '{"orders":{"0":3,"1":-1}}'}, {*both(0, 50)} - {(0, n) for n in range(3, 50)}),
         ({"startingTimestamp": str(SECOND + 12_000), "endingTimestamp": str(SECOND + 20_000)},
@@ -393,7 +384,9 @@ def both(low: int, high: int) -> set[tuple[int, int]]:
     ],
 )  # fmt: skip
 def test_options(spark: SparkSession, topics: str, options: dict[str, str], expected: set[tuple[int, int]]) -> None:
-    data = frame(spark, topics, topic="orders", schema="partition int, offset bigint", **options)
+    given = {"topic": "orders"} | options
+    given = {name: value for name, value in given.items() if value}
+    data = frame(spark, topics, schema="partition int, offset bigint", **given)
     assert {(row.partition, row.offset) for row in data.collect()} == expected
 
 
@@ -442,43 +435,6 @@ def test_columns_by_schema(spark: SparkSession, topics: str) -> None:
     for schema in ("offset int", "offset bigint, colour string"):
         with pytest.raises(Exception, match="Cast after reading"):
             frame(spark, topics, topic="other", schema=schema).collect()
-
-
-FILTERS = [
-    "partition = 1",
-    "partition in (0, 7)",
-    "offset >= 17 and offset < 33 and partition < 1",
-    "offset = 21",
-    "topic = 'orders' and offset > 45",
-    "topic in ('none')",
-    "timestamp >= timestamp'2023-11-14 22:13:40.001Z'",
-    "timestamp > timestamp'2023-11-14 22:13:40.000Z' and timestamp <= timestamp'2023-11-14 22:13:45.000Z'",
-    "timestamp = timestamp'2023-11-14 22:13:40.0005Z'",
-    "offset % 7 = 3 and offset > 10",
-    "offset > 40 or partition = 0",
-    "cast(key as string) = 'k33'",
-    "key is not null and offset < 3",
-    "not (offset = 3) and offset < 5",
-]
-
-
-@pytest.mark.parametrize("condition", FILTERS)
-def test_filters_pushed_down_give_what_spark_itself_would(pushing: SparkSession, topics: str, condition: str) -> None:
-    data = frame(pushing, topics, topic="orders")
-    kept = rows(data.where(condition))
-    pushing.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    assert kept == rows(frame(pushing, topics, topic="orders").where(condition))
-
-
-def test_what_is_pushed_is_not_done_again(pushing: SparkSession, topics: str) -> None:
-    data = frame(pushing, topics, topic="orders").where(
-        "partition = 1 and offset between 10 and 12 and length(value) > 0"
-    )
-    plan = data._jdf.queryExecution().executedPlan().toString()
-    assert "length(value" in plan
-    assert "offset" not in plan.split("Filter", 1)[1].split("BatchScan")[0]
-    assert data.rdd.getNumPartitions() == 1
-    assert data.count() == 3
 
 
 # ---------------------------------------------------------------------------------------- logs that no broker writes

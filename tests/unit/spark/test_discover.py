@@ -13,7 +13,7 @@ import pytest
 
 from bmq.core.model import SegmentName
 from bmq.spark.discover import NoSuchTopic, find_logs, find_topics, relocate
-from bmq.spark.logview import LogView, Pruning
+from bmq.spark.logview import LogView
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.plan import Range, Slice
 from bmq.storage.filesystem import FileSystem
@@ -57,7 +57,7 @@ async def wanted(view: LogView, **given: str) -> Range:
 
 
 async def all_slices(view: LogView, *, committed: bool = True) -> list[Slice]:
-    return await view.slices(Range(view.log.start, view.log.end), Pruning(), committed=committed, spacing=1)
+    return await view.slices(Range(view.log.start, view.log.end), committed=committed, spacing=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- topics
@@ -73,7 +73,35 @@ def test_topics_by_name_and_by_pattern() -> None:
             found = await find_topics(fs, ReadOptions.parse({"root": "memory:", "subscribePattern": pattern}))
             assert [topic.name for topic in found] == names
         assert await find_topics(fs, options(topic="__consumer_offsets")), "a name may be internal, a pattern not"
-        assert len(await find_logs(fs, options(), lambda topic, partition: partition == 1)) == 1
+
+    run(test)
+
+
+def test_partitions_by_assign() -> None:
+    async def test(fs: FileSystem) -> None:
+        for name in ("orders", "other"):
+            await Store(fs, name, uuid.uuid4()).create(3)
+
+        async def found(assign: str, **given: str) -> list[str]:
+            views = await find_logs(fs, ReadOptions.parse({"root": "memory:", "assign": assign} | given))
+            return [view.log.label for view in views]
+
+        assert await found('{"other": [2], "orders": [1, 0, 1]}') == ["orders-0", "orders-1", "other-2"]
+        assert await found('{"orders": [1]}', startingOffsets='{"orders": {"1": 0}}') == ["orders-1"]
+        with pytest.raises(OptionError, match="missing are orders-1; not there are orders-0"):
+            await found('{"orders": [1]}', startingOffsets='{"orders": {"0": 0}}')
+        with pytest.raises(NoSuchTopic, match="topic orders has 3 partitions, and no partition 3"):
+            await found('{"orders": [1, 3]}')
+
+    run(test)
+
+
+def test_a_topic_of_the_same_name_with_another_id_is_not_read() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        assert len(await find_logs(fs, options(topicId=str(store.topic_id)))) == 1
+        with pytest.raises(NoSuchTopic, match="it was deleted and created again"):
+            await find_logs(fs, options(topicId=str(uuid.uuid4())))
 
     run(test)
 
@@ -313,7 +341,7 @@ def test_an_abort_in_a_later_segment_than_what_is_read() -> None:
         counting = Counting(fs)
         view = await only(cast(FileSystem, counting))
         counting.reads.clear()
-        (piece,) = await view.slices(Range(0, 2), Pruning(), committed=True)
+        (piece,) = await view.slices(Range(0, 2), committed=True)
         assert piece.aborted == ((7, 1, 3),)
         assert counting.reads["idx"] == 3
 
@@ -391,32 +419,16 @@ def test_one_hour_of_ten_thousand_segments_reads_a_bounded_number_of_indexes() -
         assert counting.reads["idx"] == 1
         given = {"startingTimestamp": str(7000 * hour), "endingTimestamp": str(7001 * hour)}
         span = await wanted(view, **given)
-        found = await view.slices(span, Pruning(), committed=True)
+        found = await view.slices(span, committed=True)
         assert span == Range(14_000, 14_002)
         assert [(piece.start, piece.end) for piece in found] == [(14_000, 14_002)]
         assert counting.reads["idx"] <= 60
         assert counting.reads["log"] <= 2
 
         counting.reads.clear()
-        found = await view.slices(Range(5_000, 5_003), Pruning(), committed=True)
+        found = await view.slices(Range(5_000, 5_003), committed=True)
         assert [(piece.start, piece.end) for piece in found] == [(5_000, 5_002), (5_002, 5_003)]
         assert counting.reads == {"idx": 2}, "offsets stand in the names"
-
-    run(test)
-
-
-def test_a_lower_bound_of_time_prunes_by_indexes_alone() -> None:
-    async def test(fs: FileSystem) -> None:
-        store = await Store(fs).create()
-        for n in range(20):
-            await store.segment(series(10 * n, 10, timestamp=1000 * n, step=100), n=n)
-        counting = Counting(fs)
-        view = await only(cast(FileSystem, counting))
-        pruning = Pruning(start_timestamp=18_550)
-        found = await view.slices(Range(0, 200), pruning, committed=True)
-        assert [(piece.start, piece.end) for piece in found] == [(180, 190), (190, 200)]
-        assert found[0].position > 0
-        assert counting.reads["log"] == 0
 
     run(test)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from bmq.spark.options import (
@@ -44,6 +46,14 @@ def test_subscribe_takes_several() -> None:
     assert options.topics == ("b", "a")
 
 
+def test_assign_takes_partitions_of_several_topics() -> None:
+    options = ReadOptions.parse({"root": "file:///r", "assign": '{"b": [3, 0, 3], "a": [1]}'})
+    assert (options.subscription, options.topics) == (Subscription.PARTITIONS, ("b", "a"))
+    assert options.assigned == {"b": {0, 3}, "a": {1}}
+    topic_id = uuid.uuid4()
+    assert parse(topicId=str(topic_id)).topic_id == topic_id
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -79,7 +89,8 @@ def test_bytes(value: str, expected: int) -> None:
         ({"kafka.bootstrap.servers": "h:1"}, "no broker is asked"),
         ({"kafka.isolation.level": "read_committed"}, "use isolationLevel"),
         ({"path": "/x"}, "load\\(\\) without a path"),
-        ({"subscribe": "u"}, "exactly one of topic, subscribe, subscribePattern; there is topic, subscribe"),
+        ({"subscribe": "u"}, "exactly one of topic, subscribe, subscribePattern, assign; there is topic, subscribe"),
+        ({"topicId": "7"}, "topicId='7' is not of the form 0000"),
         ({"startingOffsets": "latest"}, "startingOffsets may not be latest"),
         ({"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets may not be latest"),
         ({"endingOffsets": "earliest"}, "endingOffsets may not be earliest"),
@@ -116,6 +127,15 @@ def test_refused(given: dict[str, str], text: str) -> None:
         ({"root": "file:///r", "subscribe": " , "}, "names no topic"),
         ({"root": "file:///r", "subscribePattern": "a("}, "no regular expression"),
         ({"root": "file:///r", "subscribePattern": ""}, "names no topic"),
+        ({"root": "file:///r", "assign": "t"}, "assign='t' is not of the form"),
+        ({"root": "file:///r", "assign": '["t"]'}, "is not of the form"),
+        ({"root": "file:///r", "assign": '{"t": 1}'}, "is not of the form"),
+        ({"root": "file:///r", "assign": '{"t": ["1"]}'}, "is not of the form"),
+        ({"root": "file:///r", "assign": "{}"}, "at least one partition"),
+        ({"root": "file:///r", "assign": '{"t": []}'}, "at least one partition"),
+        ({"root": "file:///r", "assign": '{"t": [-1]}'}, "from 0 up"),
+        ({"root": "file:///r", "subscribe": "t,u", "topicId": str(uuid.UUID(int=7))}, "the id of one topic"),
+        ({"root": "file:///r", "subscribePattern": "t", "topicId": str(uuid.UUID(int=7))}, "the id of one topic"),
     ],
 )
 def test_incomplete(given: dict[str, str], text: str) -> None:

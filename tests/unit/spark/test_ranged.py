@@ -13,7 +13,6 @@ from bmq.core.records import Batch, split_batches
 from bmq.spark import ranged
 from bmq.spark.decode import CorruptSegment
 from bmq.spark.discover import find_logs, relocate
-from bmq.spark.logview import Pruning
 from bmq.spark.loop import StorageLoop, storage_loop
 from bmq.spark.options import ReadOptions
 from bmq.spark.plan import DataLoss, Range, Slice
@@ -65,7 +64,7 @@ def plan(io: StorageLoop, fs: Watched) -> list[Slice]:
     async def work() -> list[Slice]:
         options = ReadOptions.parse({"root": "memory:", "topic": "orders"})
         (view,) = await find_logs(cast(FileSystem, fs), options)
-        return await view.slices(Range(view.log.start, view.log.end), Pruning(), committed=True)
+        return await view.slices(Range(view.log.start, view.log.end), committed=True)
 
     return io.run(work())
 

@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bmq.spark.discover import find_logs
-from bmq.spark.logview import Pruning
 from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
 from bmq.spark.plan import Slice
@@ -21,7 +20,7 @@ OFFSET = StructType([StructField("offset", LongType())])
 
 async def planned(fs: FileSystem, options: ReadOptions) -> list[Slice]:
     (view,) = await find_logs(fs, options)
-    return await view.slices(await view.wanted(options), Pruning(), committed=options.committed)
+    return await view.slices(await view.wanted(options), committed=options.committed)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ class Query:
     """One run of a query; ``logged`` is its checkpoint, which outlives it."""
 
     def __init__(self, fs: FileSystem, logged: list[Offsets] | None = None, **given: str) -> None:
-        subscription = {} if "subscribePattern" in given else {"topic": "orders"}
+        is_given = {"subscribe", "subscribePattern", "assign"} & given.keys()
+        subscription = {} if is_given else {"topic": "orders"}
         options = {"root": "memory:", "startingOffsets": "earliest"} | subscription | given
         self.now = 0.0
         self.limits = Limits.parse(options)
@@ -246,6 +247,69 @@ def test_a_topic_that_is_deleted(is_strict: bool) -> None:
         await query.batch()
         assert query.logged[-1] == {("other", 0): 3}
         assert not await query.batch()
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_query_outlives_its_topics_without_fail_on_data_loss(
+    is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Named, not found by a pattern: one of two, then both, then one is there again."""
+
+    async def test(fs: FileSystem) -> None:
+        named = {"subscribe": "orders,other", "failOnDataLoss": "false"}
+        await orders(fs)
+        await (await Store(fs, "other", uuid.uuid4()).create()).segment(series(0, 3))
+        query = Query(fs, None, **named)
+
+        def restarted() -> Query:
+            return Query(fs, query.logged, **named) if is_restarted else query
+
+        assert await query.batch()
+        for topic, left in (("orders", {("other", 0): 3}), ("other", {})):
+            await fs.delete(layout.topic_folder(topic), recursive=True)
+            query = restarted()
+            while await query.batch():
+                assert not query.read
+            assert query.logged[-1] == left
+            query = restarted()
+            assert not await query.batch()
+        assert [record.message for record in caplog.records].count("other-0 is gone") == 1
+        fresh = await Store(fs, "orders", uuid.uuid4()).create()
+        await fresh.segment(series(0, 5))
+        query = restarted()
+        assert await query.batch()
+        assert query.read == [("orders", 0, 0, 5)]
+
+    run(test)
+
+
+def test_a_query_that_goes_on_misses_topics_that_are_not_there() -> None:
+    """One that was named wrongly would otherwise be waited for in silence."""
+
+    async def test(fs: FileSystem) -> None:
+        await orders(fs)
+        query = Query(fs)
+        assert await query.batch()
+        with pytest.raises(NoSuchTopic, match="there is no topic others"):
+            await Query(fs, subscribe="orders,others", failOnDataLoss="false").batch()
+        with pytest.raises(DataLoss, match="there is no topic others"):
+            await Query(fs, query.logged, subscribe="orders,others").batch()
+        assert not await Query(fs, query.logged, subscribe="orders,others", failOnDataLoss="false").batch()
+        with pytest.raises(NoSuchTopic, match="no partition 2"):
+            await Query(fs, assign='{"orders": [0, 2]}').batch()
+
+    run(test)
+
+
+def test_assigned_partitions_only() -> None:
+    async def test(fs: FileSystem) -> None:
+        await orders(fs, partitions=3)
+        query = Query(fs, assign='{"orders": [2, 0]}')
+        assert await query.batch()
+        assert {(topic, partition) for topic, partition, _, _ in query.read} == {("orders", 0), ("orders", 2)}
+        assert query.logged[-1] == {("orders", 0): 20, ("orders", 2): 20}
 
     run(test)
 
