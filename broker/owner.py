@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 from bmq.broker.batches import Duplicate
 from bmq.broker.recompress import Recompressor, RecompressQueue, is_needed
+from bmq.broker.record_checks import Work, check_at_once
 from bmq.broker.searches import SearchedLog, Searches
 from bmq.broker.shared import Shared
 from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Appended, Batch, Ends, check_batch, parse_batch
+from bmq.core.records import Appended, Batch, Ends, parse_batch
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import ProducerState
@@ -142,14 +143,18 @@ class PartitionOwner:
     ) -> Appended | asyncio.Future[Appended]:
         """Accept the one batch in ``data``; its bytes are ours from here on.
 
-        A future that is done once the batch is flushed; without ``acks_all`` the answer at once, unless the batch has
-        to go through another codec first.  RequestError with Kafka's code when it is refused, now or in the future.
+        A future that is done once the batch is flushed; without ``acks_all`` the answer at once, unless checking its
+        records takes long, or it has to go through another codec first.  RequestError with Kafka's code when it is
+        refused, now or in the future.
         """
         batch = parse_batch(data)
         self._shared.load.wrote(self.key, len(data))
-        compression = self._writer.partition.config.compression
-        if self._queue or is_needed(batch, compression):
-            return self._recompress(batch, acks_all=acks_all)
+        self._writer.check(batch)
+        config = self._writer.partition.config
+        if self._queue or is_needed(batch, config.compression):
+            return self._enqueue(batch, acks_all=acks_all)
+        if not check_at_once(batch, config.rules, self._shared.clock.now_ms()):
+            return self._enqueue(batch, acks_all=acks_all)
         return self._accept(batch, acks_all)
 
     def append_internal(self, data: memoryview) -> asyncio.Future[int]:
@@ -169,16 +174,16 @@ class PartitionOwner:
         partition = self._writer.partition
         return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
 
-    def _recompress(self, batch: Batch, *, acks_all: bool) -> asyncio.Future[Appended]:
-        """Checked before it is decompressed, and again as it then is: its size may have grown past the limit."""
-        config = self._writer.partition.config
-        check_batch(batch, config.rules, self._shared.clock.now_ms())
+    def _enqueue(self, batch: Batch, *, acks_all: bool) -> asyncio.Future[Appended]:
+        """Check the records, and compress them again, off the loop."""
         if self._queue is None:
             shared = self._shared
             self._queue = RecompressQueue(
                 self._recompressor, self._accept, self._writer.spawn, shared.budget, shared.config.buffer_bytes
             )
-        return self._queue.put(batch, config.compression, acks_all=acks_all)
+        config = self._writer.partition.config
+        work = Work(config.rules, self._shared.clock.now_ms(), config.compression)
+        return self._queue.put(batch, work, acks_all=acks_all)
 
     # ---------------------------------------------------------------------------------------------------- questions
 

@@ -79,22 +79,19 @@ class Partition:
 
     # ------------------------------------------------------------------------------------------ the produce path
 
-    def append(self, batch: Batch, wall_ms: int) -> Pending | Duplicate:
-        """Check, number and queue a batch whose bytes are writable and stay ours.  RequestError with Kafka's code."""
+    def check(self, batch: Batch, wall_ms: int) -> None:
+        """Check that batches are accepted, and the header of a client's.  Raises RequestError with Kafka's code."""
         if self.state is not State.WRITE:
             raise self._refusal()
         check_batch(batch, self.config.rules, wall_ms)
         if batch.is_transactional:  # Kafka's code for who may not use transactions; fatal in Java and librdkafka
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
-        return self._accept(batch, wall_ms)
 
-    def append_internal(self, batch: Batch, wall_ms: int) -> Pending | Duplicate:
-        """The same for a batch that we built ourselves: control batches are allowed, sizes are ours."""
+    def accept(self, batch: Batch, wall_ms: int) -> Pending | Duplicate:
+        """Number and queue a batch that was checked, or that we built ourselves: then control batches and any size are
+        right.  Its bytes are writable and stay ours.  Raises RequestError with Kafka's code."""
         if self.state is not State.WRITE:
             raise self._refusal()
-        return self._accept(batch, wall_ms)
-
-    def _accept(self, batch: Batch, wall_ms: int) -> Pending | Duplicate:
         if batch.producer_id != NO_PRODUCER_ID:
             kept = self.producers.find_duplicate(batch)
             if kept is not None:

@@ -1,6 +1,7 @@
-"""Batches on their way through another codec (``compression.type``), in each partition's order, off the loop.
+"""Batches whose records are checked, or go through another codec (``compression.type``), off the loop, in each
+partition's order.
 
-A partition has a queue only while it has such batches; whatever comes after one waits behind it, needed or not, so
+A partition has a queue only while it has such batches; whatever comes after one waits behind it, so
 that nothing overtakes.  How many are worked on at once is bounded for the process, and how many bytes may wait for each
 partition: past that it has no room.
 """
@@ -13,19 +14,21 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from bmq.broker.budget import Budget
-from bmq.core.compression import Compression, recompress
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.broker.record_checks import Work
+from bmq.core.compression import Compression
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import CODEC_MASK, Appended, Batch
 
 PARALLEL_MAX = 2
 """Batches worked on at once: each may take 256 MB while it is decompressed."""
 
-Offload = Callable[[Callable[[], bytearray]], Awaitable[bytearray]]
-"""Runs the call somewhere else: ``asyncio.to_thread``, or an executor of its own."""
+Outcome = Batch | RequestError
+Offload = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
+"""Run the call somewhere else: ``asyncio.to_thread``, or an executor of its own."""
 
 
-async def run_inline(call: Callable[[], bytearray]) -> bytearray:
-    """No somewhere else: simulation, tests."""
+async def run_inline(call: Callable[[], Outcome]) -> Outcome:
+    """Run the call here: simulation, tests."""
     return call()
 
 
@@ -36,14 +39,10 @@ class Recompressor:
         self._offload = offload
         self._turns = asyncio.Semaphore(PARALLEL_MAX)
 
-    async def recompress(self, batch: Batch, compression: Compression) -> Batch:
-        """RequestError INVALID_RECORD when its records are damaged, although its CRC is right."""
+    async def do(self, batch: Batch, work: Work) -> Batch | RequestError:
+        """Return the batch as it is to be stored, or why it is refused."""
         async with self._turns:
-            try:
-                data = await self._offload(lambda: recompress(batch, compression))
-            except FormatError as error:
-                raise RequestError(ErrorCode.INVALID_RECORD, str(error)) from error
-        return Batch(memoryview(data))
+            return await self._offload(lambda: work.do(batch))
 
 
 def is_needed(batch: Batch, compression: Compression | None) -> bool:
@@ -51,12 +50,18 @@ def is_needed(batch: Batch, compression: Compression | None) -> bool:
 
 
 class _Job:
-    __slots__ = ("acks_all", "batch", "future")
+    __slots__ = ("acks_all", "batch", "future", "work")
 
-    def __init__(self, batch: Batch, *, acks_all: bool) -> None:
+    def __init__(self, batch: Batch, work: Work, *, acks_all: bool) -> None:
         self.batch = batch
+        self.work = work
         self.acks_all = acks_all
         self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether a client that waits for the flush does so no more.  Others expect that what they sent is stored."""
+        return self.acks_all and self.future.cancelled()
 
 
 class RecompressQueue:
@@ -80,28 +85,33 @@ class RecompressQueue:
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    def put(self, batch: Batch, compression: Compression | None, *, acks_all: bool) -> asyncio.Future[Appended]:
-        """Queue a batch that was checked."""
-        job = _Job(batch, acks_all=acks_all)
+    def put(self, batch: Batch, work: Work, *, acks_all: bool) -> asyncio.Future[Appended]:
+        """Queue a batch whose header was checked."""
+        job = _Job(batch, work, acks_all=acks_all)
         self._jobs.append(job)
         self.budget.take(batch.size)
         self._process.take(batch.size)
         if len(self._jobs) == 1:
-            self._spawn(self._run(compression)).add_done_callback(self._ended)
+            self._spawn(self._run()).add_done_callback(self._ended)
         return job.future
 
-    async def _run(self, compression: Compression | None) -> None:
-        """``compression`` as it was for the first: a change takes effect when the queue has run empty."""
+    async def _run(self) -> None:
         while self._jobs:
             job = self._jobs[0]
-            try:
-                batch = job.batch
-                if compression is not None and is_needed(batch, compression):
-                    batch = await self._recompressor.recompress(batch, compression)
-                _follow(self._accept(batch, job.acks_all), job.future)
-            except RequestError as error:
-                _fail(job.future, error)
+            if not job.is_abandoned:
+                done = await self._recompressor.do(job.batch, job.work)
+                if isinstance(done, RequestError):
+                    _fail(job.future, done)
+                else:
+                    self._hand_on(done, job)
             self._leave()
+
+    def _hand_on(self, batch: Batch, job: _Job) -> None:
+        try:
+            _follow(self._accept(batch, job.acks_all), job.future)
+        except RequestError as error:
+            # Without its traceback, which would lead from the future to this frame and back: a cycle with the batch.
+            _fail(job.future, error.with_traceback(None))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Cancelled with jobs left: the partition is ours no more."""

@@ -103,13 +103,19 @@ class PartitionWriter:
         RequestError at once when it is refused.  The bytes stay ours until the future is done; they are numbered in
         place when they are writable, else in a copy.
         """
-        return self.when_flushed(self.accept(parse_batch(data), is_internal=is_internal), _base_offset)
+        batch = parse_batch(data)
+        if not is_internal:
+            self.check(batch)
+        return self.when_flushed(self.accept(batch), _base_offset)
 
-    def accept(self, batch: Batch, *, is_internal: bool = False) -> Pending | Duplicate:
-        """Check, number and queue one batch.  RequestError at once when it is refused."""
+    def check(self, batch: Batch) -> None:
+        """Check the header of a client's batch.  Raises RequestError if it is to be refused."""
+        self.partition.check(batch, self._shared.clock.now_ms())
+
+    def accept(self, batch: Batch) -> Pending | Duplicate:
+        """Number and queue one batch that was checked.  Raises RequestError at once if it is refused."""
         shared = self._shared
-        check = self.partition.append_internal if is_internal else self.partition.append
-        accepted = check(batch, shared.clock.now_ms())
+        accepted = self.partition.accept(batch, shared.clock.now_ms())
         if isinstance(accepted, Pending):
             shared.budget.take(batch.size)
             if not self.in_line or self.partition.current is None:  # else its turn comes anyway

@@ -25,6 +25,7 @@ from bmq.console.state import (
 )
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.record_walk import WALKER
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
 from bmq.meta.coordinator.api import ClientInfo
@@ -96,6 +97,11 @@ class _Facts:
                     "waiting_for_place",
                     "Partitions that wait for others' segments to be closed, since no more may be open",
                     broker.waiting_for_place,
+                ),
+                OwnMetric(
+                    "record_check_compiled",
+                    "1: produced records are checked by compiled code; 0: in Python, which is slow",
+                    int(WALKER.is_compiled),
                 ),
                 OwnMetric(
                     "unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes

@@ -12,7 +12,7 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import uvloop
@@ -28,6 +28,7 @@ from bmq.console.http import HttpServer
 from bmq.core.clock import SystemClock
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.errors import BmqError
+from bmq.core.record_walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
@@ -82,12 +83,40 @@ async def _serve(config: NodeConfig) -> int:
             gc.collect()
             gc.freeze()  # what is here now lives as long as the process: the collector need not look at it again
             node.is_serving = True
+            if node.broker is not None:
+                await stack.enter_async_context(running(load_walk()))
             print(f"ready {sockets.told()} http={http.url} root={without_userinfo(config.root)}", flush=True)
             await asked.wait()
             node.is_serving = False
             await sockets.drain()
     _log.info("stopped")
     return asked.status
+
+
+@contextlib.asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` beside the body; what is left of it ends with the body."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work)
+        yield
+        task.cancel()
+
+
+async def load_walk() -> None:
+    """Switch the check of produced records to compiled code, which takes a second to load: clients do not wait for it.
+
+    Without it, or until it is there, records are checked in Python, a hundred times slower.
+    """
+    try:
+        is_compiled = await asyncio.to_thread(WALKER.load_compiled)
+    except (ImportError, OSError, RuntimeError) as error:  # numba does not fit to numpy, or can keep no machine code
+        _log.warning("produced records are checked in Python, which is slow: cannot load the compiled check: %s", error)
+        return
+    if is_compiled:
+        gc.freeze()
+        _log.info("produced records are checked by compiled code")
+    else:
+        _log.warning("produced records are checked in Python, which is slow: pip install 'bmq[fast]'")
 
 
 def _name(config: NodeConfig) -> str:

@@ -1,8 +1,8 @@
 """Compressing a batch's records again, for topics with a ``compression.type`` of their own.  Never on the produce path
 of others, and never on the loop: a batch of 1 MB takes milliseconds.
 
-The records' bytes stay as the producer encoded them, so nothing is parsed; Kafka's ``LogValidator`` parses, and refuses
-a batch whose inner records disagree with its header.  Framing is what Kafka's clients write (``record_reader`` reads
+The records' bytes stay as the producer encoded them; that they are what the header says is ``core.record_check``'s to
+find.  Framing is what Kafka's clients write (``record_reader`` reads
 all of it):
 
 * gzip, zstd: one member, one frame.
@@ -54,6 +54,11 @@ def recompress(batch: Batch, compression: Compression, *, bytes_max: int = RECOR
     """The same batch with its records under another codec.  FormatError when they cannot be decompressed within
     ``bytes_max``."""
     plain = decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size], bytes_max)
+    return repack(batch, plain, compression)
+
+
+def repack(batch: Batch, plain: memoryview, compression: Compression) -> bytearray:
+    """Return the batch with its decompressed records under a codec."""
     out = bytearray(batch.data[:HEADER_BYTES])
     out += compress(compression, plain)
     struct.pack_into(">i", out, 8, len(out) - LENGTH_OVERHEAD)

@@ -1,4 +1,6 @@
-"""The records inside a batch: decompress, then parse.  For tools and internal readers, never on the produce path.
+"""The records inside a batch: decompress, then parse.
+
+A produce decompresses what it checks (``core.record_check``); only tools and internal readers parse here.
 
 A batch's records, after decompression::
 
@@ -34,6 +36,14 @@ RECORDS_BYTES_MAX = 256 << 20
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _GZIP = 31  # zlib's number for "gzip framing, largest window"
+_GZIP_PIECE_BYTES = 64 << 10
+_GZIP_MEMBERS_MAX = 1024
+"""Kafka's clients write one.  Each costs a decompressor, so empty ones would be work for nothing."""
+_SNAPPY_RATIO = 64 / 3
+"""Most that raw snappy compresses: a copy of 64 bytes takes 3."""
+_LZ4_RATIO = 255
+_FRAME_BYTES = 64
+"""Room for what a ratio does not tell of short data."""
 _FIRST_BUFFER_BYTES = 64 << 10
 _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
@@ -142,22 +152,23 @@ def _none(data: memoryview, bytes_max: int) -> memoryview:
 
 
 def _gzip(data: memoryview, bytes_max: int) -> memoryview:
-    """One or more members; zlib stops by itself at the limit."""
-    parts: list[bytes] = []
-    left = bytes_max
-    rest: memoryview | bytes = data
-    while True:
+    """One or more members, fed in pieces: what is left behind a member's end is copied, so it must be little."""
+    out = bytearray()
+    at = 0
+    for _ in range(_GZIP_MEMBERS_MAX):
         member = zlib.decompressobj(_GZIP)
-        part = member.decompress(rest, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise _too_large("gzip", bytes_max)
-        parts.append(part)
-        if not member.eof:
-            raise zlib.error("the data ends early")
-        rest = member.unused_data
-        if not rest:
-            return memoryview(b"".join(parts))
+        while not member.eof:
+            if at >= len(data):
+                raise zlib.error("the data ends early")
+            piece = data[at : at + _GZIP_PIECE_BYTES]
+            out += member.decompress(piece, bytes_max - len(out) + 1)
+            if len(out) > bytes_max:
+                raise _too_large("gzip", bytes_max)
+            at += len(piece)
+        at -= len(member.unused_data)
+        if at == len(data):
+            return memoryview(out)
+    raise FormatError(f"gzip data of over {_GZIP_MEMBERS_MAX} members")
 
 
 def _snappy(data: memoryview, bytes_max: int) -> memoryview:
@@ -180,6 +191,8 @@ def _snappy(data: memoryview, bytes_max: int) -> memoryview:
 def _snappy_block(block: memoryview, before: int, bytes_max: int) -> bytearray:
     """A raw block tells its size first; ``before`` bytes of the batch are there already."""
     size = cramjam.snappy.decompress_raw_len(block)
+    if size > len(block) * _SNAPPY_RATIO + _FRAME_BYTES:
+        raise FormatError(f"a snappy block of {len(block)} bytes promises {size}, which it cannot hold")
     if before + size > bytes_max:
         raise _too_large("snappy", bytes_max)
     out = bytearray(size)
@@ -190,6 +203,7 @@ def _snappy_block(block: memoryview, before: int, bytes_max: int) -> bytearray:
 
 
 def _lz4(data: memoryview, bytes_max: int) -> memoryview:
+    bytes_max = min(bytes_max, len(data) * _LZ4_RATIO + _FRAME_BYTES)
     return _into_buffer("lz4", cramjam.lz4.decompress_into, data, bytes_max)
 
 
@@ -214,8 +228,12 @@ def _into_buffer(
         size = min(size * 4, bytes_max)
 
 
-def _too_large(name: str, bytes_max: int) -> FormatError:
-    return FormatError(f"{name} data decompresses to more than the limit of {bytes_max} bytes for a batch")
+class TooLarge(FormatError):
+    """Data that decompresses to more than is allowed."""
+
+
+def _too_large(name: str, bytes_max: int) -> TooLarge:
+    return TooLarge(f"{name} data decompresses to more than the limit of {bytes_max} bytes for a batch")
 
 
 _DECOMPRESS: dict[str, Callable[[memoryview, int], memoryview]] = {

@@ -18,8 +18,7 @@
     61  records
 
 The checks are those of Kafka's ``UnifiedLog.analyzeAndValidateRecords`` and ``LogValidator`` that need no look at
-single records: the hot path does no work per record.  So a batch whose *inner* records disagree with its header is
-accepted, as Kafka accepts one for uncompressed data that it need not convert.
+single records; ``core.record_check`` looks at those.
 """
 
 from __future__ import annotations
@@ -131,9 +130,13 @@ class Batch:
     def set_append_time(self, now_ms: int) -> None:
         """Turn the batch into LogAppendTime: attribute, maximum timestamp and CRC change in place."""
         self.attributes |= LOG_APPEND_TIME
-        self.max_timestamp = now_ms
         struct.pack_into(">h", self.data, 21, self.attributes)
-        _OFFSET.pack_into(self.data, 35, now_ms)
+        self.set_max_timestamp(now_ms)
+
+    def set_max_timestamp(self, timestamp: int) -> None:
+        """Correct the maximum timestamp, and the CRC, in place."""
+        self.max_timestamp = timestamp
+        _OFFSET.pack_into(self.data, 35, timestamp)
         self.crc = int(crc32c(self.data[CRC_START : self.size]))
         _UINT.pack_into(self.data, 17, self.crc)
 

@@ -72,8 +72,13 @@ def batch(*, pid: int = -1, sequence: int = -1, size: int = 10) -> Batch:
     return Batch(memoryview(data))
 
 
+def offer(machine: Partition, produced: Batch, wall_ms: int) -> Pending | Duplicate:
+    machine.check(produced, wall_ms)
+    return machine.accept(produced, wall_ms)
+
+
 def append(machine: Partition, **options: int) -> Pending:
-    accepted = machine.append(batch(**options), 1)
+    accepted = offer(machine, batch(**options), 1)
     assert isinstance(accepted, Pending)
     return accepted
 
@@ -220,7 +225,7 @@ def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() 
     assert kinds(effects) == ["WriteIndexes", "WriteCheckpoint"]
     assert state_of(machine) is State.RECOVER
     with pytest.raises(RequestError) as refused:
-        machine.append(batch(), 1)
+        offer(machine, batch(), 1)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     machine.handle(ev.CheckpointWritten(3, 1), 0)
     assert (machine.state, machine.log_start, machine.high_watermark, machine.next_offset) == (State.WRITE, 1, 3, 3)
@@ -276,7 +281,7 @@ def test_refused_recovery_is_offline_with_an_alarm() -> None:
     effects = machine.handle(ev.RecoveryRefused("file x is short"), 0)
     assert kinds(effects) == ["Alarm", "StateChanged"]
     with pytest.raises(RequestError, match="file x is short"):
-        machine.append(batch(), 1)
+        offer(machine, batch(), 1)
 
 
 # ------------------------------------------------------------------------------------------------------ WRITE
@@ -385,13 +390,13 @@ def test_a_batch_larger_than_a_block_gets_a_larger_block() -> None:
 def test_duplicates_wait_for_their_original() -> None:
     machine = opened()
     original = append(machine, pid=5, sequence=0)
-    repeated = machine.append(batch(pid=5, sequence=0), 1)
+    repeated = offer(machine, batch(pid=5, sequence=0), 1)
     assert isinstance(repeated, Duplicate)
     assert (repeated.base_offset, repeated.pending) == (1, original)
     flush(machine)
     machine.take(1 << 20, 0)
     flush(machine)
-    flushed = machine.append(batch(pid=5, sequence=0), 1)
+    flushed = offer(machine, batch(pid=5, sequence=0), 1)
     assert isinstance(flushed, Duplicate)
     assert flushed.pending is None
 
@@ -434,7 +439,7 @@ def test_a_move_flushes_closes_and_releases() -> None:
     machine = opened()
     assert machine.handle(ev.MoveRequested(), 0)[-1] == ev.StateChanged("MOVE")
     with pytest.raises(RequestError):
-        machine.append(batch(), 1)
+        offer(machine, batch(), 1)
     effects = flush(machine)
     close = only(effects, ev.CloseSegment)
     assert isinstance(close, ev.CloseSegment)

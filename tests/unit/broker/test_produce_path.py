@@ -11,6 +11,7 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from bmq.broker.config import BrokerConfig
+from bmq.broker.recompress import Outcome
 from bmq.core.call import NO_ANSWER, Answer, CloseConnection
 from bmq.core.compression import Compression, recompress
 from bmq.core.errors import ErrorCode
@@ -435,7 +436,7 @@ def test_compression_type(target: str) -> None:
         assert {each.attributes & 7 for each in stored} == {Compression(name).number}
         assert [record.offset for each in stored for record in read_records(each)] == list(range(24))
 
-    async def slowly(call: Callable[[], bytearray]) -> bytearray:
+    async def slowly(call: Callable[[], Outcome]) -> Outcome:
         await asyncio.sleep(0.01)
         return call()
 
@@ -480,7 +481,7 @@ def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
         outcomes = {ErrorCode((await each)[0].error_code) for each in sent[:3]}
         assert outcomes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
-    async def stuck(call: Callable[[], bytearray]) -> bytearray:
+    async def stuck(call: Callable[[], Outcome]) -> Outcome:
         await asyncio.sleep(100)
         return call()
 

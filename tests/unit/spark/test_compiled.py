@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bmq.core import machine_code
 from bmq.spark import compiled, kernels
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,12 +95,12 @@ print(kernels.__file__, *(sum(k.stats.cache_hits.values()) for k in (kernels.sca
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    own = compiled._private_folder()
+    own = machine_code.private_folder()
     assert own == tmp_path / "cache" / f"bmq-{os.getuid()}"
     own.chmod(0o777)
-    assert compiled._private_folder() == tmp_path / f"bmq-{os.getuid()}"
+    assert machine_code.private_folder() == tmp_path / f"bmq-{os.getuid()}"
     (tmp_path / f"bmq-{os.getuid()}").chmod(0o770)
-    fresh = compiled._private_folder()
+    fresh = machine_code.private_folder()
     assert fresh not in (own, tmp_path / f"bmq-{os.getuid()}")
     assert fresh.stat().st_mode & 0o077 == 0
 

@@ -1,0 +1,75 @@
+"""Checking the records of produced batches: small ones on the loop, at once; large ones wherever the queue has it done.
+
+What a check costs depends on bytes, not on what a header says of them.  The limits keep one turn of the loop under
+some 10 ms for the worst bytes (records of seven bytes, headers of two) on a slow processor; usual ones cost much less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bmq.core.compression import Compression, repack
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.record_check import check_records, unpack
+from bmq.core.record_walk import WALKER
+from bmq.core.records import CODEC_MASK, Batch, BatchRules, check_batch
+
+
+class Limits(NamedTuple):
+    """How large a batch may be that is checked on the loop, in bytes."""
+
+    plain: int
+    packed: int
+    unpacked: int
+
+
+COMPILED = Limits(plain=2 << 20, packed=64 << 10, unpacked=512 << 10)
+IN_PYTHON = Limits(plain=32 << 10, packed=8 << 10, unpacked=32 << 10)
+
+
+def check_at_once(batch: Batch, rules: BatchRules, now_ms: int) -> bool:
+    """Check the records now; False if that would take too long.  Raises RequestError if the batch is refused."""
+    limits = COMPILED if WALKER.is_compiled else IN_PYTHON
+    is_packed = batch.attributes & CODEC_MASK
+    if batch.size > (limits.packed if is_packed else limits.plain):
+        return False
+    plain = unpack(batch, bytes_max=limits.unpacked if is_packed else limits.plain)
+    if isinstance(plain, RequestError):
+        if plain.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return False
+        raise plain
+    error = check_records(batch, plain, rules, now_ms)
+    if error is not None:
+        raise error
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that is to be done with a batch before it is numbered, as the topic's settings were when it came."""
+
+    rules: BatchRules
+    now_ms: int
+    compression: Compression | None
+
+    def do(self, batch: Batch) -> Batch | RequestError:
+        """Return the batch, checked and compressed as its topic has it, or why it is refused.  For any thread."""
+        plain = unpack(batch)
+        if isinstance(plain, RequestError):
+            return plain
+        error = check_records(batch, plain, self.rules, self.now_ms)
+        if error is not None:
+            return error
+        if self.compression is None or batch.attributes & CODEC_MASK == self.compression.number:
+            return batch
+        packed = Batch(memoryview(repack(batch, plain, self.compression)))
+        return self._fault(packed) or packed
+
+    def _fault(self, packed: Batch) -> RequestError | None:
+        """Return why the packed batch is refused: it may have grown past the limit."""
+        try:
+            check_batch(packed, self.rules, self.now_ms)
+        except RequestError as error:
+            return RequestError(error.code, error.message)
+        return None

@@ -1,0 +1,60 @@
+"""The check of a produced batch's records, as Kafka's ``LogValidator`` makes it: pure.
+
+| records | Kafka | here |
+|---|---|---|
+| not what the header says (count, lengths, bytes left over) | INVALID_RECORD | INVALID_RECORD |
+| a timestamp outside ``message.timestamp.before/after.max.ms`` | INVALID_TIMESTAMP | INVALID_TIMESTAMP |
+| cannot be decompressed | UNKNOWN_SERVER_ERROR | INVALID_RECORD |
+| decompress to more than the limit | accepted: Kafka streams | MESSAGE_TOO_LARGE |
+| a largest timestamp that is not the header's | header corrected | header corrected |
+| offset deltas that are not 0, 1, 2, ... | kept, or renumbered if compressed | INVALID_RECORD |
+
+No client tries INVALID_RECORD again (CORRUPT_MESSAGE all of them do, until their time-out: for bytes that broke on the
+way).  After MESSAGE_TOO_LARGE Java's producer splits the batch.
+"""
+
+from __future__ import annotations
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.record_reader import RECORDS_BYTES_MAX, TooLarge, decompress
+from bmq.core.record_walk import MEANING, WALKER, Fault
+from bmq.core.records import CODEC_MASK, HEADER_BYTES, Batch, BatchRules
+
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def unpack(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> memoryview | RequestError:
+    """Return the records' bytes, decompressed; or why they are refused.
+
+    An error is returned, not raised: its traceback would keep the buffers, of up to ``bytes_max``.
+    """
+    try:
+        return decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size], bytes_max)
+    except TooLarge as error:
+        return RequestError(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+    except FormatError as error:
+        return RequestError(ErrorCode.INVALID_RECORD, str(error))
+
+
+def check_records(batch: Batch, plain: memoryview, rules: BatchRules, now_ms: int) -> RequestError | None:
+    """Return why a batch with these (decompressed) records is refused; None if it is right.
+
+    Corrects the header's largest timestamp in place: retention, lookups by time and readers rely on it.
+    """
+    earliest, latest = _LONG_MIN, _LONG_MAX
+    if not rules.log_append_time:
+        earliest = max(now_ms - rules.timestamp_before_max_ms, _LONG_MIN)
+        latest = min(now_ms + rules.timestamp_after_max_ms, _LONG_MAX)
+    fault, number, max_timestamp = WALKER.walk(plain, batch.count, batch.base_timestamp, earliest, latest)
+    if fault == Fault.TIMESTAMP:
+        return RequestError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"record {number} of {batch.count} has a timestamp that is not in [{earliest}, {latest}]",
+        )
+    if fault == Fault.BATCH_END:
+        return RequestError(ErrorCode.INVALID_RECORD, f"{MEANING[Fault.BATCH_END]} of {number}")
+    if fault != Fault.FINE:
+        return RequestError(ErrorCode.INVALID_RECORD, f"record {number} of {batch.count}: {MEANING[Fault(fault)]}")
+    if max_timestamp != batch.max_timestamp and not rules.log_append_time:
+        batch.set_max_timestamp(max_timestamp)
+    return None

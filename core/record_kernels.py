@@ -1,0 +1,118 @@
+"""The loop over a batch's records, compiled by numba: the twin of ``core.record_walk.walk_python``, fault by fault.
+
+Nothing that is read is believed: each length is compared with what is left before it is followed.  The machine code is
+kept on disk, so whatever is used here must be defined here; ``core.machine_code`` finds the place.  A test compares
+the two walks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from numba import types as numba_types
+
+Bytes = npt.NDArray[np.uint8]
+_F = TypeVar("_F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    Int64 = int
+else:
+    Int64 = np.int64  # numba makes Python's int of a byte unsigned, and a float of signed and unsigned together
+
+# As in ``core.record_walk.Fault``.
+_FINE, _LENGTH, _NUMBER, _OFFSET_DELTA, _FIELD, _HEADERS, _RECORD_END, _BATCH_END, _TIMESTAMP = range(9)
+_NO_TIMESTAMP = -1
+_VARINT_BYTES = 5
+_VARLONG_BYTES = 10
+_BELOW_SIGN = 2**63 - 1
+
+types: Any = numba_types
+
+
+def _inlined(function: _F) -> _F:
+    return cast(_F, njit(nogil=True)(function))
+
+
+def _compiled(signature: Any) -> Callable[[_F], _F]:
+    return cast(Callable[[_F], _F], njit(signature, nogil=True, cache=True))
+
+
+@_inlined
+def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """Return a zig-zag number and the place behind it; -1 for the place if no such number ends before ``end``."""
+    value = Int64(0)
+    shift = 0
+    stop = min(end, at + bytes_max)
+    while at < stop:
+        byte = Int64(data[at])
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return ((value >> 1) & _BELOW_SIGN) ^ -(value & 1), at
+        shift += 7
+    return Int64(0), -1
+
+
+@_compiled(
+    types.UniTuple(types.int64, 3)(
+        types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, types.int64, types.int64
+    )
+)
+def walk(data: Bytes, count: int, base_timestamp: int, earliest: int, latest: int) -> tuple[int, int, int]:
+    """Return (fault, number of the record, largest timestamp): see ``core.record_walk.Walk``."""
+    at, end = Int64(0), Int64(len(data))
+    max_timestamp = Int64(_NO_TIMESTAMP)
+    untimely = Int64(-1)
+    for number in range(count):
+        length, at = _varint(data, at, end, _VARINT_BYTES)
+        if at < 0:
+            return _NUMBER, number, max_timestamp
+        if length < 0 or length > end - at:
+            return _LENGTH, number, max_timestamp
+        stop = at + length
+        delta, at = _varint(data, at + 1, end, _VARLONG_BYTES)
+        if at < 0:
+            return _NUMBER, number, max_timestamp
+        timestamp = base_timestamp + delta
+        delta, at = _varint(data, at, end, _VARINT_BYTES)
+        if at < 0:
+            return _NUMBER, number, max_timestamp
+        if delta != number:
+            return _OFFSET_DELTA, number, max_timestamp
+        for _ in range(2):  # key, value
+            size, at = _varint(data, at, end, _VARINT_BYTES)
+            if at < 0:
+                return _NUMBER, number, max_timestamp
+            if size < -1 or size > stop - at:
+                return _FIELD, number, max_timestamp
+            at += max(size, 0)
+        headers, at = _varint(data, at, end, _VARINT_BYTES)
+        if at < 0:
+            return _NUMBER, number, max_timestamp
+        if headers < 0 or 2 * headers > stop - at:
+            return _HEADERS, number, max_timestamp
+        for _ in range(headers):
+            size, at = _varint(data, at, end, _VARINT_BYTES)
+            if at < 0:
+                return _NUMBER, number, max_timestamp
+            if size < 0 or size > stop - at:
+                return _FIELD, number, max_timestamp
+            size, at = _varint(data, at + size, end, _VARINT_BYTES)
+            if at < 0:
+                return _NUMBER, number, max_timestamp
+            if size < -1 or size > stop - at:
+                return _FIELD, number, max_timestamp
+            at += max(size, 0)
+        if at != stop:
+            return _RECORD_END, number, max_timestamp
+        if timestamp != _NO_TIMESTAMP and (timestamp < earliest or timestamp > latest) and untimely < 0:
+            untimely = Int64(number)
+        max_timestamp = max(max_timestamp, timestamp)
+    if at != end:
+        return _BATCH_END, Int64(count), max_timestamp
+    if untimely >= 0:
+        return _TIMESTAMP, untimely, max_timestamp
+    return _FINE, Int64(count), max_timestamp

@@ -1,0 +1,244 @@
+"""Batches whose records are not what their header says: refused with Kafka's code, before anything is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import cramjam
+import pytest
+from crc32c import crc32c
+
+from bmq.broker import record_checks
+from bmq.broker.recompress import Outcome
+from bmq.core import record_check
+from bmq.core.compression import Compression, recompress
+from bmq.core.errors import ErrorCode
+from bmq.core.record_walk import Walker
+from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from tests.simulation.loop import run
+from tests.simulation.world import read_log
+from tests.unit.broker.world import World, idempotent, world
+
+COMPILED = Walker()
+assert COMPILED.load_compiled()
+
+
+@pytest.fixture(params=["compiled", "in Python"], autouse=True)
+def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Walker:
+    """Every story is told twice."""
+    chosen = COMPILED if request.param == "compiled" else Walker()
+    monkeypatch.setattr(record_checks, "WALKER", chosen)
+    monkeypatch.setattr(record_check, "WALKER", chosen)
+    return chosen
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+
+    run(main())
+
+
+def forged(
+    records: bytes | bytearray | memoryview,
+    count: int = 1,
+    *,
+    codec: int = 0,
+    base_timestamp: int = 1000,
+    max_timestamp: int = 1000,
+) -> bytes:
+    """A batch with a right header and CRC around any bytes."""
+    out = build_batch([Record()])[:HEADER_BYTES] + records
+    struct.pack_into(">i", out, 8, len(out) - 12)
+    struct.pack_into(">hiqq", out, 21, codec, count - 1, base_timestamp, max_timestamp)
+    struct.pack_into(">i", out, 57, count)
+    struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+    return bytes(out)
+
+
+def body(*values: bytes | None) -> bytes:
+    return bytes(build_batch([Record(value=value) for value in values])[HEADER_BYTES:])
+
+
+ONE, FIVE = body(b"v"), body(b"1", b"2", b"3", b"4", b"5")
+INVALID_RECORD, INVALID_TIMESTAMP = ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP
+
+TABLE = [
+    ("declares 2^31-1", forged(ONE, 2**31 - 1), INVALID_RECORD),
+    ("declares 5, holds 1", forged(ONE, 5), INVALID_RECORD),
+    ("declares 1, holds 5", forged(FIVE, 1), INVALID_RECORD),
+    ("random bytes", forged(bytes(range(100, 180))), INVALID_RECORD),
+    ("no records", forged(b""), INVALID_RECORD),
+    ("record length -1", forged(encode_varint(-1) + ONE[1:]), INVALID_RECORD),
+    ("record length 2^31-1", forged(encode_varint(2**31 - 1) + ONE[1:]), INVALID_RECORD),
+    ("2^31-1 headers", forged(encode_varint(11) + ONE[1:-1] + encode_varint(2**31 - 1)), INVALID_RECORD),
+    ("offset deltas 0, 0", forged(ONE + ONE, 2), INVALID_RECORD),
+    ("no end of timestamps", forged(ONE, max_timestamp=-1, base_timestamp=1 << 62), INVALID_TIMESTAMP),
+    *((f"{name} garbage", forged(b"\x00garbage" * 5, codec=codec), INVALID_RECORD)
+      for codec, name in enumerate(("gzip", "snappy", "lz4", "zstd"), 1)),
+    *((f"{name}, declares 5", bytes(recompress(Batch(memoryview(bytearray(forged(ONE, 5)))), Compression(name, level))),
+       INVALID_RECORD) for name, level in (("gzip", 6), ("snappy", 0), ("lz4", 9), ("zstd", 3))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "code"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_poison_is_refused(data: bytes, code: ErrorCode, acks: int) -> None:
+    """Nothing of it is stored, and the next batch of its partition is."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        answer = await w.produce_one(data, acks=acks)
+        assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
+        assert (await w.produce_one(idempotent(0))).base_offset == 0
+        assert len(await read_log(w.fs, 1, w.path())) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_large_ones_are_checked_elsewhere(codec: str) -> None:
+    """Beyond what the loop may take: off it, in the order of the requests, with the same verdicts."""
+    calls = 0
+
+    async def story(w: World) -> None:
+        w.topic(max_message_bytes=str(10 << 20))
+        level = {"gzip": 1, "lz4": 9, "zstd": 3}.get(codec, 0)
+        compression = Compression("none" if codec == "uncompressed" else codec, level)
+        values = [b"x" * 900_000] * 3
+        sent = []
+        for number in range(6):
+            plain = forged(body(*values), 5 if number == 3 else 3)
+            sent.append(w.produce({("orders", 0): recompress(Batch(memoryview(bytearray(plain))), compression)}))
+        sent.append(w.produce({("orders", 0): idempotent(0)}))
+        answers = [(await each)[0] for each in sent]
+        assert [answer.error_code for answer in answers] == [0, 0, 0, INVALID_RECORD, 0, 0, 0]
+        assert [answer.base_offset for answer in answers] == [0, 3, 6, -1, 9, 12, 15]
+        assert calls == 7, "what comes behind a large one waits for it"
+
+    async def elsewhere(call: Callable[[], Outcome]) -> Outcome:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01)
+        return call()
+
+    play(story, offload=elsewhere)
+
+
+@pytest.mark.parametrize("claimed", [-1, 500, 10**9])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_largest_timestamp_that_is_not_the_headers_is_corrected(claimed: int, codec: str) -> None:
+    """As Kafka's broker does: retention and lookups by time go by the header."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        plain = forged(body(b"v"), base_timestamp=2000, max_timestamp=claimed)
+        sent = recompress(Batch(memoryview(bytearray(plain))), Compression(codec, 3))
+        assert (await w.produce_one(sent)).error_code == 0
+        (stored,) = await read_log(w.fs, 1, w.path())
+        assert stored.max_timestamp == 2000
+        assert stored.has_valid_crc
+
+    play(story)
+
+
+def test_a_topic_that_stamps_batches_asks_no_record_for_its_time() -> None:
+    async def story(w: World) -> None:
+        w.topic(message_timestamp_type="LogAppendTime")
+        assert (await w.produce_one(forged(ONE, base_timestamp=1 << 62, max_timestamp=1 << 62))).error_code == 0
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------- bombs
+
+
+def bombs() -> dict[str, bytes]:
+    """A few bytes that would be over 256 MB, or say that they would."""
+    zeros = bytes(16 << 20)
+    packer = zlib.compressobj(9, wbits=31)
+    gzip = b"".join(packer.compress(zeros) for _ in range(20)) + packer.flush()
+    return {
+        "gzip": forged(gzip, codec=1),
+        "snappy": forged(b"\xff\xff\xff\x7f" + b"\x00" * 10, codec=2),
+        "zstd": forged(bytes(cramjam.zstd.compress(bytes(300 << 20), level=1)), codec=4),
+    }
+
+
+def test_bombs_leave_nothing_behind() -> None:
+    """Refused again and again, on a topic with its own codec and on one without, they take no memory."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        w.topic("packed", compression_type="lz4")
+        made = bombs()
+        expected = {"gzip": ErrorCode.MESSAGE_TOO_LARGE, "snappy": INVALID_RECORD, "zstd": ErrorCode.MESSAGE_TOO_LARGE}
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for topic in ("orders", "packed"):
+                for name, data in made.items():
+                    answer = (await w.produce({(topic, 0): data}))[0]
+                    assert answer.error_code == expected[name], name
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert left < 16 << 20
+
+    play(story)
+
+
+def test_gzip_of_empty_members_is_refused_soon() -> None:
+    """Each member costs a decompressor: past 1,024 the batch is refused, whatever follows."""
+    member = zlib.compressobj(9, wbits=31).flush()
+    data = forged(member * 100_000, codec=1)
+    members = 0
+    make = zlib.decompressobj
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal members
+        members += 1
+        return make(*arguments)
+
+    async def story(w: World) -> None:
+        w.topic(max_message_bytes=str(10 << 20))
+        assert (await w.produce_one(data)).error_code == INVALID_RECORD
+        assert members == 1024
+        several = zlib.compress(ONE, wbits=31)
+        assert (await w.produce_one(forged(member + several + member, codec=1))).error_code == 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zlib, "decompressobj", counted)
+        play(story)
+
+
+def test_what_nobody_waits_for_is_not_begun() -> None:
+    """A client that has left, or was answered by the time-out, takes the batches with it that no thread has begun."""
+    done: list[int] = []
+
+    async def story(w: World) -> None:
+        w.topic(compression_type="zstd")
+        await w.owner()
+        for number in range(3):
+            w.produce({("orders", 0): idempotent(number)})
+        await asyncio.sleep(0.001)
+        w.client.close()
+        await asyncio.sleep(1)
+        assert len(done) == 1
+        assert (await w.produce_one(idempotent(0, producer_id=8), acks=1)).base_offset == 1
+
+    async def slowly(call: Callable[[], Outcome]) -> Outcome:
+        done.append(1)
+        await asyncio.sleep(0.1)
+        return call()
+
+    play(story, offload=slowly)
