@@ -11,7 +11,8 @@ Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start;
 (KIP-467); 9 flexible; 13 topic ids for names (KIP-516).
 
 Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka);
-``record_errors`` (the message names the first record that is wrong); ``current_leader`` (KIP-951: each proxy serves every partition).
+``record_errors`` (the message names the first record that is wrong); ``current_leader`` (KIP-951: each proxy serves
+every partition).
 """
 
 from __future__ import annotations
