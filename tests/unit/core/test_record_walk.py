@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import read_records
+from bmq.core.record_reader import read_records, read_varint
 from bmq.core.record_walk import Fault, Walk, Walker, walk_python
 from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, encode_varint
 
@@ -42,14 +42,24 @@ def body(*made: Record) -> bytes:
     return bytes(build_batch(made)[HEADER_BYTES:])
 
 
-@settings(deadline=None, max_examples=300)
+def without_attributes(data: bytearray) -> bytearray:
+    """Clear the attributes of right records: Kafka ignores the byte, the other parsers take it for a varint."""
+    at = 0
+    while at < len(data):
+        length, at = read_varint(memoryview(data), at)
+        data[at] = 0
+        at += length
+    return data
+
+
+@settings(deadline=None, max_examples=100)
 @given(st.lists(records, min_size=1, max_size=20), st.integers(-(1 << 62), 1 << 62))
 def test_right_batches_are_right(made: list[Record], base: int) -> None:
     largest = max(-1, *(base + record.timestamp_delta for record in made))
     assert both(body(*made), len(made), base) == (Fault.FINE, len(made), largest)
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=300)
 @given(st.lists(records, min_size=1, max_size=6), st.integers(1, 8), st.data())
 def test_mutated_batches_get_one_verdict(made: list[Record], count: int, data: st.DataObject) -> None:
     """Bytes are changed, dropped and repeated, and the count lies: both agree, and what they pass is read by others."""
@@ -65,7 +75,7 @@ def test_mutated_batches_get_one_verdict(made: list[Record], count: int, data: s
                 del bad[at : at + data.draw(st.integers(1, 6), "dropped")]
     verdict = both(bytes(bad), count)
     if verdict.fault == Fault.FINE:
-        whole = build_batch(made[:1] * count)[:HEADER_BYTES] + bad
+        whole = build_batch(made[:1] * count)[:HEADER_BYTES] + without_attributes(bad)
         whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
         ours = list(read_records(Batch(memoryview(whole))))
         assert len(ours) == count
@@ -74,7 +84,7 @@ def test_mutated_batches_get_one_verdict(made: list[Record], count: int, data: s
                 assert len(list(parser(bytes(whole)))) == count
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=400), st.integers(1, 1 << 31))
 def test_any_bytes_get_one_verdict(data: bytes, count: int) -> None:
     both(data, count)
