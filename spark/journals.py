@@ -7,6 +7,9 @@ so the newest of a partition is kept whatever becomes of the file that told it.
 
 from __future__ import annotations
 
+import logging
+
+from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.spark.discover import JOURNALS_AT_ONCE
 from bmq.spark.logview import in_windows
@@ -14,6 +17,8 @@ from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, decode, decode_key, merge
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.journal import CHECKPOINT, read_forwards
+
+_log = logging.getLogger("bmq.spark")
 
 READ_BYTES = 4 << 20
 
@@ -59,12 +64,28 @@ class FollowedJournals:
             rest += data
             records, used = read_forwards(memoryview(rest))
             for kind, payload in records:
-                if kind == CHECKPOINT and decode_key(payload) in self._wanted:
-                    self._take(file, decode(payload))
+                if kind == CHECKPOINT:
+                    self._hear(file, path, payload)
             file.position += used
             rest = rest[used:]
             if len(data) < READ_BYTES:
                 return
+
+    def _hear(self, file: _Followed, path: str, payload: memoryview) -> None:
+        """Take a checkpoint of a partition that is wanted.  One that cannot be decoded is none, and the deltas behind
+        it lead nowhere."""
+        try:
+            key = decode_key(payload)
+        except FormatError as error:
+            _log.warning("%s: a checkpoint cannot be decoded: %s", path, error)
+            return
+        if key not in self._wanted:
+            return
+        try:
+            self._take(file, decode(payload))
+        except FormatError as error:
+            _log.warning("%s: a checkpoint of %s cannot be decoded: %s", path, key, error)
+            file.said.pop(key, None)
 
     def _take(self, file: _Followed, said: Checkpoint) -> None:
         before = file.said.get(said.key)

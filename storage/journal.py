@@ -20,11 +20,14 @@ also a zombie's, also one whose own flush was never acknowledged.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from crc32c import crc32c
 
+from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, decode, decode_key, encode, merge
@@ -39,6 +42,8 @@ from bmq.storage.filesystem import (
     PipelineFailed,
     StorageError,
 )
+
+_log = logging.getLogger("bmq.storage.journal")
 
 CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END = 1, 2, 3
 MAGIC, _END_MAGIC = b"JRN1", b"1NRJ"
@@ -114,35 +119,55 @@ def read_forwards(data: memoryview) -> tuple[list[tuple[int, memoryview]], int]:
 
 
 class JournalView:
-    """The last checkpoint of each partition in one journal file."""
+    """The last checkpoint of each partition in one journal file.
 
-    def __init__(self, checkpoints: dict[PartitionKey, Checkpoint], *, has_snapshot: bool) -> None:
+    ``faults`` says what could not be decoded although its CRC is right: another version's record, or a bug's.
+    """
+
+    def __init__(
+        self, checkpoints: dict[PartitionKey, Checkpoint], *, has_snapshot: bool, faults: Sequence[str] = ()
+    ) -> None:
         self.checkpoints = checkpoints
         self.has_snapshot = has_snapshot
+        self.faults = faults
 
     @classmethod
     def parse(cls, data: memoryview, wanted: Container[PartitionKey] | None = None) -> JournalView:
         """Newest first: the deltas of a partition are kept until its full checkpoint is met, then merged.
 
-        ``wanted`` partitions only; None: all.
+        ``wanted`` partitions only; None: all.  A record that cannot be decoded is none: recovery reads on from the
+        checkpoint before it.  The deltas behind it lead nowhere, but for the log start that they tell.
         """
         deltas: dict[PartitionKey, list[Checkpoint]] = {}
         done: dict[PartitionKey, Checkpoint] = {}
+        log_starts: dict[PartitionKey, int] = {}
+        faults: list[str] = []
         has_snapshot = False
         for kind, payload in read_backwards(data):
             if kind == SNAPSHOT_END:
                 has_snapshot = True
             elif kind == CHECKPOINT:
-                key = decode_key(payload)
+                try:
+                    key = decode_key(payload)
+                except FormatError as error:
+                    faults.append(str(error))
+                    continue
                 if key in done or (wanted is not None and key not in wanted):
                     continue
-                checkpoint = decode(payload)
-                chain = deltas.setdefault(checkpoint.key, [])
+                chain = deltas.setdefault(key, [])
+                try:
+                    checkpoint = decode(payload)
+                except FormatError as error:
+                    faults.append(f"{key}: {error}")
+                    log_starts[key] = max([log_starts.get(key, 0), *(delta.log_start for delta in chain)])
+                    chain.clear()
+                    continue
                 if checkpoint.is_full:
-                    done[checkpoint.key] = _merge_all(checkpoint, chain)
+                    merged = _merge_all(checkpoint, chain)
+                    done[key] = replace(merged, log_start=max(merged.log_start, log_starts.get(key, 0)))
                 elif not chain or chain[-1].segment == checkpoint.segment:
                     chain.append(checkpoint)
-        return cls(done, has_snapshot=has_snapshot)
+        return cls(done, has_snapshot=has_snapshot, faults=faults)
 
 
 def _merge_all(full: Checkpoint, newest_first: list[Checkpoint]) -> Checkpoint:
@@ -178,6 +203,13 @@ async def read_journals(
                 is_complete = False  # rolled away since it was listed: a newer one holds its snapshot, list once more
                 continue
             done.add(n)
+            if view.faults:
+                _log.warning(
+                    "%s: %d checkpoints cannot be decoded, those before them are used; the last one: %s",
+                    layout.journal(incarnation, n),
+                    len(view.faults),
+                    view.faults[0],
+                )
             for key, checkpoint in view.checkpoints.items():
                 if key not in found or found[key].order < checkpoint.order:
                     found[key] = checkpoint

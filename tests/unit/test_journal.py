@@ -233,11 +233,32 @@ def test_a_snapshot_is_whole_once_its_end_is_there() -> None:
         assert not JournalView.parse(memoryview(data)[:cut]).has_snapshot
 
 
-def test_a_payload_of_another_format_is_a_format_error() -> None:
-    """Its CRC is right, so it is no damage: a checkpoint that this version cannot read must not pass for none."""
-    for payload in (b"", b"short", b"X" + encode(full(1))[1:], encode(full(1))[:-1]):
-        with pytest.raises(FormatError):
-            parse(record(full(1)) + frame(CHECKPOINT, payload))
+@pytest.mark.parametrize("payload", [b"", b"short", b"X" + encode(full(9))[1:], encode(full(9))[:60]])
+def test_a_payload_that_cannot_be_decoded_is_no_checkpoint(payload: bytes) -> None:
+    """Another version's, or a bug's.  A journal is a hint: the checkpoint before it is used, and other partitions'."""
+    data = record(full(1)) + record(full(2, 1)) + frame(CHECKPOINT, payload) + record(full(3, 1))
+    view = JournalView.parse(memoryview(data))
+    assert {found.partition: checkpoint.end_offset for found, checkpoint in view.checkpoints.items()} == {0: 1, 1: 3}
+    assert len(view.faults) == 1
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_deltas_behind_one_that_cannot_be_decoded_tell_the_log_start_only(is_full: bool) -> None:
+    """What the lost one said of producers and batches is missing from them: recovery scans it again."""
+    lost = encode(full(4) if is_full else delta(4))
+    data = record(full(1)) + record(delta(2)) + frame(CHECKPOINT, b"X" + lost[1:])
+    data += record(replace(delta(6), log_start=5)) + record(delta(7))
+    (found,) = parse(data).values()
+    assert (found.end_offset, found.position, found.log_start) == (2, 20, 5)
+    assert [state.producer_id for state in found.producers] == [2]
+
+
+def test_journals_with_a_record_that_cannot_be_decoded_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    bad = frame(CHECKPOINT, b"X" + encode(full(9))[1:])
+    found = journals(snapshot(full(1), full(1, 1)) + bad, bad + record(full(4, 1)))
+    assert {k.partition: c.end_offset for k, c in found.items()} == {0: 1, 1: 4}
+    assert len(caplog.records) == 2
+    assert "cannot be decoded" in caplog.text
 
 
 # -------------------------------------------------------------------------------------------------- check, for tools

@@ -162,6 +162,24 @@ def test_partitions_wanted_later_are_told_of_too() -> None:
     run(test)
 
 
+def test_a_checkpoint_that_cannot_be_decoded_is_none() -> None:
+    """Nor are the deltas behind it, until the next full one."""
+
+    async def test(fs: FileSystem) -> None:
+        store, journal = Store(fs), Journal(fs)
+        first, second = (PartitionKey(store.topic_id, partition) for partition in range(2))
+        followed = FollowedJournals(fs)
+        bad = frame(CHECKPOINT, b"X" + encode(said(store, 9))[1:])
+        await journal.write(said(store, 5), said(store, 7, partition=1), tail=frame(CHECKPOINT, b"short") + bad)
+        await journal.write(said(store, 10, is_full=False), said(store, 8, partition=1, is_full=False))
+        found = await followed.look(frozenset([first, second]))
+        assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
+        await journal.write(said(store, 11))
+        assert (await followed.look(frozenset([first, second])))[first].end_offset == 11
+
+    run(test)
+
+
 def test_a_file_with_a_successor_is_read_to_its_end_and_then_no_more() -> None:
     async def test(fs: FileSystem) -> None:
         counting = Counting(fs)

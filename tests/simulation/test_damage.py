@@ -1,0 +1,46 @@
+"""Damaged hints: what a takeover may do without, it does without.
+
+Small stories with names, of what was wrong once.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.storage import layout
+from bmq.storage.checkpoint import encode
+from bmq.storage.journal import CHECKPOINT, frame
+from bmq.storage.memory import MemoryFileSystem
+from tests.simulation.stories import delete_records, owner, story, write, writer_of
+from tests.simulation.world import Process, World
+
+
+@pytest.mark.parametrize("kind", [b"X", b""])
+def test_rule_4_an_undecodable_journal_record_is_no_checkpoint(kind: bytes) -> None:
+    """Another version's, say.  The checkpoint before it leads to the same log, with the same producers."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(6))
+        await delete_records(process, 3)
+        checkpoint = writer_of(process).partition.full_checkpoint()
+        assert checkpoint is not None
+        payload = encode(checkpoint)
+        await _append_to_journal(process, frame(CHECKPOINT, kind + payload[1:] if kind else payload[:10]))
+        process.crash()
+        heir = await owner(world)
+        assert writer_of(heir).partition.log_start == 3
+        await write(heir, range(5, 8))  # the last one again: its producer is known
+
+    story(body)
+
+
+async def _append_to_journal(process: Process, data: bytes) -> None:
+    """What the process itself, or its next version, might have written."""
+    appender = process.broker.journal._appender
+    assert appender is not None
+    appender.write(data)
+    await appender.flush()
+    path = layout.journal(process.name, process.broker.journal._n)
+    shown = await MemoryFileSystem(process.world.storage, "reader").read(path, 0, 1 << 20)
+    assert shown.endswith(data), "the story needs the record in the journal"
