@@ -86,6 +86,10 @@ def take(state: ConsoleState) -> Numbers:
             (_counter("bmq_connections_refused", "Connections over a limit, closed"), metrics.connections_refused),
             (_counter("bmq_connections_idle_closed", "Idle connections closed"), metrics.connections_idle_closed),
             (
+                _counter("bmq_connections_stuck_closed", "Connections closed since others had to wait for them"),
+                metrics.connections_stuck_closed,
+            ),
+            (
                 _counter("bmq_connections_malformed", "Connections closed for what was no Kafka request"),
                 metrics.connections_malformed,
             ),

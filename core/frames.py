@@ -54,8 +54,9 @@ class FrameReader:
 
     @property
     def partial_bytes(self) -> int:
-        """What the frame that has begun takes in memory."""
-        return 0 if self._frame is None else len(self._frame)
+        """Bytes that have arrived of the frame that has begun.  What is allocated beyond them is untouched memory, or
+        at most as much again (see ``_grown``)."""
+        return 0 if self._frame is None else self._filled
 
     @property
     def is_partial(self) -> bool:
@@ -76,9 +77,13 @@ class FrameReader:
         return self._view
 
     def _grown(self, frame: bytearray) -> bytearray:
-        """The frame with room for the next step.  Most frames take one step, into memory of their whole size."""
+        """Return the frame with room for the next step.  Most frames take one step, into memory of their whole size.
+
+        Room that is not filled yet costs little: new memory is not touched, and a frame is only extended in place,
+        which does touch it, when at least a step of it has arrived.
+        """
         step = min(STEP_BYTES if self._filled >= _CREDIBLE else _FIRST_STEP_BYTES, self._size - self._filled)
-        if self._filled > SHARED_BYTES:
+        if self._filled >= STEP_BYTES:
             frame += _ZEROS[:step]
             return frame
         whole = _unset(None, self._filled + step)

@@ -63,6 +63,7 @@ class Metrics:
         self.connections_total = 0
         self.connections_refused = 0
         self.connections_idle_closed = 0
+        self.connections_stuck_closed = 0
         self.connections_malformed = 0
         self.request_bytes_held = 0
         """Bytes of requests that were read and are not answered yet."""

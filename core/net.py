@@ -161,7 +161,9 @@ class Listener:
         self._relieve(now)
 
     def _relieve(self, now: float) -> None:
-        """Close who keeps the budget shut: see ``core.net_budget``."""
+        """Close who keeps others from reading: see ``core.net_budget``."""
+        if self.budget.is_tight:
+            self._close_slow_frames(now)
         if not self.budget.is_shut:
             return
         times, since = self._shut_seen
@@ -169,13 +171,25 @@ class Listener:
             self._shut_seen = (self.budget.times_shut, now)
         elif now - since >= STUCK_S:
             for connection in [each for each in self.connections if each.is_stuck(now)]:
-                self._warn(
-                    "stuck",
-                    "closing %s: others wait for queued.max.request.bytes, and it neither sends the rest of its"
-                    " request nor reads its answers",
-                    connection.peer,
-                )
-                connection.close()
+                self._close_stuck(connection)
+
+    def _close_slow_frames(self, now: float) -> None:
+        """Close those whose frames arrive below LEAST_RATE, the slowest first, until the gate of frames can open."""
+        rates = [(rate, each) for each in self.connections if (rate := each.slow_frame_rate(now)) is not None]
+        for _, connection in sorted(rates, key=lambda pair: pair[0]):
+            if not self.budget.excess_begun_bytes:
+                return
+            self._close_stuck(connection)
+
+    def _close_stuck(self, connection: ClientConnection) -> None:
+        self.metrics.connections_stuck_closed += 1
+        self._warn(
+            "stuck",
+            "closing %s: others wait for queued.max.request.bytes, and it does not go on sending its request or reading"
+            " its responses",
+            connection.peer,
+        )
+        connection.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

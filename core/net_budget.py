@@ -1,17 +1,24 @@
 """The bytes of requests that were read and are not answered, over all connections (queued.max.request.bytes).
 
-Past the limit the gate is shut: connections stop reading and wait.  When the bytes are down to three quarters of it the
-gate opens, and all who wait read on, first those with a frame begun, each in the order in which it came.
+Two gates keep them bounded::
+
+    crowded   frames that have begun hold three quarters of the limit          who has begun a frame waits
+    shut      complete requests hold the limit, or what such frames leave of it  nobody reads
+
+The first opens at a half, the second at seven eighths.  Those who wait read on, first those with a frame begun, each in
+the order in which it came.  Frames that have begun count for three quarters at most, so that those that do not go on
+never shut out the connections between two frames: a quarter is left for requests that arrive whole.
 
 Why this cannot lock up.  Held bytes are of complete requests, or of frames that have begun.  While there are complete
-requests, their answers come without anything being read, and give bytes back.  When there are none, the gate lets one
-connection through: the one that has waited longest with a frame begun.  It reads its frame to the end, whatever its
-size, the request is answered, and the next one has its turn.  What is left are clients that do not go on: that send a
-part of a frame, or do not read their answers.  When the gate is shut for ``STUCK_S``, those that kept their bytes for
-so long without a request under way are closed (``Listener``).
+requests, their responses come without anything being read, and give bytes back.  Where frames that have begun are in
+the way, those that have waited longest are let through as *finishers*.  All bytes together may then reach five quarters
+of the limit; the first finisher reads its frame to the end whatever its size.  Its request is answered, and the next one
+is the first.  What is left are clients that do not go on: that send a part of a frame, or do not read their responses.  The
+``Listener`` closes the former when their frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read, the
+slowest first and as many as are needed; and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
 
-Bound: the limit, one frame of socket.request.max.bytes, and for each connection that sends one read (64 KB of small
-frames, or one step of a large one: see ``core.frames``).
+Bound: five quarters of the limit, one frame of socket.request.max.bytes, and for each connection that sends one read
+(64 KB of small frames, or one step of a large one: see ``core.frames``).
 """
 
 from __future__ import annotations
@@ -23,6 +30,11 @@ from bmq.core.metrics import Metrics
 FRAME_BYTES = 400
 """What a waiting request takes beside its bytes: many tiny ones count as what they are."""
 STUCK_S = 30.0
+STALL_S = 10.0
+LEAST_RATE = 16 << 10
+"""Bytes a second.  What a client has sent already waits in the kernel: one that sends at all is above it at once."""
+FINISHERS_MAX = 256
+"""Connections that finish their frames at once; what they bring together is bounded apart."""
 
 
 class Reader(Protocol):
@@ -41,68 +53,121 @@ class RequestBudget:
 
     def __init__(self, limit: int, metrics: Metrics) -> None:
         self.limit = limit
+        self.is_tight = False
+        """Whether one of the gates is closed: ``may_read`` must be asked."""
         self.is_shut = False
+        self.is_crowded = False
         self.times_shut = 0
         self._metrics = metrics
         self._complete = 0  # bytes of complete requests
         self._begun: dict[Reader, None] = {}  # waits with a frame begun; in order
         self._between: dict[Reader, None] = {}
-        self._finisher: Reader | None = None
+        self._finishers: dict[Reader, None] = {}  # finish their frames; the first is bound by nothing
+        self._held_back: dict[Reader, None] = {}  # those of them that wait, since all together have brought too much
 
     def __repr__(self) -> str:
+        gates = f"{' shut' if self.is_shut else ''}{' crowded' if self.is_crowded else ''}"
         return (
             f"<RequestBudget {self.held}/{self.limit} complete={self._complete} begun={len(self._begun)}"
-            f" between={len(self._between)}{' shut' if self.is_shut else ''}>"
+            f" between={len(self._between)} finishers={len(self._finishers)}{gates}>"
         )
 
     @property
     def held(self) -> int:
         return self._metrics.request_bytes_held
 
+    @property
+    def excess_begun_bytes(self) -> int:
+        """Bytes by which frames that have begun pass the half that reopens their gate."""
+        return max(0, self._begun_bytes - self.limit // 2)
+
+    @property
+    def _begun_bytes(self) -> int:
+        return self.held - self._complete
+
+    @property
+    def _weight(self) -> int:
+        """Bytes as the gate for everybody counts them."""
+        return self._complete + min(self._begun_bytes, self.limit * 3 // 4)
+
     def change(self, reader: Reader, held: int, complete: int, *, has_completed: bool) -> None:
-        """Bytes of ``reader`` more or less; ``complete`` is the part of its complete requests.
+        """Count bytes of ``reader`` more or less; ``complete`` is the part of its complete requests.
 
         ``has_completed``: a frame of it is complete, whose turn is over.
         """
         self._metrics.request_bytes_held += held
         self._complete += complete
-        if has_completed and self._finisher is reader:
-            self._finisher = None
-        if held > 0 and not self.is_shut and self.held >= self.limit:
-            self.is_shut = True
-            self.times_shut += 1
-        if self.is_shut:
+        if has_completed and reader in self._finishers:
+            self._end_finisher(reader)
+        if held > 0:
+            if not self.is_crowded and self._begun_bytes >= self.limit * 3 // 4:
+                self.is_crowded = self.is_tight = True
+            if not self.is_shut and self._weight >= self.limit:
+                self.is_shut = self.is_tight = True
+                self.times_shut += 1
+        if self.is_tight:
             self._let_through()
 
     def may_read(self, reader: Reader) -> bool:
-        """Whether to read now; else ``read_on`` is called when it is its turn."""
-        if not self.is_shut or self._finisher is reader:
+        """Return whether to read now; else ``read_on`` is called when it is its turn."""
+        if reader in self._finishers:
+            if self._goes_on(reader):
+                return True
+            self._held_back[reader] = None
+            return False
+        if not reader.has_begun:
+            if not self.is_shut:
+                return True
+            self._between[reader] = None
+            return False
+        if not self.is_tight:
             return True
-        if reader.has_begun and self._finisher is None and not self._complete:
-            assert not self._begun, "the one that waited longest would have been let through"
-            self._finisher = reader
+        if not self._begun and self._may_finish():
+            self._finishers[reader] = None
             return True
-        (self._begun if reader.has_begun else self._between)[reader] = None
+        self._begun[reader] = None
         return False
 
     def forget(self, reader: Reader) -> None:
         """It reads no more.  Its bytes are given back by ``change``."""
         self._begun.pop(reader, None)
         self._between.pop(reader, None)
-        if self._finisher is reader:
-            self._finisher = None
+        if reader in self._finishers:
+            self._end_finisher(reader)
             self._let_through()
 
+    def _may_finish(self) -> bool:
+        """Return whether one more may finish its frame; while responses are to come, they are waited for first."""
+        return len(self._finishers) < FINISHERS_MAX and not (self.is_shut and self._complete)
+
+    def _goes_on(self, finisher: Reader) -> bool:
+        if self.held < self.limit * 5 // 4:
+            return True
+        return not self._complete and finisher is next(iter(self._finishers))
+
+    def _end_finisher(self, reader: Reader) -> None:
+        self._finishers.pop(reader, None)
+        self._held_back.pop(reader, None)
+
     def _let_through(self) -> None:
-        if self.held <= self.limit * 3 // 4:
+        if self.is_shut and self._weight <= self.limit * 7 // 8:
             self.is_shut = False
-            self._finisher = None
-        while not self.is_shut and (self._begun or self._between):
-            waiting = self._begun or self._between
-            reader = next(iter(waiting))
-            del waiting[reader]
+        if self.is_crowded and not self.excess_begun_bytes:
+            self.is_crowded = False
+        self.is_tight = self.is_shut or self.is_crowded
+        for reader in [each for each in self._finishers if each in self._held_back]:
+            if reader in self._held_back and self._goes_on(reader):
+                del self._held_back[reader]
+                reader.read_on()
+        if not self.is_tight:
+            self._finishers.clear()
+        while self._begun and (not self.is_tight or self._may_finish()):
+            reader = next(iter(self._begun))
+            del self._begun[reader]
+            if self.is_tight:
+                self._finishers[reader] = None
             reader.read_on()
-        if self.is_shut and not self._complete and self._finisher is None and self._begun:
-            self._finisher = next(iter(self._begun))
-            del self._begun[self._finisher]
-            self._finisher.read_on()
+        while self._between and not self.is_shut:
+            reader = next(iter(self._between))
+            del self._between[reader]
+            reader.read_on()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 from bmq.core.call import Answer, Buffer, CloseConnection
 from bmq.core.frames import FrameReader
-from bmq.core.net_budget import FRAME_BYTES, STUCK_S
+from bmq.core.net_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S
 from bmq.core.signals import Subscribers
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     receive buffer serves all connections.
     """
 
-    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_frames", "_is_blocked", "_is_draining", "_is_gated",
-                 "_is_reading", "_is_write_due", "_listener", "_on_close", "_out", "_out_releases", "_out_size",
-                 "_seen", "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting",
-                 "client_software", "host", "is_closed", "peer")  # fmt: skip
+    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_frame_mark", "_frame_since", "_frames",
+                 "_is_blocked", "_is_draining", "_is_gated", "_is_reading", "_is_write_due", "_listener", "_on_close",
+                 "_out", "_out_releases", "_out_size", "_seen", "_since", "_started", "_transport", "_unsent",
+                 "_unsent_bytes", "_waiting", "client_software", "host", "is_closed", "peer")  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
         self.client_software = ("", "")
@@ -91,6 +91,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_draining = False
         self._is_write_due = False
         self._seen = self._since = 0.0  # last activity; since when its bytes are kept by its client
+        self._frame_since = 0.0  # when its frame began, was let through, or was fast enough last
+        self._frame_mark = 0  # and what had arrived of it then
 
     def __repr__(self) -> str:
         return (
@@ -147,7 +149,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close_malformed(self._frames.error)
             return
         if self._frames.is_partial and (frames or not was_begun):
-            self._since = self._listener.loop.time()
+            self._since = self._frame_since = self._listener.loop.time()
+            self._frame_mark = 0
         self._settle(has_completed=bool(frames))
 
     def eof_received(self) -> None:
@@ -288,7 +291,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._write()
         held = self._bytes_held + self._frames.partial_bytes
         budget = self._listener.budget
-        if held != self._counted or self._bytes_held != self._counted_complete or (has_completed and budget.is_shut):
+        if held != self._counted or self._bytes_held != self._counted_complete or (has_completed and budget.is_tight):
             more, more_complete = held - self._counted, self._bytes_held - self._counted_complete
             self._counted, self._counted_complete = held, self._bytes_held
             budget.change(self, more, more_complete, has_completed=has_completed)
@@ -306,7 +309,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             and len(self._started) + len(self._waiting) < UNANSWERED_MAX
             and self._bytes_held < UNANSWERED_BYTES_MAX
         )
-        if reads and self._listener.budget.is_shut and not self._listener.budget.may_read(self):
+        if reads and self._listener.budget.is_tight and not self._listener.budget.may_read(self):
             self._is_gated = True
             reads = False
         if reads != self._is_reading:
@@ -323,7 +326,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def read_on(self) -> None:
         """The budget lets it through."""
         self._is_gated = False
-        self._since = self._listener.loop.time()
+        self._since = self._frame_since = self._listener.loop.time()
+        self._frame_mark = self._frames.partial_bytes
         if not self.is_closed:
             self._read_or_pause()
 
@@ -347,6 +351,20 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._has_sent_more():
             self._since = now
         return now - self._since >= STUCK_S
+
+    def slow_frame_rate(self, now: float) -> float | None:
+        """Return the bytes a second at which its frame arrives, if that is below LEAST_RATE for STALL_S or longer.
+
+        None if no frame has begun, if it may not be read from, or if it is fast enough: its time then begins again.
+        """
+        age = now - self._frame_since
+        if not self._frames.is_partial or not self._is_reading or age < STALL_S:
+            return None
+        rate = (self._frames.partial_bytes - self._frame_mark) / age
+        if rate < LEAST_RATE:
+            return rate
+        self._frame_since, self._frame_mark = now, self._frames.partial_bytes
+        return None
 
     @property
     def _is_running(self) -> bool:

@@ -73,7 +73,7 @@ class UnorderedConnection(ClientConnection):
             self._is_gated = False
             budget.forget(self)
         reads = not self._is_blocked and not self._is_draining
-        if reads and budget.is_shut and not holds_little and not budget.may_read(self):
+        if reads and budget.is_tight and not holds_little and not budget.may_read(self):
             self._is_gated = True
             reads = False
         if reads != self._is_reading:
