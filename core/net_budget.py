@@ -12,8 +12,10 @@ never shut out the connections between two frames: a quarter is left for request
 Why this cannot lock up.  Held bytes are of complete requests, or of frames that have begun.  While there are complete
 requests, their responses come without anything being read, and give bytes back.  Where frames that have begun are in
 the way, those that have waited longest are let through as *finishers*.  All bytes together may then reach five quarters
-of the limit; the first finisher reads its frame to the end whatever its size.  Its request is answered, and the next one
-is the first.  What is left are clients that do not go on: that send a part of a frame, or do not read their responses.  The
+of the limit; the first finisher reads its frame to the end whatever its size.  Its request is answered, and the next
+one is the first.
+
+What is left are clients that do not go on: that send a part of a frame, or do not read their responses.  The
 ``Listener`` closes the former when their frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read, the
 slowest first and as many as are needed; and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
 
