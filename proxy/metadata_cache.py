@@ -8,10 +8,11 @@ An answer is then::
 
 Leader epochs are asked of the owners.  Nobody tells us when one changes, so they are looked at when somebody asks,
 but not more often than ``LOOK_S`` a partition: an epoch may be shown that much too late, and whoever uses it meanwhile
-is told FENCED_LEADER_EPOCH and asks again.  A partition without an owner, one that is moving, shows the last epoch
-seen: clients ignore metadata whose epoch goes back, and -1 would make them forget what they know and check nothing
-(``Metadata.updateLatestMetadata``).  -1 stands only for one that was never open since this process started.  A leader
-is always given, owner or not: the proxy named holds what comes for the partition until it is open.
+is told FENCED_LEADER_EPOCH and asks again.  A partition whose owner is not known, one that is moving, shows the last
+epoch for ``EPOCH_KEPT_S`` more: clients ignore metadata whose epoch goes back, and -1 makes them forget what they know
+and check nothing (``Metadata.updateLatestMetadata``).  After that -1 is shown: the old epoch would have them fenced,
+time and again, by an owner whom nobody here has heard.  A leader is always given, owner or not: the proxy named holds
+what comes for the partition until it is open.
 
 Bounded by the catalog: what it no longer has is dropped.
 """
@@ -41,6 +42,8 @@ from bmq.proxy.owners import Owners
 LOOK_S = 100e-6
 """Between two looks at the epochs, for each partition: a look takes 1 us, so looking takes a hundredth of a core."""
 LOOK_MIN_S = 0.01
+EPOCH_KEPT_S = 10.0
+"""A move takes less; a client that is fenced with the epoch shown meanwhile asks again for no longer than this."""
 
 _FIRST_FLEXIBLE = 9
 
@@ -72,13 +75,18 @@ class _Zones:
 class _TopicEntry:
     """One topic's places, and its bytes by (version, operations)."""
 
-    __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_members_version", "_replicas", "encoded", "topic")
+    __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_members_version", "_replicas", "_seen_at", "_unsure",
+                 "encoded", "topic")  # fmt: skip
 
     def __init__(self, topic: Topic, before: _TopicEntry | None) -> None:
         self.topic = topic
         self.encoded: dict[tuple[int, Operations], bytes] = {}
         self._keys = [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
-        known: list[int] = before._epochs if before is not None and before.topic.topic_id == topic.topic_id else []
+        known: list[int] = []
+        self._unsure: dict[int, float] = {}  # when the epoch shown was confirmed last, where it is not now
+        self._seen_at = 0.0
+        if before is not None and before.topic.topic_id == topic.topic_id:
+            known, self._unsure, self._seen_at = before._epochs, before._unsure, before._seen_at
         self._epochs: list[int] = known + [-1] * (topic.partitions - len(known))
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
@@ -96,9 +104,19 @@ class _TopicEntry:
             self._due = now + max(LOOK_MIN_S, LOOK_S * len(self._keys))
             for index, key in enumerate(self._keys):
                 epoch = owners.epoch_of(key)
-                if epoch > self._epochs[index]:
-                    self._epochs[index] = epoch
-                    self.encoded.clear()
+                if epoch != self._epochs[index] or self._unsure:
+                    self._show(index, epoch, now)
+            self._seen_at = now
+
+    def _show(self, index: int, epoch: int, now: float) -> None:
+        """Show a newer epoch at once; an older one, or none, once the one shown has not been confirmed for a while."""
+        shown = self._epochs[index]
+        if epoch < shown and now - self._unsure.setdefault(index, self._seen_at) < EPOCH_KEPT_S:
+            return
+        self._unsure.pop(index, None)
+        if epoch != shown:
+            self._epochs[index] = epoch
+            self.encoded.clear()
 
     def places(self, start: int, stop: int) -> list[PartitionPlace]:
         return [

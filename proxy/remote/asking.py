@@ -16,6 +16,7 @@ from bmq.core.rpc import PeerLost, Response
 from bmq.core.wire.internal import InternalKey
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
+from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.routes import REFUSALS
 
 PAUSE_S = 0.05
@@ -33,10 +34,18 @@ class Asker(Protocol):
 
 
 class Asking:
-    """``member_of`` says whom to ask now, None when nobody owns the partition; ``patience_s`` bounds a question."""
+    """``member_of`` says whom to ask now, None when nobody owns the partition; ``epochs`` hears of the epochs in the
+    answers; ``patience_s`` bounds a question."""
 
-    def __init__(self, asker: Asker, member_of: Callable[[PartitionKey], Member | None], patience_s: float) -> None:
+    def __init__(
+        self,
+        asker: Asker,
+        member_of: Callable[[PartitionKey], Member | None],
+        epochs: LeaderEpochs,
+        patience_s: float,
+    ) -> None:
         self._asker = asker
+        self._epochs = epochs
         self._member_of = member_of
         self._patience_s = patience_s
         self.is_deserted = False
@@ -51,7 +60,9 @@ class Asking:
                 member = self._member_of(key)
                 if member is None:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
-                return await ask_member(self._asker, member, message, api_key, response, deadline - loop.time())
+                found = await ask_member(self._asker, member, message, api_key, response, deadline - loop.time())
+                self._epochs.heard(key, member, message, found, loop.time())
+                return found
             except RequestError as error:
                 may_pass = error.code in REFUSALS or error.code is ErrorCode.REQUEST_TIMED_OUT
                 if not may_pass or self.is_deserted or loop.time() + PAUSE_S >= deadline:

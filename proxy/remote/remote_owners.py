@@ -17,6 +17,7 @@ from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
 from bmq.proxy.remote.asking import Asking
+from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.produce_link import ProduceLink
 from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.remote_owner import RemoteOwner
@@ -49,7 +50,8 @@ class RemoteOwners:
         self._told = told
         self._credit_bytes = credit_bytes
         self._held_s = held_s
-        self._asking = Asking(relays if relays is not None else peers, self._member_of, held_s)
+        self._epochs = LeaderEpochs(view.owner_of)
+        self._asking = Asking(relays if relays is not None else peers, self._member_of, self._epochs, held_s)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
         self._produce_links: dict[str, ProduceLink] = {}
         self._tail_links: dict[str, TailLink] = {}
@@ -141,7 +143,8 @@ class RemoteOwners:
         return self._tails.follow(key)
 
     def epoch_of(self, key: PartitionKey) -> int:
-        return self._tails.epoch_of(key)
+        """Return what its owner says now if the partition is followed here, else what it has said lately; or -1."""
+        return max(self._tails.epoch_of(key), self._epochs.of(key, asyncio.get_running_loop().time()))
 
     @property
     def followed(self) -> int:
@@ -197,7 +200,8 @@ class RemoteOwners:
             return None
         link = self._tail_links.get(member.incarnation)
         if link is None:
-            link = self._tail_links[member.incarnation] = TailLink(self._peers, member, self._told, self._relays)
+            link = TailLink(self._peers, member, self._told, self._epochs, self._relays)
+            self._tail_links[member.incarnation] = link
         return link
 
     # ------------------------------------------------------------------------------------------------ what has changed
@@ -209,6 +213,7 @@ class RemoteOwners:
             else:
                 self._went(incarnation)
         for key in change.partitions:
+            self._epochs.forget(key)
             self._place(key)
         if self._is_draining and change.members:
             self._look_for_brokers()
@@ -249,6 +254,7 @@ class RemoteOwners:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._tails.sweep()
+            self._epochs.sweep(asyncio.get_running_loop().time())
             if self._relays is not None:
                 self._relays.sweep()
             now = asyncio.get_running_loop().time()

@@ -47,8 +47,9 @@ class RemoteTails:
         return tail if tail.is_open else None
 
     def epoch_of(self, key: PartitionKey) -> int:
+        """Return the epoch of the owner that is heard; -1 if none is."""
         tail = self._tails.get(key)
-        return tail.epoch if tail is not None else -1
+        return tail.epoch if tail is not None and tail.is_open else -1
 
     def place(self, key: PartitionKey) -> None:
         """Its owner may be another; nothing happens to a partition that is not followed."""

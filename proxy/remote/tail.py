@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Response)
 class Teller(Protocol):
     """Whom a tail asks: its owner's link."""
 
-    async def ask(self, message: Message, api_key: InternalKey, response: type[R]) -> R:
+    async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
         """RequestError when there is no answer in time."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -118,7 +118,7 @@ class Tail:
     async def _confirm(self, teller: Teller) -> None:
         try:
             question = AskRequest(self.key.topic_id, self.key.partition, Question.CONFIRM_END)
-            answer = await teller.ask(question, InternalKey.ASK, AskResponse)
+            answer = await teller.ask(self.key, question, InternalKey.ASK, AskResponse)
             ends = ends_of(answer)
         except RequestError:
             return  # it is asked again by the next look
@@ -155,7 +155,7 @@ class Tail:
         question = LiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
         error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost")
         try:
-            answer = await teller.ask(question, InternalKey.LIVE_SEGMENT, LiveSegmentResponse)
+            answer = await teller.ask(self.key, question, InternalKey.LIVE_SEGMENT, LiveSegmentResponse)
             if answer.epoch != self.epoch:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {answer.epoch} by now")
             self.live = _live_of(answer, live)

@@ -34,6 +34,7 @@ from bmq.meta.cluster.member import Member
 from bmq.proxy.owners import Tails
 from bmq.proxy.remote.asking import Asker, ask_member
 from bmq.proxy.remote.fetch_session import NO_SESSION, Session
+from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.link import Link
 from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.tail import Tail, ends_of
@@ -59,8 +60,12 @@ R = TypeVar("R", bound=Response)
 class TailLink:
     """One broker's.  It is a ``Teller`` for the tails that have ``join``ed."""
 
-    def __init__(self, peers: Peers, member: Member, told: Tails, relays: Relays | None = None) -> None:
+    def __init__(
+        self, peers: Peers, member: Member, told: Tails, epochs: LeaderEpochs, relays: Relays | None = None
+    ) -> None:
+        """``epochs`` hears of the epochs in the broker's answers."""
         self.incarnation = member.incarnation
+        self._epochs = epochs
         self.tails: dict[PartitionKey, Tail] = {}
         self._asker: Asker = relays if relays is not None else peers
         self._told = told
@@ -153,7 +158,7 @@ class TailLink:
         ends = None
         try:
             question = AskRequest(key.topic_id, key.partition, Question.ENDS)
-            ends = ends_of(await self.ask(question, InternalKey.ASK, AskResponse))
+            ends = ends_of(await self.ask(key, question, InternalKey.ASK, AskResponse))
         except RequestError:
             tail.failures += 1
         finally:
@@ -182,8 +187,11 @@ class TailLink:
 
     # --------------------------------------------------------------------------------------------- as a tail's teller
 
-    async def ask(self, message: Message, api_key: InternalKey, response: type[R]) -> R:
-        return await ask_member(self._asker, self.link.member, message, api_key, response, ASK_S)
+    async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
+        member = self.link.member
+        found = await ask_member(self._asker, member, message, api_key, response, ASK_S)
+        self._epochs.heard(key, member, message, found, asyncio.get_running_loop().time())
+        return found
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -36,6 +36,10 @@ class Events:
     def befall(self) -> None:
         self._tell(self._rng.choice(self._kinds)())
 
+    def befall_a_broker(self) -> None:
+        """What gives partitions another owner."""
+        self._tell(self._rng.choice((self._crash_broker, self._stop_broker, self._operate))())
+
     def plan(self) -> None:
         """What an operator does in daylight, and no client is to notice."""
         self._tell(self._rng.choice((self._operate, self._restart_one))())
@@ -52,6 +56,16 @@ class Events:
         place, down_s = self._place(), self._rng.choice(DOWN_S)
         place.crash(down_s)
         return f"{place.host} dies for {down_s} s"
+
+    def _crash_broker(self) -> str:
+        place, down_s = self._rng.choice(self._world.with_role("broker")), self._rng.choice(DOWN_S)
+        place.crash(down_s)
+        return f"{place.host} dies for {down_s} s"
+
+    def _stop_broker(self) -> str:
+        place, down_s = self._rng.choice(self._world.with_role("broker")), self._rng.choice(DOWN_S)
+        place.stop_politely(down_s)
+        return f"{place.host} is stopped for {down_s} s"
 
     def _crash_many(self) -> str:
         share = self._rng.choice((0.3, 0.5, 1.0))

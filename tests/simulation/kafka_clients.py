@@ -201,10 +201,41 @@ async def produce_plain(world: World, name: str, topic: str, partition: int, cou
 # --------------------------------------------------------------------------------------------------------- reading
 
 
+class LeaderEpochs:
+    """The leader epochs of one topic, as a consumer keeps them from its Metadata responses.
+
+    Java's (``Metadata.updateLatestMetadata``) and librdkafka's (``rd_kafka_toppar_leader_update``) do alike: a larger
+    epoch is taken, -1 is taken and nothing checked from there on, and metadata with a smaller one is ignored.
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.is_due = True
+        self._epochs: dict[int, int] = {}
+
+    def of(self, partition: int) -> int:
+        return self._epochs.get(partition, -1)
+
+    async def refresh(self) -> None:
+        """Ask Metadata, if something that was refused says that it is time to."""
+        if not self.is_due:
+            return
+        wanted = MetadataRequest.MetadataRequestTopic(name=self.topic)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+        answer = await self.client.call(request, MetadataResponse, 12)
+        check(answer.topics[0].error_code)
+        for part in answer.topics[0].partitions:
+            if part.leader_epoch == -1 or part.leader_epoch > self.of(part.partition_index):
+                self._epochs[part.partition_index] = part.leader_epoch
+        self.is_due = False
+
+
 class Fetcher:
     """Fetches with an incremental session, or without one, as the version and the luck of the draw have it."""
 
     def __init__(self, world: World, client: Client, topic: str) -> None:
+        self.epochs = LeaderEpochs(client, topic)
         self.world = world
         self.client = client
         self.topic = topic
@@ -222,11 +253,17 @@ class Fetcher:
         """Records by partition, from the offsets on, which move past them.  Disconnected, Refused."""
         if self.version >= 13 and self.topic_id is None:
             self.topic_id = await topic_id(self.client, self.topic)
+        await self.epochs.refresh()
         changed = {p: o for p, o in self.offsets.items() if self._told.get(p) != o}
         gone = [p for p in self._told if p not in self.offsets]
         Topic = FetchRequest.FetchTopic
         listed = [
-            Topic.FetchPartition(partition=p, fetch_offset=o, partition_max_bytes=self.world.rng.choice((50, 4000)))
+            Topic.FetchPartition(
+                partition=p,
+                current_leader_epoch=self.epochs.of(p),
+                fetch_offset=o,
+                partition_max_bytes=self.world.rng.choice((50, 4000)),
+            )
             for p, o in changed.items()
         ]
         names = {"topic": self.topic} if self.version < 13 else {"topic_id": self.topic_id}
@@ -253,6 +290,23 @@ class Fetcher:
             self._told = dict(self.offsets) if answer.session_id else {}
         return self._records(answer)
 
+    async def close(self) -> None:
+        """End the session, as Java's consumer does: from then on nobody follows its partitions for it."""
+        if self._session:
+            request = FetchRequest(
+                replica_id=-1,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=0,
+                isolation_level=0,
+                session_id=self._session,
+                session_epoch=-1,
+                topics=[],
+                forgotten_topics_data=[],
+            )
+            self._reset()
+            await self.client.call(request, FetchResponse, self.version)
+
     def _records(self, answer: Any) -> dict[int, list[Record]]:
         found: dict[int, list[Any]] = {}
         refused: Refused | None = None
@@ -260,6 +314,7 @@ class Fetcher:
             for part in topic.partitions:
                 if part.error_code:
                     refused = Refused(part.error_code)
+                    self.epochs.is_due = True
                     self._told.pop(part.partition_index, None)
                     continue
                 if part.partition_index not in self.offsets:
@@ -318,9 +373,9 @@ async def observe(world: World, topic: str, partitions: int) -> None:
     client.close()
 
 
-async def end_offset(client: Client, topic: str, partition: int) -> int:
+async def end_offset(client: Client, topic: str, partition: int, leader_epoch: int = -1) -> int:
     Topic = ListOffsetsRequest.ListOffsetsTopic
-    part = Topic.ListOffsetsPartition(partition_index=partition, timestamp=-1)
+    part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=leader_epoch, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name=topic, partitions=[part])])
     answer = await client.call(request, ListOffsetsResponse, 5)
     found = answer.topics[0].partitions[0]
@@ -338,8 +393,14 @@ async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]
     for _ in range(10_000):
         try:
             if end is None:
-                end = await end_offset(client, topic, partition)
+                await fetcher.epochs.refresh()
+                end = await end_offset(client, topic, partition, fetcher.epochs.of(partition))
             if fetcher.offsets[partition] >= end:
+                await pause(world)
+                fetcher.epochs.is_due = True  # as metadata.max.age.ms has it, sooner or later
+                await fetcher.epochs.refresh()
+                await fetcher.close()
+                client.close()
                 return values
             for record in (await fetcher.poll()).get(partition, []):
                 values[record.offset] = record.value  # type: ignore[assignment, attr-defined]
@@ -348,6 +409,7 @@ async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]
         except Refused as refused:
             if not refused.code.is_retriable:
                 raise
+            fetcher.epochs.is_due = True
             await pause(world)
     raise AssertionError(f"{topic}-{partition} cannot be read to its end {end}: {fetcher.offsets}")
 

@@ -24,6 +24,8 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsRespon
 from bmq.core.config import ROLES
 from bmq.core.errors import ErrorCode
 from bmq.meta.memory import HISTORY_REVISIONS
+from bmq.proxy.remote.remote_owners import SWEEP_S
+from bmq.proxy.remote.remote_tails import UNREAD_S
 from tests.simulation.cluster_checks import BugsTold, Through, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import Events
 from tests.simulation.cluster_world import ClusterWorld
@@ -222,6 +224,35 @@ async def planned(seed: int) -> ClusterWorld:
     return world
 
 
+async def read_again(seed: int) -> ClusterWorld:
+    """Everything is read through every proxy, then left alone; owners change, politely or by death; it is read again."""
+    rng = Random(seed)
+    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)))
+    events = Events(world, rng)
+    try:
+        with BugsTold(world):
+            for role, count in ROLES_APART:
+                for number in range(count):
+                    world.place(f"{role}{number}", role)
+            await create_topic(world, TOPIC, PARTITIONS)
+            for partition in range(PARTITIONS):
+                await produce(world, f"p{partition}", TOPIC, partition, 5)
+            for _ in range(3):
+                begin = world.loop.time()
+                for host in [place.host for place in world.with_role("proxy")]:
+                    await check_logs(world, host, {TOPIC: PARTITIONS}, PLAIN)
+                assert world.loop.time() - begin < PROGRESS_S, f"read only after {world.loop.time() - begin:.0f} s"
+                await asyncio.sleep(UNREAD_S + SWEEP_S + rng.uniform(1.0, 60.0))
+                for _ in range(rng.randint(1, 3)):
+                    events.befall_a_broker()
+                    await asyncio.sleep(rng.uniform(2.0, 8.0))
+            await verdict(world, [asyncio.create_task(observe(world, TOPIC, PARTITIONS))])
+    except BaseException as error:
+        error.add_note("\n".join(events.told))
+        raise
+    return world
+
+
 def planned_workload(world: ClusterWorld) -> list[Coroutine[Any, Any, None]]:
     endless = 1 << 30
     return [
@@ -258,6 +289,12 @@ def test_history(block: int) -> None:
 def test_planned(block: int) -> None:
     for seed in [int(ONE)] if ONE else range(block, SEEDS // 4, BLOCKS):
         play(seed, planned)
+
+
+@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+def test_read_again(block: int) -> None:
+    for seed in [int(ONE)] if ONE else range(block, max(SEEDS // 4, BLOCKS), BLOCKS):
+        play(seed, read_again)
 
 
 def test_calm() -> None:

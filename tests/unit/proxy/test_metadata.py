@@ -20,7 +20,7 @@ from bmq.core.wire.messages import MetadataRequest, MetadataResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import MetadataCache, encode_error
+from bmq.proxy.metadata_cache import EPOCH_KEPT_S, MetadataCache, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
 from tests.unit.proxy.admin_serving import AdminServing, FakeOwners, Spread, decode, serving
@@ -218,8 +218,8 @@ def test_another_topics_change_does_not_encode_this_one_again() -> None:
     run(main())
 
 
-def test_epochs_are_shown_soon_and_never_go_back() -> None:
-    """A partition that is moving shows the last epoch: clients would ignore, or forget, what goes back."""
+def test_epochs_are_shown_soon_and_go_back_only_when_nobody_confirms_them() -> None:
+    """A partition that is moving shows the last epoch for a while: clients would ignore, or forget, what goes back."""
 
     async def main() -> None:
         async with serving() as w:
@@ -242,6 +242,17 @@ def test_epochs_are_shown_soon_and_never_go_back() -> None:
             assert await epochs() == [5, -1]
             w.owners.epochs[key] = 4
             assert await epochs() == [5, -1]
+            w.owners.epochs[key] = 6
+            assert await epochs() == [6, -1]
+            del w.owners.epochs[key]
+            assert await epochs() == [6, -1]
+            await asyncio.sleep(EPOCH_KEPT_S)
+            assert await epochs() == [-1, -1], "whoever uses the old one is fenced for ever"
+            w.owners.epochs[key] = 6
+            assert await epochs() == [6, -1]
+            await asyncio.sleep(EPOCH_KEPT_S)
+            w.owners.epochs[key] = 5
+            assert await epochs() == [5, -1], "nobody has asked since: the owner is believed"
             w.owners.epochs[key] = 6
             assert await epochs() == [6, -1]
             await w.admin.add_partitions("t", 3)
