@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.core.model import PartitionKey
+from bmq.core.rpc import Response
 from bmq.core.wire.internal import AskRequest, AskResponse, LiveSegmentResponse, Question
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
@@ -57,12 +58,13 @@ class LeaderEpochs:
         if known is None or known[0] <= epoch:
             self._known[key] = (epoch, now)
 
-    def heard(self, key: PartitionKey, member: Member, request: Message, response: Message, now: float) -> None:
+    def heard(self, key: PartitionKey, member: Member, request: Message, response: Response, now: float) -> None:
         """Remember the epoch in an owner's answer, if there is one in it."""
         if isinstance(response, LiveSegmentResponse):
             self.note(key, member.incarnation, response.epoch, now)
-        elif isinstance(response, AskResponse) and isinstance(request, AskRequest):
-            if request.question in _WITH_EPOCH and response.values:
+        elif isinstance(request, AskRequest) and request.question in _WITH_EPOCH:
+            assert isinstance(response, AskResponse)
+            if response.values:
                 self.note(key, member.incarnation, response.values[0], now)
 
     def forget(self, key: PartitionKey) -> None:

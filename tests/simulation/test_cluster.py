@@ -225,7 +225,7 @@ async def planned(seed: int) -> ClusterWorld:
 
 
 async def read_again(seed: int) -> ClusterWorld:
-    """Everything is read through every proxy, then left alone; owners change, politely or by death; it is read again."""
+    """Everything is read through every proxy, then left alone; owners change, by request or death; it is read again."""
     rng = Random(seed)
     world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)))
     events = Events(world, rng)

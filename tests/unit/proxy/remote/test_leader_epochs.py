@@ -12,7 +12,6 @@ import pytest
 from bmq.core.call import Answer, Client, Request
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.internal import AskRequest, AskResponse, LiveSegmentRequest, LiveSegmentResponse, Question
 from bmq.core.wire.messages import (
