@@ -1,0 +1,69 @@
+"""Stops of an event loop, as processor time of its own thread: a noisy machine makes none.
+
+A stop is what the loop's thread computes in one turn: between two looks for what has happened, nobody else is served.
+Time that the thread waits (for the processor, for another thread's lock) is not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+STOP_MAX_S = 0.050
+"""No request that the limits allow may stop the loop for longer."""
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """A loop that knows its longest turn.  ``stops`` are seconds of the thread's processor time, one of each turn that
+    took over a millisecond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops: list[float] = []
+
+    def _run_once(self) -> None:
+        begin = time.thread_time()
+        super()._run_once()  # type: ignore[misc]
+        took_s = time.thread_time() - begin
+        if took_s > 0.001:
+            self.stops.append(took_s)
+
+    @property
+    def longest_stop_s(self) -> float:
+        return max(self.stops, default=0.0)
+
+
+def run_measured(main: Coroutine[Any, Any, T]) -> tuple[T, float]:
+    """Run ``main`` like ``asyncio.run``; return its result and the longest stop in seconds.
+
+    To measure only a part, let ``main`` clear ``asyncio.get_running_loop().stops`` where that begins.
+    """
+    loop = MeasuredLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        result = runner.run(main)
+        longest_s = loop.longest_stop_s
+    return result, longest_s
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep the cyclic collector still: what a test itself has allocated is no part of a stop."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def forget_stops() -> None:
+    """Begin to measure here, on the running ``MeasuredLoop``."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MeasuredLoop)
+    loop.stops.clear()
