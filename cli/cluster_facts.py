@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
+from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.console.operations import DrainFacts, MovedFacts, NotPossible, ProcessFacts, ShardFacts, StatusFacts
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
@@ -50,15 +51,20 @@ class Operations:
     async def status(self) -> StatusFacts:
         admin = self._node.cluster_admin
         if admin is None:
-            return self._seen(is_from_leader=True)
+            return await self._with_failures(self._seen(is_from_leader=True))
         try:
             async with asyncio.timeout(LEADER_S):
                 told = await admin.status()
         except (TimeoutError, RequestError):
-            return self._seen(is_from_leader=False)
+            return await self._with_failures(self._seen(is_from_leader=False))
         own, leader = self._node.view.own, [each["incarnation"] for each in told["members"] if each["is_leader"]]
         asked: dict[str, Any] = {"asked": own, "leader": leader[0] if leader else None, "is_from_leader": True}
-        return cast(StatusFacts, {**told, **asked})
+        return await self._with_failures(cast(StatusFacts, {**told, **asked}))
+
+    async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
+        """``facts``, with what the coordinators say of their shards."""
+        facts["shards_not_loaded"] = await shards_not_loaded(self._node)
+        return facts
 
     async def drain(self, member: str) -> DrainFacts:
         admin, found = self._admin(), self._find(member)
@@ -106,6 +112,7 @@ class Operations:
             is_balancing=False if node.joined is None else None,
             members=self.members(),
             shards=self._shards(),
+            shards_not_loaded=[],
             moves_under_way=[],
         )
 

@@ -15,7 +15,7 @@ from bmq.cli.tables import format_size, print_table
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
 NOTE = """\
-status exits with 1 when a partition has no owner.
+status exits with 1 when a partition has no owner, or the groups of a shard of __consumer_offsets are not served.
 """
 _MEMBERS = (
     "MEMBER",
@@ -74,13 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def over_http(console: Console, arguments: argparse.Namespace) -> int:
-    """1 when a partition has no owner."""
+    """1 when a partition has no owner, or a shard is not loaded."""
     status = console.status()
     if arguments.json:
         print_json(status)
     else:
         _print_status(status)
-    return 1 if status["unassigned"] else 0
+    return 1 if status["unassigned"] or status.get("shards_not_loaded") else 0
 
 
 def _print_status(status: Mapping[str, Any]) -> None:
@@ -93,6 +93,13 @@ def _print_status(status: Mapping[str, Any]) -> None:
     if status["is_balancing"]:
         print("  balancing")
     print_table(_MEMBERS, [_row(member) for member in status["members"]])
+    failures = status.get("shards_not_loaded")  # a server of an earlier version does not tell
+    if failures:
+        print(f"{len(failures)} shards of __consumer_offsets are not loaded: their groups are not served")
+        print_table(
+            ("SHARD", "COORDINATOR", "WHY"),
+            [[each[name] for name in ("shard", "coordinator", "why")] for each in failures],
+        )
     if status["moves_under_way"]:
         print(f"{len(status['moves_under_way'])} moves under way")
         print_table(

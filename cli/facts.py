@@ -27,8 +27,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.record_walk import WALKER
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import Topic
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.service import Coordinator
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
@@ -68,7 +69,7 @@ class _Facts:
             return False, "the metadata store says that this process's lease is gone; it registers anew"
         if role is not None and not role.broker.is_serving:
             return False, "storage acknowledges nothing"
-        return True, ""
+        return True, _degraded(self._node.own_coordinator)
 
     def gauges(self) -> Gauges:
         catalog, coordinator = self._node.catalog, self._node.own_coordinator
@@ -107,6 +108,10 @@ class _Facts:
                     "unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes
                 ),
             )
+        if node.own_coordinator is not None:
+            not_loaded = len(node.own_coordinator.shards_not_loaded())
+            text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
+            of_broker += (OwnMetric("shards_not_loaded", text, not_loaded),)
         return (
             *of_broker,
             *self._of_cluster(),
@@ -229,6 +234,16 @@ class _Facts:
         return await self._node.coordinator.describe_groups(
             m.DescribeGroupsRequest(version=5, groups=group_ids), _CONSOLE
         )
+
+
+def _degraded(coordinator: Coordinator | None) -> str:
+    """What is wrong though clients may come: all other groups and partitions are served."""
+    not_loaded = coordinator.shards_not_loaded() if coordinator is not None else {}
+    if not not_loaded:
+        return ""
+    number, why = min(not_loaded.items())
+    more = f", and {len(not_loaded) - 1} more" if len(not_loaded) > 1 else ""
+    return f"groups of shard {number} of {OFFSETS_TOPIC}{more} are not served: {why}"
 
 
 def _topic(topic: Topic) -> TopicFacts:

@@ -337,6 +337,7 @@ class Node:
         if self.own_coordinator is not None:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
             endpoint.register(InternalKey.FORWARD, forwarding.handle)
+            endpoint.register(InternalKey.SHARDS_NOT_LOADED, forwarding.tell_not_loaded)
 
     def _failed(self, why: str) -> None:
         self.on_failed(why)

@@ -116,6 +116,7 @@ class _Pages:
         return _health(*self._state.is_alive())
 
     async def readyz(self, request: web.Request) -> web.Response:
+        """200 although a part does not work: without this process, more would not."""
         return _health(*self._state.is_ready())
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -154,7 +155,7 @@ class _Pages:
 
 def _health(is_well: bool, reason: str) -> web.Response:
     if is_well:
-        return web.json_response({"status": "ok", "message": reason})
+        return web.json_response({"status": "degraded" if reason else "ok", "message": reason})
     return _error(503, "unavailable", reason)
 
 

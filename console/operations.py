@@ -42,6 +42,14 @@ class ShardFacts(TypedDict):
     coordinator: str
 
 
+class NotLoadedFacts(TypedDict):
+    """A shard whose groups are not served."""
+
+    shard: int
+    coordinator: str
+    why: str
+
+
 MoveFacts = TypedDict("MoveFacts", {"topic": str, "partition": int, "from": str, "to": str, "why": str})
 
 
@@ -61,6 +69,8 @@ class StatusFacts(TypedDict):
     is_balancing: bool | None
     members: Sequence[ProcessFacts]
     shards: Sequence[ShardFacts]
+    shards_not_loaded: Sequence[NotLoadedFacts]
+    """As far as their coordinators answer."""
     moves_under_way: Sequence[MoveFacts]
 
 

@@ -129,7 +129,7 @@ class ConsoleState:
     is_alive: Callable[[], tuple[bool, str]]
     """False, with the reason, when the process should be started anew."""
     is_ready: Callable[[], tuple[bool, str]]
-    """False, with the reason, while clients should not be sent here."""
+    """False, with the reason, while clients should not be sent here.  True with a text: what does not work."""
     gauges: Callable[[], Gauges]
     cluster: Callable[[], ClusterFacts]
     topics: Callable[[], Sequence[TopicFacts]]

@@ -30,6 +30,7 @@ from bmq.core.wire.internal_fields import (
     Partitions,
     Pieces,
     Range,
+    Reasons,
     Releases,
     Slice,
     Text,
@@ -63,6 +64,7 @@ class InternalKey(IntEnum):
     LOAD = 10011
     LEAVE = 10012
     RELAY = 10013
+    SHARDS_NOT_LOADED = 10014
 
 
 class Question(IntEnum):
@@ -333,6 +335,19 @@ class LeaveResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class ShardsNotLoadedRequest(Message):
+    """Which of the shards that you coordinate can you not load?"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsNotLoadedResponse(Message):
+    """Shards that should be loaded by now and are not, each with the reason."""
+
+    error: Code = ErrorCode.NONE
+    shards: Reasons = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
     """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
 
@@ -368,4 +383,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.LOAD: LoadResponse,
     InternalKey.LEAVE: LeaveResponse,
     InternalKey.RELAY: RelayResponse,
+    InternalKey.SHARDS_NOT_LOADED: ShardsNotLoadedResponse,
 }

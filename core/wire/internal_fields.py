@@ -219,6 +219,29 @@ class _Releases:
         return tuple(found), pos
 
 
+class _Reasons:
+    """Numbers, each with a text."""
+
+    _number = struct.Struct(">i")
+    _text = _Text()
+
+    def write(self, out: Out, value: Sequence[tuple[int, str]]) -> None:
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: tell of less at a time"
+        out.small += uvarint(len(value) + 1)
+        for number, text in value:
+            out.small += self._number.pack(number)
+            self._text.write(out, text)
+
+    def read(self, data: memoryview, pos: int) -> tuple[tuple[tuple[int, str], ...], int]:
+        count, pos = read_count(data, pos, self._number.size + 1, flexible=True)
+        found = []
+        for _ in range(count):
+            (number,) = self._number.unpack_from(data, pos)
+            text, pos = self._text.read(data, pos + self._number.size)
+            found.append((number, text))
+        return tuple(found), pos
+
+
 class Added:
     """A field that an earlier version does not know: tagged, last in its message, and absent when it is empty."""
 
@@ -257,6 +280,7 @@ Int64s = Annotated[tuple[int, ...], Rows("q", _only)]
 Numbers = Annotated[tuple[tuple[int, int], ...], Rows("iq")]
 Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows("16si")]
 Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make)]
+Reasons = Annotated[tuple[tuple[int, str], ...], _Reasons()]
 Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]
 
 

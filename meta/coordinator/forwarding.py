@@ -1,4 +1,4 @@
-"""Group requests that proxies forward: checked against the ownership that they expect, served, answered.
+"""What other processes ask of a coordinator: group requests that proxies forward, and which shards are not loaded.
 
 A proxy sends the ownership number that it knows of each shard of the request.  A coordinator that knows a lower one has
 not heard the news yet: it waits for them a moment, and never serves before, since the shard may be another's by now.
@@ -19,7 +19,7 @@ from bmq.core.internal_endpoint import InternalCall
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
-from bmq.core.wire.internal import ForwardRequest, ForwardResponse
+from bmq.core.wire.internal import ForwardRequest, ForwardResponse, ShardsNotLoadedRequest, ShardsNotLoadedResponse
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.routing import ROUTED
@@ -27,6 +27,8 @@ from bmq.meta.coordinator.service import Coordinator
 
 NEWS_WAIT_S = 0.5
 """For the view to show the ownership that a request expects; then the proxy is to look itself."""
+REASON_MAX = 1_000
+"""Characters of why a shard is not loaded."""
 LARGE_GROUPS = 1_000
 """A response about so many groups is encoded off the loop."""
 
@@ -45,7 +47,7 @@ def judge(expected: int, known: ShardOwner | None, own: str) -> Verdict:
 
 
 class Forwarding:
-    """``handle`` is to be registered for ``InternalKey.FORWARD``."""
+    """``handle`` is to be registered for ``InternalKey.FORWARD``, ``tell_not_loaded`` for ``SHARDS_NOT_LOADED``."""
 
     def __init__(self, coordinator: Coordinator, view: ClusterView) -> None:
         self._coordinator = coordinator
@@ -77,6 +79,13 @@ class Forwarding:
         else:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not of groups")
         return ForwardResponse(ErrorCode.NONE, "", await _encode(response, request.api_version)).encode()
+
+    def tell_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        ShardsNotLoadedRequest.decode(body)
+        shards = self._coordinator.shards_not_loaded()
+        return ShardsNotLoadedResponse(
+            shards=tuple((n, why[:REASON_MAX]) for n, why in sorted(shards.items()))
+        ).encode()
 
     async def _is_ours(self, expected: Mapping[int, int]) -> bool:
         """Whether all shards may be served, if need be after waiting for the view."""

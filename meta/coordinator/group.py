@@ -212,6 +212,10 @@ class Group:
             self._answer_sync(member, SyncAnswer(error))
         self.state = State.DEAD
 
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
+
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects

@@ -45,6 +45,11 @@ _TOPIC_ID_TAG = 0
 _EXPIRY_TAG = 10_000
 """Kafka numbers its tagged fields from 0 and skips those that it does not know (KIP-915)."""
 _EXPIRY_HEAD = b"\x90\x4e\x08"  # the tag, and 8 bytes
+_OFFSET_KEY_1 = b"\x00\x01"
+_OFFSET_VALUE_4 = b"\x00\x04"
+_NULL_OR_LONG = frozenset({0, *range(0x80, 0x100)})
+"""First bytes of a compact string's length that are null, or not the whole of it."""
+_TOPIC_ID_ALONE = b"\x01\x00\x10"  # one tagged field, tag 0, of 16 bytes
 _TOPIC_IDS_CACHED = 16_384
 
 
@@ -133,6 +138,10 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
     """FormatError when it is not what its version says."""
     try:
+        if key[:2] == _OFFSET_KEY_1 and value is not None and value[:2] == _OFFSET_VALUE_4:
+            found = _usual_offset(key, value)
+            if found is not None:
+                return found
         reader = _Reader(key)
         version = reader.i16()
         if version in (0, 1):
@@ -140,9 +149,31 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
             return OffsetRecord(group_id, topic, partition, None if value is None else _decode_offset(value))
         if version == 2:
             return GroupRecord(reader.string(), None if value is None else _decode_group(value))
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise FormatError(f"record of __consumer_offsets with key {key[:64]!r}: {error}") from error
     return Unknown(key, value)
+
+
+def _usual_offset(key: bytes, value: bytes) -> OffsetRecord | None:
+    """An offset as nearly all are that a shard replays, without a call for each field; None if it is another.
+
+    Whatever is wrong with it is found by the way that takes all of them.
+    """
+    at = 4 + (key[2] << 8 | key[3])
+    topic_at = at + 2
+    end = topic_at + (key[at] << 8 | key[at + 1])
+    metadata_end = _OFFSET_HEAD.size + value[_OFFSET_HEAD.size]
+    if end + 4 != len(key) or value[_OFFSET_HEAD.size] in _NULL_OR_LONG or len(value) != metadata_end + 27:
+        return None
+    if value[metadata_end + 8 : metadata_end + 11] != _TOPIC_ID_ALONE:
+        return None
+    (partition,) = _I32.unpack_from(key, end)
+    _, offset, leader_epoch = _OFFSET_HEAD.unpack_from(value)
+    (commit_timestamp,) = _I64.unpack_from(value, metadata_end)
+    metadata = value[_OFFSET_HEAD.size + 1 : metadata_end].decode()
+    topic_id = _topic_id(value[metadata_end + 11 :])
+    kept = Offset(offset, leader_epoch, metadata, commit_timestamp, NO_EXPIRY, topic_id)
+    return OffsetRecord(key[4:at].decode(), key[topic_at:end].decode(), partition, kept)
 
 
 def _encode_offset(value: Offset) -> bytes:

@@ -74,6 +74,10 @@ class Coordinator:
         """Loaded groups, counted by Kafka's names of their states: for metrics."""
         return self._shards.groups_by_state()
 
+    def shards_not_loaded(self) -> dict[int, str]:
+        """Shards of this process whose groups are not served, and why: what an operator must see."""
+        return self._shards.not_loaded()
+
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
         return await membership_api.join_group(self._shards, self._settings, request, client.client_id, client.host)
 

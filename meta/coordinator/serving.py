@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bmq.core.clock import Clock
@@ -42,10 +42,11 @@ class Serving:
         self._alarm_ms = 0
         self._is_closed = False
 
-    def begin(self) -> None:
-        """The state is live."""
-        for group in list(self.state.groups.values()):
+    def begin(self, groups: Iterable[Group]) -> None:
+        """The state is live; ``groups`` have something to do at once."""
+        for group in groups:
             self._settle(group, self.now())
+        self._arm()
 
     def close(self, error: ErrorCode) -> None:
         """Answer everybody who waits in a group.  The writer is ended by whoever closes."""
@@ -68,7 +69,7 @@ class Serving:
             self._settle(group, now)
 
     def now(self) -> Now:
-        return Now(int(self._clock.monotonic() * 1000), self._clock.now_ms())
+        return now_of(self._clock)
 
     # ------------------------------------------------------------------------------------------------ members
 
@@ -308,6 +309,10 @@ class Serving:
                 group.expired(timer, now)
                 self._settle(group, now)
         self._arm()
+
+
+def now_of(clock: Clock) -> Now:
+    return Now(int(clock.monotonic() * 1000), clock.now_ms())
 
 
 def _give(effect: Answer) -> None:

@@ -31,8 +31,12 @@ class CoordinatorSettings:
     loads_max: int = 4
     """Shards read at once."""
     read_bytes: int = 1 << 20
-    snapshot_bytes: int = 64 << 20
-    """Appended since the last snapshot before the next, unless that one was larger itself."""
+    snapshot_bytes: int = 1 << 20
+    """Appended since the last snapshot before the next, beside twice what that one had.
+
+    It bounds how long groups wait after their coordinator's death: a shard replays 200,000 records, about 20 MB, in a
+    second, and a process may have to load 25 shards of another.  It costs a third of what is written at most.
+    """
     snapshot_chunk_bytes: int = 256 << 10
 
     @classmethod

@@ -6,7 +6,7 @@
        ▲                    │  ▲                                     │
        └── it is empty ─────┘  └──────── FAILED ◀── the log is lost ─┘            (CLOSED from everywhere)
 
-To load: open the log, append a barrier, replay from the log's start up to it, then serve.  Whatever a predecessor was
+To load: open the log, replay what is there, append a barrier, replay up to it, then serve.  Whatever a predecessor was
 ever answered for lies below the barrier; whatever he sends after it is refused (``log``).  One object is one ownership
 of the shard: given to this process anew, with another number, the shard is another object.  A shard that fails loads
 again by itself, with growing pauses, for as long as it is not closed: storage that is slow at start is no reason to
@@ -24,20 +24,25 @@ from typing import Any
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.core.records import Record, build_batch
+from bmq.core.turns import Turns, next_turn
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
+from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.log import ShardLog, ShardLogs
 from bmq.meta.coordinator.offsets import TopicRef
-from bmq.meta.coordinator.records import decode, encode
-from bmq.meta.coordinator.serving import Serving
+from bmq.meta.coordinator.records import encode
+from bmq.meta.coordinator.replay import Replay
+from bmq.meta.coordinator.serving import Serving, now_of
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.snapshot import barrier_record, take_snapshot
 from bmq.meta.coordinator.state import ShardState
 from bmq.meta.coordinator.writer import Writer
 
 logger = logging.getLogger(__name__)
+
+SNAPSHOT_SHARE = 2
+"""Appended since the last snapshot before the next: so many times its size, and ``snapshot_bytes``."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Runs a task that somebody else owns, awaits and cancels."""
@@ -93,6 +98,8 @@ class Shard:
         self._ready: asyncio.Future[None] | None = None  # done when the load under way is, one way or another
         self._snapshot_at = settings.snapshot_bytes  # of the writer's count
         self._is_in_snapshot = False
+        self._loading_since: float | None = None  # the monotonic clock's seconds; None: it is loaded, or need not be
+        self._failure = ""  # of the last try
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
     @property
@@ -104,10 +111,19 @@ class Shard:
     def is_closed(self) -> bool:
         return self.phase is Phase.CLOSED
 
+    @property
+    def failure(self) -> str | None:
+        """Why the shard is not loaded, when requests no longer wait for it; None when all is well."""
+        since = self._loading_since
+        if self.is_closed or since is None or self._clock.monotonic() - since < self._settings.load_timeout_s:
+            return None
+        return self._failure or "it is being read"
+
     def start(self) -> None:
         """See to it that the shard is loaded if there is anything in it, in the background."""
         if self.phase in (Phase.INITIAL, Phase.FAILED) and self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
+            self._loading_since = self._clock.monotonic()
             self._spawn(self._load())
 
     async def ready(self) -> Serving:
@@ -132,7 +148,8 @@ class Shard:
             return self._serving
         if self.is_closed:
             raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} is closed")
-        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {self.partition} is {self.phase.value}")
+        why = f": {self._failure}" if self._failure else ""
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {self.partition} is {self.phase.value}{why}")
 
     def close(self) -> None:
         """Serve no more.  Tasks that it has spawned are their owner's to cancel."""
@@ -190,7 +207,9 @@ class Shard:
                         return
                     self._move(Phase.FAILED)
                     logger.warning("shard %d not loaded, again in %.1f s: %s", self.partition, pause_s, error)
+                    self._failure = str(error)
                     if isinstance(error, RequestError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        self._loading_since = None
                         return  # the next request that needs it asks for the topic first
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, self._settings.retry_max_s)
@@ -210,41 +229,58 @@ class Shard:
         if log.log_start >= log.high_watermark and not self._is_wanted:
             self.is_empty = True
             self._move(Phase.INITIAL)
+            self._loading_since, self._failure = None, ""
             return
         async with self._loads:
             await self._replay_and_serve(log)
 
     async def _replay_and_serve(self, log: ShardLog) -> None:
+        """Nothing is appended before all that is there was read: a log that cannot be read does not grow by tries."""
         settings = self._settings
         state = ShardState(settings.rules)
+        replay = Replay(log, settings.read_bytes)
+        await replay.read(log.high_watermark)
+        await replay.apply(state)
+        unsure = await unsure_topics(state.offsets, self._catalog)
         key, value = encode(barrier_record(self.partition))
         barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
-        read_bytes = await replay(log, state, barrier, settings.read_bytes)
-        unsure = await unsure_topics(state.offsets, self._catalog)
+        await replay.read(barrier + 1)
+        await replay.apply(state)
+        unsure |= await unsure_topics(state.offsets, self._catalog)
+        if state.unknown_keys:
+            logger.warning("shard %d keeps %d records of unknown kinds", self.partition, state.unknown_keys)
+        waking = await self._wake(state)
         if not log.is_open:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was lost while it was replayed")
         if self.is_closed:
             return
-        if state.unknown_keys:
-            logger.warning("shard %d keeps %d records of unknown kinds", self.partition, state.unknown_keys)
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
-        writer.bytes_appended = read_bytes  # they count until a snapshot drops them
-        self._snapshot_at = settings.snapshot_bytes
-        serving = Serving(state, writer, self._clock, settings)
-        state.go_live(serving.now())
+        writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
+        self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
+        serving = self._serving = Serving(state, writer, self._clock, settings)
         self.epoch = log.epoch
-        self._serving = serving
         self._move(Phase.ACTIVE)
-        serving.begin()
+        self._loading_since, self._failure = None, ""
+        serving.begin(waking)
         gone = [each for each in gone_topics(state.offsets, self._catalog, self._deleted) if each not in unsure]
         self._deleted.clear()
         if gone:
             self._spawn(self._forget(serving, gone))
         logger.info(
             "shard %d loaded: epoch %d, %d groups from %d bytes",
-            self.partition, log.epoch, len(state.groups), read_bytes,
+            self.partition, log.epoch, len(state.groups), replay.bytes_read,
         )  # fmt: skip
         self._flushed(log)
+
+    async def _wake(self, state: ShardState) -> list[Group]:
+        """Have the groups live again, in turns; those that have something to do at once."""
+        turns, waking = Turns(), []
+        for group in state.go_live(lambda: now_of(self._clock)):
+            if turns.is_over():
+                await next_turn()
+            if group.has_effects:
+                waking.append(group)
+        return waking
 
     def _end_wait(self) -> None:
         ready, self._ready = self._ready, None
@@ -283,27 +319,8 @@ class Shard:
         finally:
             self._is_in_snapshot = False
         if serving is self._serving:
-            self._snapshot_at = serving.writer.bytes_appended + max(self._settings.snapshot_bytes, size)
+            self._snapshot_at = serving.writer.bytes_appended + self._settings.snapshot_bytes + SNAPSHOT_SHARE * size
 
     def _move(self, phase: Phase) -> None:
         assert self.phase in COMES_AFTER[phase], f"shard {self.partition}: {self.phase} before {phase}"
         self.phase = phase
-
-
-async def replay(log: ShardLog, state: ShardState, barrier: int, read_bytes: int) -> int:
-    """Apply every record from the log's start up to the barrier; the bytes read.  RequestError, FormatError."""
-    offset, total = log.log_start, 0
-    while offset <= barrier:
-        data = await log.read(offset, read_bytes)
-        if not data:
-            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log ends at {offset}, before barrier {barrier}")
-        for part in split_batches(memoryview(data)):
-            batch = Batch(part)
-            if not batch.is_control and batch.next_offset > offset:
-                for record in read_records(batch):
-                    if record.offset >= offset and record.key is not None:
-                        state.apply(decode(record.key, record.value))
-            offset = max(offset, batch.next_offset)
-        total += len(data)
-        await asyncio.sleep(0)  # data from a cache comes without a pause
-    return total

@@ -134,6 +134,10 @@ class Shards:
                 counts[group.state.value] += 1
         return counts
 
+    def not_loaded(self) -> dict[int, str]:
+        """Shards for which requests no longer wait, and why they are not loaded."""
+        return {number: why for number, shard in self._shards.items() if (why := shard.failure) is not None}
+
     # ---------------------------------------------------------------------------------------------- background
 
     async def _ensure(self) -> None:

@@ -6,7 +6,7 @@ last stored generation; the living ``Group`` beside it is rebuilt from that when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bmq.meta.coordinator.answers import Now
 from bmq.meta.coordinator.deadlines import Deadlines
@@ -44,13 +44,17 @@ class ShardState:
         else:
             self._unknown.pop(record.key, None)
 
-    def go_live(self, now: Now) -> None:
-        """The log is replayed: groups live again, sessions start from now."""
+    def go_live(self, now: Callable[[], Now]) -> Iterator[Group]:
+        """The log is replayed: give out group after group as it lives again; sessions start from then.
+
+        Nothing may be asked of the state before the last one is out.
+        """
         for group_id, stored in self._stored.items():
-            self._groups[group_id] = Group.restore(group_id, stored, self.rules, self.deadlines, now)
+            group = self._groups[group_id] = Group.restore(group_id, stored, self.rules, self.deadlines, now())
+            yield group
         for group_id in self.offsets.group_ids:
             if group_id not in self._groups:
-                self.create(group_id, now.wall_ms)
+                yield self.create(group_id, now().wall_ms)
         self._is_live = True
 
     @property
@@ -106,7 +110,7 @@ class ShardState:
     def live_records(self) -> Iterator[CoordinatorRecord]:
         """A record for every key that lives now, with its value at the moment it is given out.
 
-        Other records may be applied between two steps: a key that has gone is left out, a new one is not in it.
+        Other records may be applied between two steps: a key that has gone is left out, a new one may be.
         """
         unknown, stored, with_offsets = list(self._unknown), list(self._stored), self.offsets.group_ids
         for key in unknown:
@@ -116,12 +120,10 @@ class ShardState:
             if (group := self._stored.get(group_id)) is not None:
                 yield GroupRecord(group_id, group)
         for group_id in with_offsets:
-            keys = [
-                (topic, each) for topic, partitions in self.offsets.of_group(group_id).items() for each in partitions
-            ]
-            for topic, partition in keys:
-                if (value := self.offsets.get(group_id, topic, partition)) is not None:
-                    yield OffsetRecord(group_id, topic, partition, value)
+            for topic in list(self.offsets.of_group(group_id)):
+                for partition in list(self.offsets.of_topic(group_id, topic)):
+                    if (value := self.offsets.get(group_id, topic, partition)) is not None:
+                        yield OffsetRecord(group_id, topic, partition, value)
 
     def facts(self) -> dict[tuple[object, ...], object]:
         """All that is stored, by key: two states that print alike are alike after a failover."""

@@ -43,6 +43,7 @@ class FakeCluster:
         self.cluster_id = "abc"
         self.members = {each["incarnation"]: each for each in members}
         self.unassigned = 0
+        self.not_loaded: list[dict[str, Any]] = []
         self.is_from_leader = True
         self.moves: list[dict[str, Any]] = []
         self.acts: list[tuple[str, Mapping[str, Any]]] = []
@@ -68,6 +69,7 @@ class FakeCluster:
             "is_balancing": bool(self.moves),
             "members": list(self.members.values()),
             "shards": [],
+            "shards_not_loaded": self.not_loaded,
             "moves_under_way": self.moves,
         }
 

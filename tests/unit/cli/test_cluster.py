@@ -158,6 +158,14 @@ def test_status_fails_when_a_partition_has_no_owner(cluster: FakeCluster, url: s
     assert "6, 2 without an owner" in capsys.readouterr().out
 
 
+def test_status_fails_when_groups_are_not_served(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.not_loaded = [{"shard": 3, "coordinator": "proxy-1", "why": "the log ends at 566"}]
+    assert ask("status", "--http", url) == 1
+    out = capsys.readouterr().out
+    assert "1 shards of __consumer_offsets are not loaded: their groups are not served" in out
+    assert ["3", "proxy-1", "the", "log", "ends", "at", "566"] in [line.split() for line in out.splitlines()]
+
+
 def test_status_without_a_leader_says_who_tells(cluster: FakeCluster, url: str, capsys: Told) -> None:
     cluster.is_from_leader = False
     for each in cluster.members.values():

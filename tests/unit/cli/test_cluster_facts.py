@@ -17,7 +17,9 @@ from bmq.cli.node import Node
 from bmq.console.operations import NotPossible
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.meta.cluster.member import BROKER, CONTROLLER, PROXY, Address, Member
+from bmq.core.rpc import PeerLost
+from bmq.core.wire.internal import InternalKey, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.members import ProxyAddress
@@ -87,11 +89,25 @@ class Leader:
         self.asked.append(("move", topic, partition, incarnation))
 
 
+class Peers:
+    """Of two coordinators one does not answer."""
+
+    async def ask(self, member: Member, message: object, api_key: int, response_type: object, timeout_s: float) -> Any:
+        assert (message, api_key) == (ShardsNotLoadedRequest(), InternalKey.SHARDS_NOT_LOADED)
+        if member.incarnation == "coordinator-2":
+            raise PeerLost("it stands still", was_sent=True)
+        return ShardsNotLoadedResponse(shards=((3, "the log ends at 566"),))
+
+
+PEERS = Peers()
+
+
 def node(view: object, leader: Leader | None) -> Node:
     topics = {"orders": SimpleNamespace(topic_id=TOPIC_ID, partitions=4)}
     fake = SimpleNamespace(
         view=view,
-        joined=object() if leader is not None else None,
+        joined=SimpleNamespace(peers=PEERS) if leader is not None else None,
+        own_coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"}),
         cluster_admin=leader,
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
         config=SimpleNamespace(cluster="bmq", zone="z"),
@@ -128,6 +144,21 @@ def test_status_is_the_leaders() -> None:
     status = asyncio.run(Operations(node(View(), leader)).status())
     assert (status["asked"], status["leader"], status["is_from_leader"]) == ("proxy-1", "controller-1", True)
     assert status["unassigned"] == 5
+
+
+def test_status_has_what_the_coordinators_cannot_load() -> None:
+    view, leader = View(), Leader()
+    coordinators = [
+        Member(incarnation=f"coordinator-{number}", roles=frozenset({COORDINATOR}), internal=at(number + 10))
+        for number in (1, 2)
+    ]
+    view.members = {**MEMBERS, **{each.incarnation: each for each in coordinators}}
+    leader.answers = lambda: {"members": []}
+    status = asyncio.run(Operations(node(view, leader)).status())
+    assert status["shards_not_loaded"] == [
+        {"shard": 3, "coordinator": "coordinator-1", "why": "the log ends at 566"},
+        {"shard": 7, "coordinator": "proxy-1", "why": "it hangs"},
+    ]
 
 
 def refuse() -> Mapping[str, Any]:

@@ -19,7 +19,13 @@ from bmq.meta.catalog import Topic
 from tests.simulation.loop import run
 
 
-def node(*, is_joined: bool = True, is_leading: bool = False, has_leader: bool = True) -> Node:
+def node(
+    *,
+    is_joined: bool = True,
+    is_leading: bool = False,
+    has_leader: bool = True,
+    not_loaded: dict[int, str] | None = None,
+) -> Node:
     view = SimpleNamespace(
         own="b", members={"a": object(), "b": object()}, controller=object() if has_leader else None,
         owned_count=lambda incarnation: {"b": 3}[incarnation],
@@ -28,6 +34,8 @@ def node(*, is_joined: bool = True, is_leading: bool = False, has_leader: bool =
     fake = SimpleNamespace(
         metrics=Metrics(),
         broker=None,
+        is_serving=True,
+        own_coordinator=SimpleNamespace(shards_not_loaded=lambda: not_loaded) if not_loaded is not None else None,
         joined=joined if is_joined else None,
         remote=SimpleNamespace(kept=5, followed=7, relayed=4) if is_joined else None,
         controller=SimpleNamespace(leading=object() if is_leading else None),
@@ -54,6 +62,15 @@ def test_one_of_several() -> None:
         "produces_kept": 5,
         "partitions_followed": 7,
     }
+
+
+def test_shards_that_cannot_be_loaded_are_said_aloud() -> None:
+    assert console_state(node(not_loaded={})).is_ready() == (True, "")
+    assert metrics(node(not_loaded={}))["shards_not_loaded"] == 0
+    broken = node(not_loaded={12: "other", 3: "the log ends at 566"})
+    assert metrics(broken)["shards_not_loaded"] == 2
+    text = "groups of shard 3 of __consumer_offsets, and 1 more are not served: the log ends at 566"
+    assert console_state(broken).is_ready() == (True, text), "all other groups are served"
 
 
 @pytest.mark.parametrize("is_leading", [True, False])

@@ -68,6 +68,7 @@ class FakeOperations:
             "is_balancing": False,
             "members": [PROCESS],
             "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],
+            "shards_not_loaded": [{"shard": 0, "coordinator": PROCESS["incarnation"], "why": "it ends at 566"}],
             "moves_under_way": [{"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"}],
         }
 
@@ -94,8 +95,8 @@ def state(
 ) -> ConsoleState:
     return ConsoleState(
         metrics=metrics or Metrics(),
-        is_alive=lambda: (True, "all tasks run"),
-        is_ready=lambda: (True, "serving"),
+        is_alive=lambda: (True, ""),
+        is_ready=lambda: (True, ""),
         gauges=lambda: gauges or Gauges(),
         cluster=_cluster,
         topics=lambda: [TOPIC],

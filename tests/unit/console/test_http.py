@@ -137,6 +137,14 @@ def test_health_says_why_not() -> None:
     assert (ready.status, ready.json["message"]) == (503, "starting")
 
 
+def test_a_process_that_serves_a_part_is_ready_and_says_what_does_not_work() -> None:
+    console = replace(state(), is_ready=lambda: (True, "groups of shard 3 are not served"))
+    ready, page = ask(console, "/readyz", "/")
+    assert (ready.status, ready.json) == (200, {"status": "degraded", "message": "groups of shard 3 are not served"})
+    assert b"groups of shard 3 are not served" in page.body
+    assert ask(state(), "/readyz")[0].json == {"status": "ok", "message": ""}
+
+
 @pytest.mark.parametrize(
     ("path", "status", "error", "told"),
     [

@@ -38,6 +38,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     internal_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
     internal_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
     internal_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
+    internal_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
     internal_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
     internal.Asked: st.sampled_from(Question),
 }
@@ -86,7 +87,7 @@ def test_every_api_has_its_two_messages() -> None:
     assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
         key: f"{name}Response" for key, name in names.items()
     }
-    assert sorted(InternalKey) == list(range(10_000, 10_014))
+    assert sorted(InternalKey) == list(range(10_000, 10_015))
 
 
 def test_responses_begin_with_their_error() -> None:

@@ -37,6 +37,8 @@ class MemoryPartition:
         self.fail_next = 0
         self.lose_answers = 0
         self.hang = False
+        self.snapshots = 0
+        self.fail_reads: str | None = None
         self.max_batch_bytes = 1 << 20
         self.open_log: MemoryLog | None = None
 
@@ -97,6 +99,8 @@ class MemoryLog:
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
         self._check()
+        if self._partition.fail_reads is not None:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, self._partition.fail_reads)
         out = b""
         for _, data in self._partition.batches:
             if Batch(memoryview(data)).next_offset > offset and (not out or len(out) + len(data) <= max_bytes):
@@ -108,6 +112,7 @@ class MemoryLog:
     async def delete_before(self, offset: int) -> None:
         self._check()
         self._partition.log_start = offset
+        self._partition.snapshots += 1
         self._partition.batches = [each for each in self._partition.batches if each[0] >= offset]
 
     def end(self) -> None:

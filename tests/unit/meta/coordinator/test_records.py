@@ -169,3 +169,23 @@ def test_round_trip(record: OffsetRecord | GroupRecord) -> None:
 def test_garbage_is_a_format_error_or_an_unknown_record(key: bytes, value: bytes | None) -> None:
     with suppress(FormatError):
         assert decode(key, value)
+
+
+@given(
+    st.builds(Offset, _long, _int, st.text(max_size=200), _long, st.just(-1), st.none() | st.uuids()),
+    st.binary(max_size=3),
+    st.integers(0, 100),
+)
+def test_the_short_way_reads_what_the_long_way_reads(value: Offset, junk: bytes, at: int) -> None:
+    """A key of version 0 is of the same form, and is always read the long way."""
+    key, data = encode(OffsetRecord("gruppe-ü", "orders", 3, value))
+    assert data is not None
+    data = data[:at] + junk + data[at + len(junk) :]
+    try:
+        expected: object = decode(b"\x00\x00" + key[2:], data)
+    except FormatError:
+        expected = FormatError
+    try:
+        assert decode(key, data) == expected
+    except FormatError:
+        assert expected is FormatError

@@ -9,9 +9,11 @@ import asyncio
 
 import pytest
 
-from bmq.core.errors import ErrorCode
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.coordinator.records import Offset, OffsetRecord, encode
 from tests.simulation.loop import run
 from tests.unit.meta.coordinator.fakes import (
     CLIENT,
@@ -175,6 +177,62 @@ def test_a_shard_that_cannot_load_answers_and_tries_again() -> None:
             assert await world.commit("g", 1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             await asyncio.sleep(60)
             assert await world.commit("g", 1) == 0
+
+    run(main())
+
+
+def test_a_log_that_cannot_be_read_does_not_grow_and_is_said_aloud() -> None:
+    async def main() -> None:
+        world = World()
+        async with running(world):
+            assert await world.commit("g", 1) == 0
+            world.log.fail_reads = "segment 0 ends at 566"
+            await world.crash()
+            await asyncio.sleep(1)
+            assert world.coordinator.shards_not_loaded() == {}, "a request would still wait for it"
+            before = world.log.next_offset
+            await asyncio.sleep(3600)
+            assert world.log.next_offset == before
+            why = "KAFKA_STORAGE_ERROR: segment 0 ends at 566"
+            assert world.coordinator.shards_not_loaded() == {0: why}
+            with pytest.raises(RequestError, match="segment 0 ends at 566"):
+                await world.coordinator.ready("g")
+            world.log.fail_reads = None
+            await asyncio.sleep(10)
+            assert world.coordinator.shards_not_loaded() == {}
+            assert await world.fetch("g") == 1
+
+    run(main())
+
+
+def test_a_load_that_hangs_is_said_aloud_too() -> None:
+    async def main() -> None:
+        world = World()
+        async with running(world):
+            assert await world.commit("g", 1) == 0
+            world.log.hang = True
+            await world.crash()
+            await asyncio.sleep(60)
+            assert world.coordinator.shards_not_loaded() == {0: "it is being read"}
+
+    run(main())
+
+
+def test_what_was_written_while_the_log_was_read_counts() -> None:
+    """The stale coordinator's last batch comes between the first reading and the barrier."""
+
+    async def main() -> None:
+        world = World(read_bytes=1)
+        async with running(world):
+            for offset in range(20):
+                assert await world.commit("g", offset) == 0
+            key, value = encode(OffsetRecord("g", "orders", 0, Offset(99)))
+            late = build_batch([Record(key=key, value=value)], base_timestamp=0)
+            await world.crash()
+            await asyncio.sleep(0)
+            assert world.coordinator._shards._shards[0].serving is None
+            world.log.store(late)
+            assert await world.fetch("g") == 99
 
     run(main())
 

@@ -112,7 +112,7 @@ def test_expiry_kip_211(group: StoredGroup | None, topic: str, value: Offset, ex
     if group is not None:
         state.apply(GroupRecord("g", group))
     state.apply(OffsetRecord("g", topic, 0, value))
-    state.go_live(Now(0, 0))
+    list(state.go_live(lambda: Now(0, 0)))
     if expires_at is None:
         assert state.expired_offsets("g", topic, [0], 1 << 60, 1_000) == []
         return

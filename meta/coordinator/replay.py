@@ -1,0 +1,64 @@
+"""The replay of a shard's log, in turns of the event loop: the last value of each key, then the state that they make.
+
+The topic is one of keys and values, as Kafka compacts it: of a key only its last record counts, whatever lies between.
+So records are first reduced to the last value of each key, as bytes, and only those are decoded: a group that commits a
+hundred times a second costs as much as one that commits once.  Memory is that of the live keys, and of tombstones since
+the log's start, which a snapshot moves (``snapshot``).
+"""
+
+from __future__ import annotations
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.record_reader import read_records
+from bmq.core.records import Batch, split_batches
+from bmq.core.turns import Turns, next_turn
+from bmq.meta.coordinator.log import ShardLog
+from bmq.meta.coordinator.records import decode
+from bmq.meta.coordinator.state import ShardState
+
+
+class Replay:
+    """Reads ``log`` from its start on.  ``offset`` is the next to be read, ``bytes_read`` what was so far.
+
+    ``live_bytes``: of what was applied, keys and values that are no tombstones.
+    """
+
+    def __init__(self, log: ShardLog, read_bytes: int) -> None:
+        self.offset = log.log_start
+        self.bytes_read = 0
+        self.live_bytes = 0
+        self._log = log
+        self._read_bytes = read_bytes
+        self._values: dict[bytes, bytes | None] = {}
+        self._turns = Turns()
+
+    async def read(self, end: int) -> None:
+        """Read the records before offset ``end``.  RequestError, FormatError."""
+        while self.offset < end:
+            data = await self._log.read(self.offset, self._read_bytes)
+            if not data:
+                message = f"the log ends at {self.offset}, where {end} is promised"
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+            for part in split_batches(memoryview(data)):
+                await self._take(Batch(part))
+            self.bytes_read += len(data)
+            await next_turn()  # data from a cache comes without a pause
+
+    async def apply(self, state: ShardState) -> None:
+        """Apply what was read since the last call.  FormatError."""
+        values, self._values = self._values, {}
+        for key, value in values.items():
+            if self._turns.is_over():
+                await next_turn()
+            state.apply(decode(key, value))
+            if value is not None:
+                self.live_bytes += len(key) + len(value)
+
+    async def _take(self, batch: Batch) -> None:
+        if not batch.is_control and batch.next_offset > self.offset:
+            for record in read_records(batch):
+                if self._turns.is_over():
+                    await next_turn()
+                if record.offset >= self.offset and record.key is not None:
+                    self._values[record.key] = record.value
+        self.offset = max(self.offset, batch.next_offset)
