@@ -92,6 +92,10 @@ class Offsets:
             if (value := kept.get(each)) is not None and value.topic_id == topic_id
         ]
 
+    def parts(self) -> list[object]:
+        """Most of what the memory consists of."""
+        return [partitions for topics in self._groups.values() for partitions in topics.values()]
+
     def _uncount(self, topic: str, value: Offset) -> None:
         ref = topic, value.topic_id
         self._topics[ref] -= 1

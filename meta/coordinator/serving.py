@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -24,10 +24,18 @@ from bmq.meta.coordinator.state import ShardState
 from bmq.meta.coordinator.states import State
 from bmq.meta.coordinator.writer import KeyValue, Writer
 
+A = TypeVar("A", JoinAnswer, SyncAnswer)
 T = TypeVar("T")
 EXPIRED_A_TURN = 500
 """Timers handled before the loop goes round: a mass time-out must not stop the process."""
 _ALARM_MIN_S = 0.001  # the loop's clock and ours may differ by a tick
+
+
+class _Parked(NamedTuple):
+    """Whoever waits for a rebalance, and what is answered if the shard is lost meanwhile."""
+
+    group_id: str
+    refusal: Callable[[ErrorCode], JoinAnswer | SyncAnswer]
 
 
 class Serving:
@@ -41,6 +49,7 @@ class Serving:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._is_closed = False
+        self._parked: dict[asyncio.Future[Any], _Parked] = {}
 
     def begin(self, groups: Iterable[Group]) -> None:
         """The state is live; ``groups`` have something to do at once."""
@@ -55,18 +64,18 @@ class Serving:
         self._is_closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        for group in self.state.groups.values():
-            group.close(error)
-            for effect in group.take_effects():
-                if isinstance(effect, Answer):
-                    _give(effect)
+        for token, parked in self._parked.items():  # there may be very many groups, and few who wait
+            if not token.done():
+                token.set_result(parked.refusal(error))
 
     def release(self, error: ErrorCode) -> None:
         """Answer everybody who waits for a rebalance; their groups go on."""
         now = self.now()
-        for group in list(self.state.groups.values()):
-            group.release(error, now)
-            self._settle(group, now)
+        for group_id in dict.fromkeys(parked.group_id for parked in self._parked.values()):
+            group = self.state.groups.get(group_id)
+            if group is not None:
+                group.release(error, now)
+                self._settle(group, now)
 
     def now(self) -> Now:
         return now_of(self._clock)
@@ -84,7 +93,9 @@ class Serving:
         token: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         answer = group.join(request, token, now)
         self._settle(group, now)
-        return answer if answer is not None else await token
+        if answer is not None:
+            return answer
+        return await self._park(token, group_id, lambda error: JoinAnswer(error, request.member_id))
 
     async def sync(self, group_id: str, request: Sync) -> SyncAnswer:
         """RequestError."""
@@ -94,7 +105,14 @@ class Serving:
         group = self._group_of_member(group_id)
         answer = group.sync(request, token, now)
         self._settle(group, now)
-        return answer if answer is not None else await token
+        return answer if answer is not None else await self._park(token, group_id, SyncAnswer)
+
+    async def _park(self, token: asyncio.Future[A], group_id: str, refusal: Callable[[ErrorCode], A]) -> A:
+        self._parked[token] = _Parked(group_id, refusal)
+        try:
+            return await token
+        finally:
+            del self._parked[token]
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """RequestError."""

@@ -125,6 +125,10 @@ class ShardState:
                     if (value := self.offsets.get(group_id, topic, partition)) is not None:
                         yield OffsetRecord(group_id, topic, partition, value)
 
+    def parts(self) -> list[object]:
+        """Most of what the state's memory consists of."""
+        return [*self._groups.values(), *self._stored.values(), *self.offsets.parts()]
+
     def facts(self) -> dict[tuple[object, ...], object]:
         """All that is stored, by key: two states that print alike are alike after a failover."""
         return {

@@ -67,3 +67,39 @@ def forget_stops() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MeasuredLoop)
     loop.stops.clear()
+
+
+class LoopStops:
+    """The longest turn, in seconds of processor time."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.turns = 0
+
+
+@contextmanager
+def loop_stops() -> Iterator[LoopStops]:
+    """Measure the turns of the running loop, whichever it is: that of a simulation has virtual time.
+
+    What the caller does before its first await belongs to the first turn.  The collector is kept still meanwhile.
+    """
+    selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+    select, found = selector.select, LoopStops()
+    began = time.thread_time()
+
+    def measured(timeout: float | None = None) -> object:
+        nonlocal began
+        found.longest_s = max(found.longest_s, time.thread_time() - began)
+        found.turns += 1
+        ready = select(timeout)
+        began = time.thread_time()
+        return ready
+
+    selector.select = measured
+    try:
+        with without_collector():
+            began = time.thread_time()
+            yield found
+            found.longest_s = max(found.longest_s, time.thread_time() - began)
+    finally:
+        selector.select = select
