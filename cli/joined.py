@@ -7,7 +7,7 @@ and only from there on is anything sent or assigned to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -27,8 +27,10 @@ class Joined:
     """``join``, then ``is_at``; ``leave`` ends it.  What it calls is set before anything of the process begins."""
 
     def __init__(
-        self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *, ttl_s: float = TTL_S
-    ) -> None:
+        self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *,
+        before_join: Callable[[], Awaitable[None]] | None = None, ttl_s: float = TTL_S,
+    ) -> None:  # fmt: skip
+        """``before_join``: see ``Membership``."""
         self.on_lost: Callable[[], None] = _nothing
         self.on_failed: Callable[[str], None] = _nothing_more
         self.on_id: Callable[[int], None] = _nothing_told
@@ -49,6 +51,7 @@ class Joined:
         self.membership = Membership(
             kv, config.cluster, member, self.view,
             on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
+            before_join=before_join,
             ttl_s=ttl_s,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from bmq.broker.janitor import JanitorConfig
 from bmq.cli.broker_role import BrokerRole
 from bmq.cli.internal import internal_dispatch, internal_services, register_broker
 from bmq.cli.joined import Joined
+from bmq.cli.root_guard import RootGuard
 from bmq.cli.shard_logs import LocalShardLogs
 from bmq.core.call import Buffer
 from bmq.core.clock import Clock
@@ -62,7 +63,7 @@ from bmq.proxy.remote.unreachable import Unreachable, read_unreachable
 from bmq.proxy.services import Services
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.readpool import ReadConfig, ReadPool
-from bmq.storage.topics import StoredTopics, check_cluster
+from bmq.storage.topics import StoredTopics
 
 log = logging.getLogger(__name__)
 REPLICAS_WAIT_S = 5.0
@@ -161,7 +162,7 @@ class Node:
     async def start(self) -> None:
         """StorageError, KvError, BmqError when storage or store refuse; then ``close``."""
         await self.catalog.start()
-        cluster = await check_cluster(self._fs, self.catalog.cluster_id)
+        cluster = await RootGuard(self._kv, self._fs, self.config.cluster).check()
         self.producer_ids.incarnation = self._files.incarnation = cluster.incarnation
         self.members.refresh()
         if self.remote is not None:

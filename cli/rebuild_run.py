@@ -30,9 +30,11 @@ from bmq.meta.controller.topics import internal_configs
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import INCARNATION_MAX
+from bmq.meta.root import RootRecord
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem, StorageError, Unsupported
 from bmq.storage.open import open_filesystem
+from bmq.storage.root_id import make_root_id
 from bmq.storage.topics import ClusterFile, StoredTopic, raise_incarnation, read_cluster
 
 _NO_ID = uuid.UUID(int=0)
@@ -79,8 +81,10 @@ async def rebuild(
     outcome = Outcome(risen)
     if was_begun:
         outcome.notes.append("an earlier rebuilding did not end: this one begins anew")
-    store = None if is_dry else Rebuilding(kv, config.cluster, risen)
-    if store is not None:
+    store: Rebuilding | None = None
+    if not is_dry:
+        root = RootRecord(root_id=await make_root_id(fs), url=without_userinfo(fs.url))
+        store = Rebuilding(kv, config.cluster, risen, root)
         await store.begin()
     topics = await _find_topics(fs, _adoptable(config, adopt or {}), outcome)
     spoken = await read_all_journals(fs)

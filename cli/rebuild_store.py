@@ -8,7 +8,7 @@ The order of writes is what makes it safe to be killed anywhere, and to run agai
 2. A *mark* is put into the store, and the store's cluster id is taken away.  From here on no server starts on it: the
    first thing that a server does is to make an id if there is none, and this one is not storage's.
 3. What an earlier run had written goes; then come partition records and topics, and where producer ids go on.
-4. The cluster's id is put, and the mark goes, in one commit: servers start.
+4. The cluster's id and its root's are put, and the mark goes, in one commit: servers start.
 
 Every commit from the second step on compares the mark, so of two runs at once the later one wins, whole.  A run that
 dies wastes an incarnation, of which there are 16,383, and nothing else.
@@ -29,6 +29,7 @@ from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
 from bmq.meta.ownership import encode, partition_key, partitions_prefix
 from bmq.meta.producer_ids import encode_counter, producer_ids_key
 from bmq.meta.registration import broker_key
+from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.storage.topics import ClusterFile
 
 WRITES_MAX = 100
@@ -85,11 +86,12 @@ async def _first(kv: KeyValue, prefix: str) -> Entry | None:
 class Rebuilding:
     """``begin``, then ``put`` everything, then ``finish``.  KvError; NotLost when another run is faster."""
 
-    def __init__(self, kv: KeyValue, cluster: str, found: ClusterFile) -> None:
-        """``found`` has the new incarnation."""
+    def __init__(self, kv: KeyValue, cluster: str, found: ClusterFile, root: RootRecord) -> None:
+        """``found`` has the new incarnation; ``root`` is where the cluster is served from, from now on."""
         self._kv = kv
         self._cluster = cluster
         self._found = found
+        self._root = root
         self._mark = 0
         self._writes: list[Write] = []
         self._bytes = 0
@@ -100,7 +102,9 @@ class Rebuilding:
         value = json.dumps(facts, separators=(",", ":")).encode()
         entries = {key: await self._kv.get(key) for key in (mark, cluster_id)}
         compares = [Compare(key, entry.revision if entry else 0) for key, entry in entries.items()]
-        done = await commit_settled(self._kv, compares, [Put(mark, value), Delete(cluster_id)])
+        done = await commit_settled(
+            self._kv, compares, [Put(mark, value), Delete(cluster_id), Delete(root_key(self._cluster))]
+        )
         now = await self._kv.get(mark)
         if now is None or now.value != value or not (done.commit.succeeded or done.may_be_ours):
             raise _overtaken()
@@ -123,7 +127,13 @@ class Rebuilding:
         await self._flush()
         await check_nobody(self._kv, self._cluster)
         cluster_id = self._found.cluster_id.encode("ascii")
-        await self._commit([Put(cluster_id_key(self._cluster), cluster_id), Delete(mark_key(self._cluster))])
+        await self._commit(
+            [
+                Put(cluster_id_key(self._cluster), cluster_id),
+                Put(root_key(self._cluster), encode_root(self._root)),
+                Delete(mark_key(self._cluster)),
+            ]
+        )
 
     async def _write(self, write: Write) -> None:
         size = len(write.key) + (len(write.value) if isinstance(write, Put) else 0)

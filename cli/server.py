@@ -22,6 +22,7 @@ from bmq.cli.facts import console_state
 from bmq.cli.joined import Joined
 from bmq.cli.node import Node
 from bmq.cli.output import fail
+from bmq.cli.root_guard import RootGuard
 from bmq.cli.sockets import Sockets
 from bmq.cli.workers import Workers
 from bmq.console.http import HttpServer
@@ -65,7 +66,8 @@ async def _serve(config: NodeConfig) -> int:
         joined = None
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership
         if is_shared(config.meta):
-            joined = Joined(config, kv, SystemClock(), incarnation)
+            guard = RootGuard(kv, fs, config.cluster)
+            joined = Joined(config, kv, SystemClock(), incarnation, before_join=guard.before_join)
             stack.push_async_callback(joined.leave)
             if await asked.comes_before(joined.join()):
                 return 0

@@ -3,6 +3,7 @@
 Keys, under ``/<cluster>/``::
 
     id                             the cluster id, 22 characters of base64, written once
+    root                           the root that the cluster is served from (``meta.root``)
     catalog/topics/<name>          a topic: JSON, see ``Topic``
     catalog/configs/broker/<id>    dynamic broker configs of one node; <id> is empty for the cluster's defaults
     deleted/<topic id>             a deleted topic whose partitions and files are still to be removed
@@ -101,6 +102,24 @@ class Catalog(Protocol):
 
 def cluster_id_key(cluster: str) -> str:
     return f"/{cluster}/id"
+
+
+async def find_cluster_id(kv: KeyValue, cluster: str) -> str:
+    """Return the cluster's id, made by the process that comes first: the compare lets one try through, a late one of
+    ours included."""
+    key = cluster_id_key(cluster)
+    entry = await kv.get(key)
+    if entry is None:
+        fresh = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
+        done = await kv.commit([Compare(key, 0)], [Put(key, fresh)])
+        if done.succeeded:
+            return fresh.decode("ascii")
+        entry = done.current[key]
+        assert entry is not None, "the compare with a missing key failed"
+    try:
+        return entry.value.decode("ascii")
+    except UnicodeDecodeError:
+        raise FormatError(f"{key} is not a cluster id: {entry.value[:80]!r}") from None
 
 
 def catalog_prefix(cluster: str) -> str:
@@ -235,25 +254,12 @@ class KvCatalog:
 
     async def start(self) -> None:
         """KvError when the store does not answer, FormatError when a later version wrote what is there."""
-        self._cluster_id = await patiently(self._find_cluster_id)
+        self._cluster_id = await patiently(lambda: find_cluster_id(self._kv, self._cluster))
         await self._following.start()
 
     async def close(self) -> None:
         """Stop following.  Idempotent."""
         await self._following.close()
-
-    async def _find_cluster_id(self) -> str:
-        """The id, made by whoever comes first: the compare lets one try through, a late one of ours included."""
-        key = cluster_id_key(self._cluster)
-        entry = await self._kv.get(key)
-        if entry is None:
-            fresh = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
-            done = await self._kv.commit([Compare(key, 0)], [Put(key, fresh)])
-            if done.succeeded:
-                return fresh.decode("ascii")
-            entry = done.current[key]
-            assert entry is not None, "the compare with a missing key failed"
-        return entry.value.decode("ascii")
 
     def _apply_all(self, changes: Changes) -> None:
         for event in changes:

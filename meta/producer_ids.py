@@ -105,7 +105,7 @@ class ProducerIds:
     async def _claim(self) -> range | None:
         """The next block, None when somebody else was faster.  KvError, FormatError."""
         entry = await self._kv.get(self._key)
-        incarnation, start = _decode(entry) if entry else (self.incarnation, 0)
+        incarnation, start = decode_counter(entry) if entry else (self.incarnation, 0)
         if incarnation < self.incarnation:
             incarnation, start = self.incarnation, 0
         if incarnation > INCARNATION_MAX or start + BLOCK > 1 << NUMBER_BITS:
@@ -123,8 +123,8 @@ def encode_counter(incarnation: int, start: int) -> bytes:
     return json.dumps({"format": FORMAT, "incarnation": incarnation, "next": start}).encode()
 
 
-def _decode(entry: Entry) -> tuple[int, int]:
-    """(incarnation, where the next block begins).  FormatError."""
+def decode_counter(entry: Entry) -> tuple[int, int]:
+    """Return the incarnation and where the next block begins.  Raises FormatError."""
     try:
         raw = json.loads(entry.value)
         if raw["format"] != FORMAT:

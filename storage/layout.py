@@ -3,6 +3,7 @@
 ::
 
     /cluster.json
+    /root.json
     /topics/<topic>/topic-<revision>.json
     /topics/<topic>/<topic id>/<partition>/<base, 20>-<epoch, 8>-<n, 4>.log     a registered segment
     /topics/<topic>/<topic id>/<partition>/<same>.idx                           written when it closes
@@ -30,6 +31,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 EPOCH_MAX = 99_999_999
 CLUSTER = "/cluster.json"
+ROOT = "/root.json"
 JOURNALS = "/journals"
 TOPICS = "/topics"
 

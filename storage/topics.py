@@ -83,7 +83,7 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
     if found is None:
         fresh = ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
         with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: look what it wrote
-            await _write_whole(fs, layout.CLUSTER, _cluster_content(fresh))
+            await write_whole(fs, layout.CLUSTER, _cluster_content(fresh))
         found = await read_cluster(fs) or fresh
     if found.cluster_id != cluster_id:
         raise WrongCluster(
@@ -109,7 +109,7 @@ async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
 async def read_cluster(fs: FileSystem) -> ClusterFile | None:
     """None when the root has no cluster yet.  FormatError."""
     try:
-        raw = _parse(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
+        raw = parse_file(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
         return ClusterFile(cluster_id=str(raw["cluster_id"]), incarnation=int(raw["incarnation"]))
     except NoSuchFile:
         return None
@@ -132,7 +132,7 @@ async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
             return None
         path = layout.topic_json(name, revision)
         try:
-            raw = _parse(path, await fs.read(path, 0, FILE_BYTES_MAX))
+            raw = parse_file(path, await fs.read(path, 0, FILE_BYTES_MAX))
             return StoredTopic(
                 name=name,
                 topic_id=uuid.UUID(raw["topic_id"]),
@@ -181,7 +181,7 @@ class StoredTopics:
         number = self._number(revision)
         with _as_request_error(name):
             with contextlib.suppress(AlreadyExists):  # a revision has one content
-                await _write_whole(self._fs, layout.topic_json(name, number), content)
+                await write_whole(self._fs, layout.topic_json(name, number), content)
             await self._remove_files(name, number - 1)
 
     async def highest(self, name: str) -> int:
@@ -232,8 +232,8 @@ async def _highest(fs: FileSystem, name: str) -> int:
     return max((layout.parse_topic_json(name) or 0 for name in names), default=0)
 
 
-async def _write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
-    """AlreadyExists when the name is taken.  Nobody sees a part of it."""
+async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
+    """Write ``content`` under ``path`` in one step: nobody sees a part of it.  AlreadyExists if the name is taken."""
     spare = await _write_spare(fs, path, content)
     try:
         await fs.rename(spare, path)
@@ -264,7 +264,8 @@ def _optional_int(value: object) -> int | None:
     return None if value is None else int(str(value))
 
 
-def _parse(path: str, data: bytes) -> dict[str, Any]:
+def parse_file(path: str, data: bytes) -> dict[str, Any]:
+    """Return the fields of one of our JSON files.  Raises FormatError if it is not one, or of a later format."""
     try:
         raw = json.loads(data)
         number = raw["format"]

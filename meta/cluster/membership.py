@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from bmq.core.signals import wait_for
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
@@ -35,6 +35,10 @@ class NodeIdTaken(Exception):
     """Another live proxy has the id."""
 
 
+class JoinRefused(Exception):
+    """The cluster in the store is not the one that this process belongs to."""
+
+
 class Membership:
     """``start`` joins; a task of its own renews until ``stop``.  The view must be following before ``start``."""
 
@@ -48,10 +52,12 @@ class Membership:
         on_lost: Callable[[], None],
         on_failed: Callable[[str], None] | None = None,
         on_id: Callable[[int], None] | None = None,
+        before_join: Callable[[], Awaitable[None]] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
         """``on_failed`` hears why the process had better end, ``on_id`` the id under which it has joined again when
-        that is another than before."""
+        that is another than before.  ``before_join`` is awaited each time before the process registers: what it raises
+        refuses that; JoinRefused ends the process."""
         self.member = member
         self._kv = kv
         self._cluster = cluster
@@ -60,6 +66,7 @@ class Membership:
         self._on_lost = on_lost
         self._on_failed = on_failed or _nothing_more
         self._on_id = on_id or _nobody_asks
+        self._before_join = before_join or _no_check
         self._chooses_id = member.node_id < 0 and member.has(PROXY)
         self._ttl_s = ttl_s
         self._lease = 0
@@ -118,6 +125,7 @@ class Membership:
     # ------------------------------------------------------------------------------------------------------ joining
 
     async def _join(self) -> None:
+        await self._before_join()
         if self._lease:  # an earlier one may still hold our id
             await self._end(self._lease)
         self._lease = await self._kv.grant(self._ttl_s)
@@ -192,7 +200,7 @@ class Membership:
                 await self._tend()
             except LeaseNotFound:
                 self._lost("its lease is gone")
-            except NodeIdTaken as error:
+            except (NodeIdTaken, JoinRefused) as error:
                 self._on_failed(f"cannot join the cluster again: {error}")
                 return
             except KvError as error:  # unreachable: not a lost membership; asked again at the next turn
@@ -247,6 +255,10 @@ def _nothing_more(why: str) -> None:
 
 def _nobody_asks(node_id: int) -> None:
     """Whoever wants it looks at ``Membership.member``."""
+
+
+async def _no_check() -> None:
+    """Every process may join."""
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from bmq.cli.joined import Joined
 from bmq.cli.node import Node
+from bmq.cli.root_guard import RootGuard
 from bmq.cli.server import StopAsked
 from bmq.cli.sockets import Sockets
 from bmq.console.http import HttpServer
@@ -85,7 +86,8 @@ class Process:
     async def _run(self) -> None:
         """As ``cli.server`` does it.  What it raises while it starts would end the process with a message."""
         config = self.place.config
-        joined = Joined(config, self.kv, LoopClock(), self.incarnation)
+        guard = RootGuard(self.kv, self.fs, config.cluster)
+        joined = Joined(config, self.kv, LoopClock(), self.incarnation, before_join=guard.before_join)
         node: Node | None = None
         sockets: Sockets | None = None
         try:

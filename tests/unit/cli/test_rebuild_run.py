@@ -10,11 +10,14 @@ import pytest
 
 from bmq.cli.rebuild_run import rebuild
 from bmq.cli.rebuild_scan import FoundPartition
+from bmq.cli.root_guard import RootGuard
 from bmq.core.config import NodeConfig
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.root import read_root
 from bmq.storage.filesystem import FileStatus, StorageError, write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.root_id import read_root_id
 from bmq.storage.topics import StoredTopics, check_cluster
 from tests.simulation.loop import run
 
@@ -65,5 +68,24 @@ def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
         assert held.value.__traceback__ is not None
         assert had == [PARTITIONS - 1]
         assert fs.listing == set()
+
+    run(main())
+
+
+def test_the_rebuilt_store_knows_its_root() -> None:
+    """Also one of an older version, which has no id yet."""
+
+    async def main() -> None:
+        storage, kv = MemoryStorage(), MemoryKeyValue(MemoryStore())
+        fs = MemoryFileSystem(storage, "rebuild")
+        await check_cluster(fs, "id")
+        assert await read_root_id(fs) == ""
+        await rebuild(fs, kv, NodeConfig(cluster="c"), is_dry=True)
+        assert await read_root_id(fs) == ""
+        await rebuild(fs, kv, NodeConfig(cluster="c"))
+        stored = await read_root(kv, "c")
+        assert stored is not None
+        assert stored.root_id == await read_root_id(fs) != ""
+        assert (await RootGuard(kv, fs, "c").check()).incarnation == 1
 
     run(main())

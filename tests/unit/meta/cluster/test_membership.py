@@ -13,7 +13,7 @@ import pytest
 from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
-from bmq.meta.cluster.membership import TTL_S, Membership, NodeIdTaken
+from bmq.meta.cluster.membership import TTL_S, JoinRefused, Membership, NodeIdTaken
 from bmq.meta.kv import Delete, KeyValue, Put
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
@@ -29,10 +29,16 @@ class Joined:
         self.losses = 0
         self.failures: list[str] = []
         self.ids: list[int] = []
+        self.refusal: JoinRefused | None = None
         self.view = KvClusterView(kv, "c", member.incarnation)
         self.membership = Membership(
-            kv, "c", member, self.view, on_lost=self._lost, on_failed=self.failures.append, on_id=self.ids.append
-        )
+            kv, "c", member, self.view, on_lost=self._lost, on_failed=self.failures.append, on_id=self.ids.append,
+            before_join=self._before_join,
+        )  # fmt: skip
+
+    async def _before_join(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def _lost(self) -> None:
         self.losses += 1
@@ -67,6 +73,21 @@ def test_it_is_there_as_long_as_it_lives_and_gone_at_once_when_it_leaves() -> No
             assert await shown(kv, "b") == BROKER
             assert one.losses == 0
         assert await shown(kv, "b") is None
+
+    run(main())
+
+
+def test_a_process_that_may_not_join_again_ends() -> None:
+    """It is asked each time, before anything of it is registered."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            one.refusal = JoinRefused("another root")
+            await kv.revoke(one.membership.lease)
+            await until(lambda: bool(one.failures))
+            assert "another root" in one.failures[0]
+            assert await shown(kv, "b") is None
 
     run(main())
 

@@ -1,0 +1,223 @@
+"""``bmq cluster merge-root``, carried out.
+
+Every step may be repeated: a move either has happened or has not, the two files of the root are written once, and the
+store is changed last, in one commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from urllib.parse import SplitResult, quote, unquote
+
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused, UsageError
+from bmq.cli.output import fail
+from bmq.cli.rebuild_store import NotLost, check_nobody, mark_key
+from bmq.cli.serve import load_settings
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.errors import FormatError
+from bmq.core.urls import normal_url, split_url, without_userinfo
+from bmq.meta.catalog import cluster_id_key
+from bmq.meta.controller.commits import commit_settled
+from bmq.meta.kv import Compare, KeyValue, KvError, Put
+from bmq.meta.open import open_keyvalue
+from bmq.meta.producer_ids import decode_counter, producer_ids_key
+from bmq.meta.root import RootRecord, encode_root, root_key
+from bmq.storage import layout
+from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
+from bmq.storage.open import open_filesystem
+from bmq.storage.root_id import make_root_id
+from bmq.storage.topics import ClusterFile, check_cluster, read_cluster
+
+_MERGED = (layout.TOPICS, layout.JOURNALS)
+_COMPARED_BYTES_MAX = 1 << 20
+"""A file of both roots up to this size may be the same one: topics' facts are written to every root in use."""
+
+
+@dataclass(slots=True)
+class Merged:
+    """Paths as seen from the folder that all roots lie in.  ``moved`` are whole folders where nothing was there yet."""
+
+    moved: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Files of which the right root has another."""
+
+
+async def merge(fs: FileSystem, right: str, wrong: str, *, is_dry: bool = False) -> Merged:
+    """Move what is in folder `wrong` into folder `right`; what is in both and the same is left without a word."""
+    merged = Merged()
+    for folder in _MERGED:
+        if await _is_folder(fs, wrong + folder) is not None:
+            await _merge(fs, wrong + folder, right + folder, merged, is_dry=is_dry)
+    return merged
+
+
+async def _merge(fs: FileSystem, source: str, target: str, merged: Merged, *, is_dry: bool) -> None:
+    is_source, is_target = await _is_folder(fs, source), await _is_folder(fs, target)
+    if is_target is None:
+        merged.moved.append(source)
+        if not is_dry:
+            await fs.rename(source, target)
+    elif is_source and is_target:
+        names = [layout.base_name(child.path) async for child in fs.list(source)]
+        for name in names:
+            await _merge(fs, f"{source}/{name}", f"{target}/{name}", merged, is_dry=is_dry)
+    elif is_source or is_target or not await _is_same(fs, source, target):
+        merged.left.append(source)
+
+
+async def _is_folder(fs: FileSystem, path: str) -> bool | None:
+    """None when there is nothing."""
+    try:
+        return (await fs.status(path)).is_dir
+    except NoSuchFile:
+        return None
+
+
+async def _is_same(fs: FileSystem, one: str, other: str) -> bool:
+    lengths = [(await fs.status(path)).length for path in (one, other)]
+    if lengths[0] != lengths[1] or lengths[0] > _COMPARED_BYTES_MAX:
+        return False
+    return await fs.read(one, 0, lengths[0]) == await fs.read(other, 0, lengths[1])
+
+
+# --------------------------------------------------------------------------------------------------------- the store
+
+
+async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
+    """Return what the right root's `cluster.json` says, or is to say if it is missing.
+
+    Raises NotLost when a process runs, Refused when a root or the store is not this cluster's.
+    """
+    await check_nobody(kv, cluster)
+    if await kv.get(mark_key(cluster)) is not None:
+        raise Refused("`bmq cluster rebuild` has not ended on this store: run it again first, with the right --root")
+    entry = await kv.get(cluster_id_key(cluster))
+    if entry is None:
+        raise Refused(f"the metadata store has no cluster {cluster}: check --meta and --cluster")
+    cluster_id = entry.value.decode("ascii")
+    files = [await read_cluster(fs) for fs in (right, *wrongs)]
+    for fs, file in zip((right, *wrongs), files, strict=True):
+        if file is not None and file.cluster_id != cluster_id:
+            raise Refused(f"{fs.url} belongs to cluster {file.cluster_id}, the metadata store to {cluster_id}")
+        if file is None and (fs is not right or await _is_folder(fs, layout.TOPICS) is None):
+            raise Refused(f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right URL?")
+    if files[0] is not None:
+        return files[0]
+    counter = await kv.get(producer_ids_key(cluster))
+    known = [file.incarnation for file in files if file is not None]
+    known.append(decode_counter(counter)[0] if counter is not None else 0)
+    return ClusterFile(cluster_id=cluster_id, incarnation=max(known))
+
+
+async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile) -> RootRecord:
+    """Make `right` the cluster's root.  Raises NotLost when a process has come up meanwhile."""
+    await check_cluster(right, file.cluster_id, incarnation=file.incarnation)
+    record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
+    await check_nobody(kv, cluster)
+    key = root_key(cluster)
+    before = await kv.get(key)
+    settled = await commit_settled(
+        kv, [Compare(key, before.revision if before else 0)], [Put(key, encode_root(record))]
+    )
+    now = await kv.get(key)
+    if not settled.commit.succeeded and (now is None or now.value != encode_root(record)):
+        raise Refused("the store's root was changed by another process at the same time: run this again")
+    return record
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def perform(arguments: argparse.Namespace) -> int:
+    """Return the exit status; errors go to standard error in one line."""
+    try:
+        return asyncio.run(_run(arguments))
+    except (Refused, NotLost) as error:
+        return fail(str(error), status=EXIT_REFUSED)
+    except (UsageError, ConfigError, StorageError, KvError, FormatError, ValueError) as error:
+        return fail(str(error) or type(error).__name__, status=EXIT_USAGE)
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    config = _settings(arguments)
+    roots = [normal_url(url) for url in (config.root, *arguments.wrong)]
+    base, folders = common_folder(roots)
+    holder = f"bmq-merge-{uuid.uuid4().hex}"
+    kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
+    opened: list[FileSystem] = []
+    try:
+        for url in (base, *roots):
+            opened.append(await open_filesystem(url, holder=holder))
+        fs, right, *wrongs = opened
+        file = await check_roots(kv, config.cluster, right, wrongs)
+        left = []
+        for folder in folders[1:]:
+            merged = await merge(fs, folders[0], folder, is_dry=arguments.dry_run)
+            left += merged.left
+            for path in merged.moved:
+                print(f"{'would move' if arguments.dry_run else 'moved'} {path} of {base}")
+        if not arguments.dry_run:
+            record = await bind(kv, config.cluster, right, file)
+            print(f"cluster {file.cluster_id} is served from {record.url} (root {record.root_id}): start the servers")
+    finally:
+        for each in reversed(opened):
+            await each.close()
+        await kv.close()
+    for path in left:
+        fail(f"left, the right root has another file of this name: {path} of {base}")
+    return EXIT_REFUSED if left else 0
+
+
+def _settings(arguments: argparse.Namespace) -> NodeConfig:
+    flags = {name: getattr(arguments, name) for name in ("root", "meta", "cluster")}
+    config = load_settings(arguments.config, flags)
+    for name, what in (("root", "the right root"), ("meta", "the cluster's store")):
+        if not getattr(config, name):
+            raise UsageError(f"give --{name}, {what}: a server without has ./bmq-data/log and ./bmq-data/meta.db")
+    for url in (config.root, *arguments.wrong):
+        parts = split_url(url)
+        if parts.scheme not in ("file", "hdfs"):
+            raise UsageError(f"{without_userinfo(url)}: roots of this command are file:///dir or hdfs://namenode/dir")
+        if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
+            raise UsageError(f"{without_userinfo(url)}: there is no such folder")
+    store = split_url(config.meta)
+    if store.scheme == "sqlite" and not os.path.isfile(unquote(store.path)):
+        raise UsageError(f"{config.meta}: there is no such file")
+    return config
+
+
+def common_folder(urls: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the URL of the folder that all roots lie in, and each root's path in it.
+
+    Raises UsageError when they lie on different file systems, or one in another.
+    """
+    parts = [split_url(url) for url in urls]
+    if len({(each.scheme, each.netloc) for each in parts}) > 1:
+        raise UsageError(
+            "the roots are not on one file system by their URLs (name the same NameNodes in each). Between two, copy"
+            " topics and journals with `hadoop distcp -update` or `cp -rn`, and run this without --from"
+        )
+    names = [_names(each) for each in parts]
+    shared = _common_beginning(names)
+    if any(len(each) <= len(shared) for each in names) and len(names) > 1:
+        raise UsageError("one of the roots lies in another one, or they are the same")
+    if len(names) == 1:
+        shared = shared[:-1]
+    path = "/" + "/".join(shared)
+    base = parts[0]._replace(path=quote(path) if parts[0].scheme == "file" else path).geturl()
+    return base, ["/" + "/".join(each[len(shared) :]) for each in names]
+
+
+def _common_beginning(names: Sequence[Sequence[str]]) -> list[str]:
+    return [each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False))]
+
+
+def _names(parts: SplitResult) -> list[str]:
+    path = unquote(parts.path) if parts.scheme == "file" else parts.path
+    return [name for name in path.split("/") if name]

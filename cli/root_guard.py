@@ -1,0 +1,150 @@
+"""The check that `--root` and `--meta` belong together, before a process serves or joins.
+
+A cluster is one store and one root.  The store has the cluster's id and the id of its root; the root has both in files.
+Facts and what follows from them:
+
+=========  ==========  ======================  ========  ==================================================
+store has  the root's  cluster.json names      its       then
+a root id  data        the store's cluster id  root.json
+=========  ==========  ======================  ========  ==================================================
+any        any         no, another one         any       refuse: two clusters
+yes        any         there is no file        any       refuse: an empty root
+no         yes         there is no file        any       refuse: an empty root
+no         no          there is no file        any       a new cluster: write both files, bind
+yes        any         yes                     equal     serve
+yes        any         yes                     differs   refuse: another root of this cluster
+                                               or none
+no         any         yes                     any       a cluster of an older version, or one whose first
+                                                         process died here: write root.json, bind
+=========  ==========  ======================  ========  ==================================================
+
+"Data" are topics, partitions' records or deleted topics in the store.  To bind is to write the root's id into the store
+where there is none: of several processes with different roots one wins, and the others are refused.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from bmq.core.urls import without_userinfo
+from bmq.meta.catalog import catalog_prefix, cluster_id_key, find_cluster_id
+from bmq.meta.cluster.membership import JoinRefused
+from bmq.meta.controller.deletion import deleted_prefix
+from bmq.meta.following import patiently
+from bmq.meta.kv import Entry, KeyValue
+from bmq.meta.ownership import partitions_prefix
+from bmq.meta.root import RootRecord, bind_root, read_root
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.root_id import make_root_id, read_root_id
+from bmq.storage.topics import ClusterFile, WrongCluster, check_cluster, read_cluster
+
+
+class Verdict(Enum):
+    """What is to be done with a root."""
+
+    SERVE = auto()
+    BIND = auto()
+    TWO_CLUSTERS = auto()
+    EMPTY_ROOT = auto()
+    OTHER_ROOT = auto()
+
+
+def judge(
+    stored: RootRecord | None, has_data: bool, file: ClusterFile | None, root_id: str, cluster_id: str
+) -> Verdict:
+    """Return the verdict of the table above; `root_id` is that of the root's file, "" for none."""
+    if file is None:
+        return Verdict.BIND if stored is None and not has_data else Verdict.EMPTY_ROOT
+    if file.cluster_id != cluster_id:
+        return Verdict.TWO_CLUSTERS
+    if stored is None:
+        return Verdict.BIND
+    return Verdict.SERVE if stored.root_id == root_id else Verdict.OTHER_ROOT
+
+
+class RootGuard:
+    """`check` before a process begins; `check_again` whenever it joins the cluster again."""
+
+    def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str) -> None:
+        self._kv = kv
+        self._fs = fs
+        self._cluster = cluster
+        self._cluster_id = ""
+        self._root_id = ""
+
+    async def before_join(self) -> None:
+        """Check all of it the first time, afterwards what another store would have otherwise.
+
+        Raises WrongCluster at first, JoinRefused later; KvError, StorageError, FormatError.
+        """
+        if self._root_id:
+            await self._check_again()
+        else:
+            await self.check()
+
+    async def check(self) -> ClusterFile:
+        """Return the root's `cluster.json`.  Raises WrongCluster with what to check; KvError, StorageError,
+        FormatError."""
+        kv, fs = self._kv, self._fs
+        cluster_id = await patiently(lambda: find_cluster_id(kv, self._cluster))
+        stored = await patiently(lambda: read_root(kv, self._cluster))
+        data = await patiently(lambda: first_data(kv, self._cluster))
+        file, root_id = await read_cluster(fs), await read_root_id(fs)
+        verdict = judge(stored, data is not None, file, root_id, cluster_id)
+        if verdict is Verdict.EMPTY_ROOT:
+            raise WrongCluster(_empty_root(self._url, cluster_id, stored, data))
+        found = await check_cluster(fs, cluster_id)  # writes the file of a new cluster; refuses another cluster's
+        if verdict is Verdict.BIND:
+            root_id = await make_root_id(fs)
+            own = RootRecord(root_id=root_id, url=self._url)
+            stored = await patiently(lambda: bind_root(kv, self._cluster, own))
+        assert stored is not None, "it is bound by now"
+        if stored.root_id != root_id:
+            raise WrongCluster(_other_root(self._url, root_id, cluster_id, stored))
+        self._cluster_id, self._root_id = cluster_id, root_id
+        return found
+
+    async def _check_again(self) -> None:
+        """Check that the store is still the one of the start: it may have been rebuilt, or another one put there."""
+        entry = await self._kv.get(cluster_id_key(self._cluster))
+        if entry is None or entry.value.decode("ascii", "replace") != self._cluster_id:
+            now = "empty or being rebuilt" if entry is None else "that of another cluster"
+            raise JoinRefused(f"the metadata store of cluster {self._cluster_id} is now {now}")
+        stored = await read_root(self._kv, self._cluster)
+        if stored is not None and stored.root_id != self._root_id:
+            raise JoinRefused(f"the cluster is now served from {stored.url} (root {stored.root_id}), not {self._url}")
+
+    @property
+    def _url(self) -> str:
+        return without_userinfo(self._fs.url)
+
+
+async def first_data(kv: KeyValue, cluster: str) -> Entry | None:
+    """Return an entry that tells of records on storage; None in the store of a new cluster."""
+    for prefix in (f"{catalog_prefix(cluster)}topics/", partitions_prefix(cluster), deleted_prefix(cluster)):
+        async for entry in kv.list(prefix, limit=1):
+            return entry
+    return None
+
+
+def _empty_root(url: str, cluster_id: str, stored: RootRecord | None, data: Entry | None) -> str:
+    has = f"the metadata store has cluster {cluster_id}"
+    if data is not None:
+        has += f" with topics ({data.key})"
+    if stored is not None:
+        has += f", served from {stored.url}"
+    return (
+        f"{url} is not the cluster's root: it has no cluster.json, and {has}. Served from here, its records would seem"
+        " to be gone. Check --root: every process of a cluster needs the same. If the root was moved, give its new"
+        " address; if it has lost its cluster.json, see `bmq cluster merge-root --help`. A new cluster needs an"
+        " empty --meta, too, or a --cluster name of its own."
+    )
+
+
+def _other_root(url: str, root_id: str, cluster_id: str, stored: RootRecord) -> str:
+    return (
+        f"{url} (root {root_id or 'without an id'}) is not the root of cluster {cluster_id}: that is {stored.url} (root"
+        f" {stored.root_id}). Check --root: every process of a cluster needs the same. If records were written to both,"
+        " or this is the right one, stop every process of the cluster and put it together by `bmq cluster merge-root"
+        " --root RIGHT --from WRONG --meta ...`."
+    )

@@ -1,0 +1,73 @@
+"""Which root a cluster is served from, as the metadata store has it.
+
+The key `/<cluster>/root` holds the id of that root (`root.json` there) and the URL under which it was first used, for
+messages.  It is written once, by whichever process comes first; only `bmq cluster merge-root` and `bmq cluster rebuild`
+change it, while no process runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from bmq.core.errors import FormatError
+from bmq.meta.kv import Compare, Entry, KeyValue, KvUnknown, Put
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootRecord:
+    """``url`` is what the root was called when it was first used, without a password."""
+
+    root_id: str
+    url: str
+
+
+def root_key(cluster: str) -> str:
+    return f"/{cluster}/root"
+
+
+def encode_root(record: RootRecord) -> bytes:
+    fields = {"format": FORMAT, "root_id": record.root_id, "url": record.url}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_root(entry: Entry) -> RootRecord:
+    """Raises FormatError if `entry` is not a root's record, or is of a later format."""
+    try:
+        raw = json.loads(entry.value)
+        number, root_id, url = raw["format"], raw["root_id"], raw["url"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{entry.key} is not a root's record: {entry.value[:80]!r} ({error})") from error
+    if number != FORMAT:
+        raise FormatError(f"{entry.key} is of format {number}: this version reads {FORMAT}")
+    if not isinstance(root_id, str) or not root_id or not isinstance(url, str):
+        raise FormatError(f"{entry.key} is not a root's record: {entry.value[:80]!r}")
+    return RootRecord(root_id=root_id, url=url)
+
+
+async def read_root(kv: KeyValue, cluster: str) -> RootRecord | None:
+    """Return the cluster's root; None when no process of a version that writes it has started yet."""
+    entry = await kv.get(root_key(cluster))
+    return None if entry is None else decode_root(entry)
+
+
+async def bind_root(kv: KeyValue, cluster: str, record: RootRecord) -> RootRecord:
+    """Make `record` the cluster's root if there is none; return the one that the store has afterwards.
+
+    May be repeated after any KvError.
+    """
+    key = root_key(cluster)
+    try:
+        done = await kv.commit([Compare(key, 0)], [Put(key, encode_root(record))])
+    except KvUnknown:
+        found = await read_root(kv, cluster)
+        if found is None:
+            raise
+        return found
+    if done.succeeded:
+        return record
+    entry = done.current[key]
+    assert entry is not None, "the compare with a missing key failed"
+    return decode_root(entry)

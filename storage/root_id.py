@@ -1,0 +1,43 @@
+"""The id of a root: a random name that tells two roots of one cluster apart.
+
+::
+
+    /root.json      {"format": 1, "root_id": ...}
+
+The metadata store has the id of the root that the cluster is served from (``meta.root``); a process whose `--root` has
+another one, or none, does not serve.  The file is written once, under a scaffolding name that is renamed, and never
+changed: of several processes that make it at once one wins, and all read the same.  It is not part of `cluster.json`,
+which is replaced when a store is rebuilt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+from bmq.core.errors import FormatError
+from bmq.storage import layout
+from bmq.storage.filesystem import AlreadyExists, FileSystem, NoSuchFile
+from bmq.storage.topics import FILE_BYTES_MAX, FORMAT, parse_file, write_whole
+
+
+async def read_root_id(fs: FileSystem) -> str:
+    """Return the root's id, "" when it has none.  Raises FormatError if the file is not one of ours."""
+    try:
+        raw = parse_file(layout.ROOT, await fs.read(layout.ROOT, 0, FILE_BYTES_MAX))
+    except NoSuchFile:
+        return ""
+    found = raw.get("root_id")
+    if not isinstance(found, str) or not found:
+        raise FormatError(f"{layout.ROOT} has no root_id")
+    return found
+
+
+async def make_root_id(fs: FileSystem) -> str:
+    """Return the root's id, made now if it has none."""
+    found = await read_root_id(fs)
+    if found:
+        return found
+    with contextlib.suppress(AlreadyExists):  # another process was faster: its id is read
+        await write_whole(fs, layout.ROOT, {"format": FORMAT, "root_id": uuid.uuid4().hex})
+    return await read_root_id(fs)

@@ -1,0 +1,225 @@
+"""A cluster that was served from two roots is put together again, whatever interrupts that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.cli.admin_client import UsageError
+from bmq.cli.main import main
+from bmq.cli.merge_root_run import common_folder, merge
+from bmq.cli.root_guard import RootGuard
+from bmq.meta.catalog import cluster_id_key
+from bmq.meta.cluster.keys import member_key
+from bmq.meta.kv import Put
+from bmq.meta.open import open_keyvalue
+from bmq.storage.filesystem import NoSuchFile, write_once
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.open import open_filesystem
+from bmq.storage.topics import WrongCluster
+from tests.simulation.loop import run
+
+A, B, C = "/topics/t/id/0/a.log", "/topics/t/id/0/b.log", "/topics/t/id/7/c.log"
+FACTS, JOURNAL = "/topics/t/topic-3.json", "/journals/x-00000001.jnl"
+
+
+async def fill(fs: MemoryFileSystem, root: str, **files: bytes) -> None:
+    for path, data in files.items():
+        await write_once(fs, root + path, data)
+
+
+async def paths(fs: MemoryFileSystem, folder: str) -> list[str]:
+    found: list[str] = []
+    async for child in fs.list(folder):
+        found += await paths(fs, child.path) if child.is_dir else [child.path]
+    return found
+
+
+async def split_cluster() -> MemoryFileSystem:
+    fs = MemoryFileSystem(MemoryStorage(), "merge")
+    await fill(fs, "/root", **{A: b"a", FACTS: b"facts"})
+    await fill(fs, "/rot", **{B: b"b", C: b"c", FACTS: b"facts", JOURNAL: b"j", "/cluster.json": b"x"})
+    return fs
+
+
+def test_all_that_the_wrong_root_has_is_moved_as_the_same_file() -> None:
+    async def body() -> None:
+        fs = await split_cluster()
+        ids = {path: (await fs.status("/rot" + path)).file_id for path in (B, C)}
+        would = await merge(fs, "/root", "/rot", is_dry=True)
+        assert await paths(fs, "/rot") == ["/rot" + path for path in ("/cluster.json", JOURNAL, B, C, FACTS)]
+        done = await merge(fs, "/root", "/rot")
+        assert done == would
+        assert (done.moved, done.left) == (["/rot" + B, "/rot/topics/t/id/7", "/rot/journals"], [])
+        assert await paths(fs, "/root") == ["/root" + path for path in (JOURNAL, A, B, C, FACTS)]
+        assert {path: (await fs.status("/root" + path)).file_id for path in (B, C)} == ids
+        assert (await merge(fs, "/root", "/rot")).moved == []
+
+    run(body())
+
+
+def test_what_collides_stays_and_is_named() -> None:
+    async def body() -> None:
+        fs = await split_cluster()
+        await fill(fs, "/rot", **{A: b"another a"})
+        merged = await merge(fs, "/root", "/rot")
+        assert merged.left == ["/rot" + A]
+        assert await fs.read("/root" + A, 0, 100) == b"a"
+        assert await fs.read("/rot" + A, 0, 100) == b"another a"
+
+    run(body())
+
+
+def test_a_merge_that_was_interrupted_is_run_again() -> None:
+    async def body() -> None:
+        for allowed in range(4):
+            fs, renames = await split_cluster(), 0
+            rename = fs.rename
+
+            async def fails(source: str, target: str, rename: Any = rename, allowed: int = allowed) -> None:
+                nonlocal renames
+                renames += 1
+                if renames > allowed:
+                    raise NoSuchFile("killed")
+                await rename(source, target)
+
+            fs.rename = fails  # type: ignore[method-assign]
+            if allowed < 3:
+                with pytest.raises(NoSuchFile):
+                    await merge(fs, "/root", "/rot")
+                fs.rename = rename  # type: ignore[method-assign]
+            await merge(fs, "/root", "/rot")
+            assert await paths(fs, "/root") == ["/root" + path for path in (JOURNAL, A, B, C, FACTS)]
+
+    run(body())
+
+
+def test_roots_of_one_file_system_share_a_folder() -> None:
+    assert common_folder(["file:///a/b%20c/root", "file:///a/b%20c/x/rot"]) == ("file:///a/b%20c", ["/root", "/x/rot"])
+    assert common_folder(["hdfs://n:1,m:1/root", "hdfs://n:1,m:1/rot"]) == ("hdfs://n:1,m:1/", ["/root", "/rot"])
+    assert common_folder(["file:///a/root"]) == ("file:///a", ["/root"])
+    for others in ("file:///a", "file:///a/root", "file:///a/root/x"):
+        with pytest.raises(UsageError, match="in another one"):
+            common_folder(["file:///a/root", others])
+    with pytest.raises(UsageError, match="not on one file system"):
+        common_folder(["hdfs://n/root", "hdfs://m/rot"])
+
+
+class Place:
+    """A SQLite file and folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.meta = f"sqlite://{folder}/meta.db"
+
+    def url(self, root: str) -> str:
+        return f"file://{self.folder}/{root}"
+
+    def serve(self, root: str) -> None:
+        """Start as a server does, and end."""
+
+        async def start() -> None:
+            kv = await open_keyvalue(self.meta)
+            fs = await open_filesystem(self.url(root), holder="h")
+            try:
+                await RootGuard(kv, fs, "bmq").check()
+            finally:
+                await fs.close()
+                await kv.close()
+
+        asyncio.run(start())
+
+    def put(self, key: str, value: bytes) -> None:
+        async def put() -> None:
+            kv = await open_keyvalue(self.meta)
+            await kv.commit([], [Put(key, value)])
+            await kv.close()
+
+        asyncio.run(put())
+
+    def write(self, root: str, path: str, data: bytes) -> None:
+        file = self.folder / root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+    def old_version_served(self, root: str) -> None:
+        content = {"format": 1, "cluster_id": "id", "incarnation": 2}
+        self.write(root, "/cluster.json", json.dumps(content).encode())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    for name in list(os.environ):
+        if name.startswith("BMQ_"):
+            monkeypatch.delenv(name)
+    return Place(tmp_path)
+
+
+def merge_root(place: Place, root: str, *wrong: str, words: tuple[str, ...] = ()) -> int:
+    flags = [word for each in wrong for word in ("--from", place.url(each))]
+    return main(["cluster", "merge-root", "--root", place.url(root), "--meta", place.meta, *flags, *words])
+
+
+def test_a_cluster_that_an_older_version_split_serves_one_root_again(place: Place, capsys: Any) -> None:
+    """The process with the wrong root was the first to start with this version, and is refused afterwards."""
+    place.put(cluster_id_key("bmq"), b"id")
+    for root in ("root", "rot"):
+        place.old_version_served(root)
+    place.write("root", A, b"a")
+    place.write("rot", B, b"b")
+    place.serve("rot")
+    with pytest.raises(WrongCluster, match="merge-root"):
+        place.serve("root")
+    assert merge_root(place, "root", "rot", words=("--dry-run",)) == 0
+    assert "would move /rot/topics/t/id/0/b.log" in capsys.readouterr().out
+    assert not (place.folder / ("root" + B)).exists()
+    assert merge_root(place, "root", "rot") == 0
+    assert f"is served from {place.url('root')}" in capsys.readouterr().out
+    assert (place.folder / ("root" + B)).read_bytes() == b"b"
+    place.serve("root")
+    with pytest.raises(WrongCluster):
+        place.serve("rot")
+    place.write("rot", A, b"another")
+    assert merge_root(place, "root", "rot") == 1
+    assert "another file of this name: /rot/topics/t/id/0/a.log" in capsys.readouterr().err
+
+
+def test_a_root_that_lost_its_files_gets_them_back(place: Place) -> None:
+    place.serve("root")
+    place.write("root", A, b"a")
+    for name in ("cluster.json", "root.json"):
+        (place.folder / "root" / name).unlink()
+    with pytest.raises(WrongCluster, match="merge-root"):
+        place.serve("root")
+    assert merge_root(place, "root") == 0
+    place.serve("root")
+
+
+def test_what_is_refused(place: Place, capsys: Any) -> None:
+    place.serve("root")
+    (place.folder / "empty").mkdir()
+    assert merge_root(place, "none") == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert merge_root(place, "empty") == 1
+    assert "no cluster was ever served from there" in capsys.readouterr().err
+    assert merge_root(place, "root", "empty") == 1
+    assert "no cluster was ever served from there" in capsys.readouterr().err
+    place.old_version_served("foreign")
+    assert merge_root(place, "root", "foreign") == 1
+    assert "belongs to cluster id" in capsys.readouterr().err
+    assert merge_root(place, "root", words=("--cluster", "other")) == 1
+    assert "check --meta and --cluster" in capsys.readouterr().err
+    place.put(member_key("bmq", "broker-1"), b"")
+    assert merge_root(place, "root") == 1
+    assert "broker-1 is running" in capsys.readouterr().err
+    assert main(["cluster", "merge-root", "--root", place.url("root")]) == 2
+    assert "give --meta" in capsys.readouterr().err
+    assert main(["cluster", "merge-root", "--root", "memory:x", "--meta", place.meta]) == 2
+    assert "file:///dir or hdfs://" in capsys.readouterr().err
+    assert main(["cluster", "merge-root", "--root", place.url("root"), "--meta", f"{place.meta}x"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
