@@ -30,9 +30,9 @@ class Sockets:
         self._shared: Listener | None = None
         self._internal: Listener | None = None
         if PROXY in node.config.roles:
-            self._kafka = Listener(node.endpoint, node.config, node.metrics)
+            self._kafka = _listener(node)
             if node.config.shared_listen:
-                self._shared = Listener(node.endpoint, node.config, node.metrics)
+                self._shared = _listener(node)
         if node.joined is not None:
             self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False)
 
@@ -88,6 +88,12 @@ class Sockets:
         """When this process is a member no more: a member whose connections break counts as dead."""
         if self._internal is not None:
             self._internal.close()
+
+
+def _listener(node: Node) -> Listener:
+    """Return a port for Kafka's clients that closes those who keep others from their responses."""
+    budget = node.reading.budget
+    return Listener(node.endpoint, node.config, node.metrics, is_response_room_wanted=lambda: budget.has_waiting)
 
 
 async def _listen(listener: Listener, text: str, name: str, *, is_shared: bool = False) -> None:

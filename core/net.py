@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from bmq.core.call import Dispatch
@@ -34,8 +35,18 @@ class Listener:
     share a host, and they are closed for silence (``core.net_unordered``) instead of idleness.
     """
 
-    def __init__(self, dispatch: Dispatch, config: NodeConfig, metrics: Metrics, *, in_order: bool = True) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        config: NodeConfig,
+        metrics: Metrics,
+        *,
+        in_order: bool = True,
+        is_response_room_wanted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``is_response_room_wanted`` says whether responses wait for memory that unsent ones hold."""
         self.dispatch = dispatch
+        self._is_response_room_wanted = is_response_room_wanted
         self.config = config
         self.metrics = metrics
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
@@ -164,6 +175,9 @@ class Listener:
         """Close who keeps others from reading: see ``core.net_budget``."""
         if self.budget.is_tight:
             self._close_slow_frames(now)
+        if self._is_response_room_wanted():
+            for connection in [each for each in self.connections if each.slow_read_rate(now) is not None]:
+                self._close_stuck(connection, "memory for responses", "does not read its responses")
         if not self.budget.is_shut:
             return
         times, since = self._shut_seen
@@ -171,7 +185,7 @@ class Listener:
             self._shut_seen = (self.budget.times_shut, now)
         elif now - since >= STUCK_S:
             for connection in [each for each in self.connections if each.is_stuck(now)]:
-                self._close_stuck(connection)
+                self._close_stuck(connection, "queued.max.request.bytes", "keeps its requests' bytes")
 
     def _close_slow_frames(self, now: float) -> None:
         """Close those whose frames arrive below LEAST_RATE, the slowest first, until the gate of frames can open."""
@@ -179,16 +193,11 @@ class Listener:
         for _, connection in sorted(rates, key=lambda pair: pair[0]):
             if not self.budget.excess_begun_bytes:
                 return
-            self._close_stuck(connection)
+            self._close_stuck(connection, "queued.max.request.bytes", "does not go on sending its request")
 
-    def _close_stuck(self, connection: ClientConnection) -> None:
+    def _close_stuck(self, connection: ClientConnection, wanted: str, cause: str) -> None:
         self.metrics.connections_stuck_closed += 1
-        self._warn(
-            "stuck",
-            "closing %s: others wait for queued.max.request.bytes, and it does not go on sending its request or reading"
-            " its responses",
-            connection.peer,
-        )
+        self._warn("stuck", "closing %s: others wait for %s, and it %s", connection.peer, wanted, cause)
         connection.close()
 
     def _stop_timer(self) -> None:

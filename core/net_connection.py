@@ -65,7 +65,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_frame_mark", "_frame_since", "_frames",
                  "_is_blocked", "_is_draining", "_is_gated", "_is_reading", "_is_write_due", "_listener", "_on_close",
-                 "_out", "_out_releases", "_out_size", "_seen", "_since", "_started", "_transport", "_unsent",
+                 "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen", "_since", "_started", "_transport", "_unsent",
                  "_unsent_bytes", "_waiting", "client_software", "host", "is_closed", "peer")  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -93,6 +93,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._seen = self._since = 0.0  # last activity; since when its bytes are kept by its client
         self._frame_since = 0.0  # when its frame began, was let through, or was fast enough last
         self._frame_mark = 0  # and what had arrived of it then
+        self._read_since = 0.0  # when its responses were too many for the kernel, or were read fast enough last
+        self._read_mark = 0  # and what the kernel had not taken of them then
 
     def __repr__(self) -> str:
         return (
@@ -157,8 +159,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The client has gone: as in Kafka, what it did not wait for is not sent."""
 
     def pause_writing(self) -> None:
+        assert self._transport is not None
         self._is_blocked = True
-        self._since = self._listener.loop.time()
+        self._since = self._read_since = self._listener.loop.time()
+        self._read_mark = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         self._is_blocked = False
@@ -364,6 +368,22 @@ class ClientConnection(asyncio.BufferedProtocol):
         if rate < LEAST_RATE:
             return rate
         self._frame_since, self._frame_mark = now, self._frames.partial_bytes
+        return None
+
+    def slow_read_rate(self, now: float) -> float | None:
+        """Return the bytes a second at which its responses are read, if that is below LEAST_RATE for STUCK_S or longer.
+
+        None if the kernel has taken all of them, or if they are read fast enough: its time then begins again.
+        """
+        age = now - self._read_since
+        if not self._is_blocked or age < STUCK_S:
+            return None
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        rate = (self._read_mark - unsent) / age
+        if rate < LEAST_RATE:
+            return rate
+        self._read_since, self._read_mark = now, unsent
         return None
 
     @property

@@ -8,7 +8,12 @@
     cached blocks       whatever the three above leave, at least a quarter of the rest; they shrink at once
 
 So answers never evict the tail, however many readers lag (AutoMQ #201), and a lagging reader's blocks stay long enough
-to be used.  A lane that is empty lets anyone in: one answer can always proceed, whatever its size.
+to be used.  A reservation may grow: one answer can always proceed, whatever the size of its first batch.
+
+Nobody can fill a lane for long.  A large fetch gets a quarter of what is free, so that each of those that come after it
+finds something, however much each asks for; and the last eighth of a lane is kept for small answers, which pass the
+large ones that wait.  A client's response counts until it has been sent: who does not read it while others wait is
+closed (``core.net``).
 """
 
 from __future__ import annotations
@@ -16,6 +21,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+
+
+SMALL_BYTES = 1 << 20
+"""A response up to this is small; in a small lane, up to a thirty-second of it."""
 
 
 class _Ticket:
@@ -51,13 +60,14 @@ class Reservation:
 
 
 class Lane:
-    """Counts the bytes of answers; who finds no room waits for its turn."""
+    """Counts the bytes of responses; who finds no room waits for its turn."""
 
-    __slots__ = ("_on_change", "_waiting", "limit", "used")
+    __slots__ = ("_on_change", "_small", "_waiting", "limit", "used")
 
     def __init__(self, limit: int, on_change: Callable[[], None]) -> None:
         self.limit = limit
         self.used = 0
+        self._small = min(SMALL_BYTES, limit // 32)
         self._on_change = on_change
         self._waiting: deque[_Ticket] = deque()  # at most one for each connection
 
@@ -66,14 +76,20 @@ class Lane:
         return len(self._waiting)
 
     def try_take(self, size: int) -> Reservation | None:
-        """Room for ``size`` now, or None: others wait already, or it does not fit."""
-        if self._waiting or not self._fits(size):
+        """Reserve up to ``size`` bytes now: as much as ``_share`` gives.  None if there is no room.
+
+        Also None if others wait, unless ``size`` is small.
+        """
+        if self._waiting and size > self._small:
             return None
-        self.change(size)
-        return Reservation(self, size)
+        granted = self._share(size)
+        if not granted:
+            return None
+        self.change(granted)
+        return Reservation(self, granted)
 
     async def take(self, size: int) -> Reservation:
-        """Room for ``size``, in turn."""
+        """Reserve up to ``size`` bytes, in turn: the small and the large have a line each in the same queue."""
         reservation = self.try_take(size)
         if reservation is not None:
             return reservation
@@ -86,9 +102,9 @@ class Lane:
                 self._waiting.remove(ticket)
                 self.change(0)  # a smaller one may stand behind it
             elif not ticket.future.cancelled():
-                self.change(-size)  # granted in the same moment
+                self.change(-ticket.size)  # granted in the same moment
             raise
-        return Reservation(self, size)
+        return Reservation(self, ticket.size)
 
     def change(self, by: int) -> None:
         """Reservations only."""
@@ -97,15 +113,39 @@ class Lane:
             self._grant()
         self._on_change()
 
-    def _fits(self, size: int) -> bool:
-        return not self.used or self.used + size <= self.limit
+    def _share(self, size: int) -> int:
+        """Return how many of ``size`` bytes may be taken now, 0 if it must wait.
+
+        What is small is given whole, from the reserve too.  What is large gets a quarter of what is free before the
+        reserve, though never less than a small one; in an empty lane, up to half of the lane.
+        """
+        if not self.used:
+            return min(size, max(self.limit // 2, self._small))
+        if size <= self._small:
+            return size if self.used + size <= self.limit else 0
+        free = self.limit * 7 // 8 - self.used
+        return min(size, max(free // 4, self._small)) if free >= self._small else 0
 
     def _grant(self) -> None:
-        while self._waiting and (self._waiting[0].future.done() or self._fits(self._waiting[0].size)):
-            ticket = self._waiting.popleft()
-            if not ticket.future.done():  # else cancelled, and about to notice
-                self.used += ticket.size
+        """Serve those who wait in their order; the small ones pass the large ones."""
+        is_full = False  # for the large
+        for ticket in tuple(self._waiting):
+            if ticket.future.done():  # cancelled, and about to notice
+                self._waiting.remove(ticket)
+                continue
+            is_small = ticket.size <= self._small
+            if is_full and not is_small:
+                continue
+            granted = self._share(ticket.size)
+            if granted:
+                self._waiting.remove(ticket)
+                self.used += granted
+                ticket.size = granted
                 ticket.future.set_result(None)
+            elif is_small:
+                return
+            else:
+                is_full = True
 
 
 class FetchBudget:
@@ -125,6 +165,11 @@ class FetchBudget:
         return (
             f"<FetchBudget {self.limit} tail={self._tail_bytes} memory={self.memory.used} storage={self.storage.used}>"
         )
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a fetch waits for room that responses hold."""
+        return bool(self.memory.waiting or self.storage.waiting)
 
     def tail_is(self, size: int) -> None:
         """What the tail cache keeps now."""

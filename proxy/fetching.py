@@ -101,7 +101,10 @@ class Fetching:
         if self._reads or not (is_late or self._is_enough()):
             return None
         reservation = self._take_now(self._reading.budget.memory)
-        return self._finish(reservation, is_late=is_late) if reservation is not None else None
+        if reservation is None:
+            return None
+        self._fill(reservation)
+        return self._finish(reservation, is_late=is_late)
 
     async def run(self) -> Fetched:
         """The answer, in time.  Cancelled when the client has gone."""
@@ -134,8 +137,11 @@ class Fetching:
 
     # ----------------------------------------------------------------------------------------------------- look
 
-    def _look(self) -> None:
-        """One round over the partitions that may have something, in the order of service, until the bytes are used."""
+    def _look(self, bytes_max: int | None = None) -> None:
+        """Look once at the partitions that may have something, in the order of service, until the bytes are used.
+
+        ``bytes_max`` is what there is room for, if that is less than the request's limit.
+        """
         params, look_at = self._params, self._reading.look
         follows = self._may_follow
         is_full = self._turn.partitions is not None
@@ -143,7 +149,7 @@ class Fetching:
         self._seen = self._watch.events
         self._size = self._planned = 0
         self._hurries = self._reads = False
-        left, is_first = params.max_bytes, True
+        left, is_first = params.max_bytes if bytes_max is None else min(bytes_max, params.max_bytes), True
         for wanted in tuple(self._watch.changed):
             if left <= 0 and not is_first and not is_full:
                 break
@@ -213,14 +219,15 @@ class Fetching:
             raise
 
     async def _reserve(self) -> Reservation | None:
-        """Bytes for what was found.  None when there are none for long.
+        """Reserve bytes for what was found, or for as much of it as there is room for.  None if there is none for long.
 
-        Whoever has to wait lets go of what it found, and looks again when it is its turn.
+        If room must be waited for, drop what was found (it may be evicted meanwhile) and look again once it is granted.
         """
         budget = self._reading.budget
         lane = budget.storage if self._reads else budget.memory
         reservation = self._take_now(lane)
         if reservation is not None:
+            self._fill(reservation)
             return reservation
         self._fresh = []
         try:
@@ -229,12 +236,22 @@ class Fetching:
         except TimeoutError:
             self._look()
             return None
-        self._look()
+        self._look(self._bytes_of(reservation))
         reservation.resize(self._planned)
         return reservation
 
+    def _fill(self, reservation: Reservation) -> None:
+        """Make do with ``reservation``: look again if it is less than was planned."""
+        if reservation.size < self._planned:
+            self._look(self._bytes_of(reservation))
+            reservation.resize(self._planned)
+
+    def _bytes_of(self, reservation: Reservation) -> int:
+        """Return the bytes of records that a reservation has room for."""
+        return reservation.size // READ_COPIES if self._reads else reservation.size
+
     def _take_now(self, lane: Lane) -> Reservation | None:
-        """Bytes for what was found, if there are any now; an answer without records waits behind nobody."""
+        """Reserve bytes for what was found, if there are any now; an answer without records waits behind nobody."""
         return lane.try_take(self._planned) if self._planned else Reservation(lane, 0)
 
     async def _read(self, reservation: Reservation) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bmq.core.call import Answer, Client
@@ -183,11 +183,13 @@ class Peer(asyncio.Transport):
 class World:
     """A listener with a scripted dispatch."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, is_response_room_wanted: Callable[[], bool] = lambda: False, **settings: Any) -> None:
         self.script = Script()
         self.metrics = Metrics()
         self.config = NodeConfig(**settings)
-        self.listener = Listener(self.script, self.config, self.metrics)
+        self.listener = Listener(
+            self.script, self.config, self.metrics, is_response_room_wanted=is_response_room_wanted
+        )
 
     def peer(self, **settings: Any) -> Peer:
         return Peer(self.listener, **settings)

@@ -360,6 +360,28 @@ def test_frames_that_stand_still_leave_room_for_others_and_are_closed(claimed: i
     run(main())
 
 
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_who_does_not_read_its_responses_is_closed_once_others_wait_for_their_memory(is_wanted: bool) -> None:
+    async def main() -> None:
+        wanted = [False]
+        world = World(is_response_room_wanted=lambda: wanted[0])
+        script = world.script
+        script.answers[1] = script.reply(1, 8 * MB)
+        deaf, slow, reading = (world.peer(room=100_000) for _ in range(3))
+        for peer in (deaf, slow, reading):
+            peer.send(frames(1))
+        for second in range(120):
+            await asyncio.sleep(1)
+            slow.read(1_000)
+            reading.read(70_000)
+            wanted[0] = is_wanted and second >= 50
+        assert (deaf.is_gone, slow.is_gone, reading.is_gone) == (is_wanted, is_wanted, False)
+        assert world.metrics.connections_stuck_closed == 2 * is_wanted
+        assert script.released.count(1) == 3 * is_wanted + (not is_wanted)
+
+    run(main())
+
+
 def test_a_slow_client_is_left_alone_while_nobody_waits_for_it() -> None:
     async def main() -> None:
         world = World()

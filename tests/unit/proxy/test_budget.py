@@ -4,86 +4,131 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bmq.proxy.budget import FetchBudget, Lane, Reservation
 from tests.simulation.loop import run
 
 
-def lane(limit: int = 100) -> Lane:
+LIMIT = 3200
+SMALL = 100
+"""What a lane of this limit calls small."""
+
+
+def lane(limit: int = LIMIT) -> Lane:
     return Lane(limit, lambda: None)
 
 
-def test_an_empty_lane_lets_anyone_in() -> None:
-    full = lane()
-    large = full.try_take(1000)
-    assert large is not None
-    assert full.try_take(1) is None
-    large.release()
-    large.release()
-    assert full.used == 0
-    assert full.try_take(100) is not None
-    assert full.try_take(1) is None
+def full(size: int = LIMIT) -> tuple[Lane, Reservation]:
+    """A lane with ``size`` bytes taken: a reservation may grow past every limit."""
+    made = lane()
+    held = made.try_take(size)
+    assert held is not None
+    held.resize(size)
+    return made, held
 
 
-def test_those_who_wait_are_served_in_order_and_nobody_overtakes() -> None:
+@pytest.mark.parametrize(
+    ("used", "asked", "granted"),
+    [
+        (0, 1, 1),
+        (0, LIMIT // 2, LIMIT // 2),
+        (0, 100 * LIMIT, LIMIT // 2),  # not all of it: others come
+        (SMALL, 100 * LIMIT, (LIMIT * 7 // 8 - SMALL) // 4),  # a quarter of what is free before the reserve
+        (SMALL, 2 * SMALL, 2 * SMALL),
+        (2600, 2 * SMALL, SMALL),  # a quarter would be less than what is small
+        (2700, 2 * SMALL, SMALL),
+        (2701, 2 * SMALL, 0),  # the reserve is for small ones
+        (2701, SMALL, SMALL),
+        (LIMIT - SMALL, SMALL, SMALL),
+        (LIMIT - SMALL + 1, SMALL, 0),
+        (LIMIT, 1, 0),
+        (2 * LIMIT, 1, 0),
+    ],
+)
+def test_how_much_is_granted(used: int, asked: int, granted: int) -> None:
+    made = full(used)[0] if used else lane()
+    reservation = made.try_take(asked)
+    assert (reservation.size if reservation is not None else 0) == granted
+    assert made.used == used + granted
+    if reservation is not None:
+        reservation.release()
+        reservation.release()
+    assert made.used == used
+
+
+def test_those_who_never_give_back_leave_something_for_those_who_come() -> None:
+    """However many ask for everything and keep it, the next one gets something, and small ones longest."""
+    made = lane(64 << 20)
+    grants = []
+    while (taken := made.try_take(1 << 40)) is not None:
+        grants.append(taken.size)
+    assert len(grants) > 10
+    assert grants == sorted(grants, reverse=True)
+    small = 0
+    while made.try_take(1 << 20) is not None:
+        small += 1
+    assert small >= 8
+
+
+def test_those_who_wait_are_served_in_order_and_small_ones_pass() -> None:
     async def main() -> None:
-        one = lane()
-        held = [one.try_take(50), one.try_take(50)]
-        served: list[int] = []
+        made, held = full()
+        served: list[tuple[str, int]] = []
 
-        async def take(size: int) -> Reservation:
-            reservation = await one.take(size)
-            served.append(size)
+        async def take(name: str, size: int) -> Reservation:
+            reservation = await made.take(size)
+            served.append((name, reservation.size))
             return reservation
 
-        tasks = [asyncio.create_task(take(size)) for size in (80, 10, 11)]
+        tasks = [
+            asyncio.create_task(take(name, size))
+            for name, size in (("a", 1000), ("b", 300), ("small", 50), ("c", 200), ("tiny", 20))
+        ]
         await asyncio.sleep(0)
-        assert one.waiting == 3
-        assert one.try_take(0) is None
-        assert held[0] is not None
-        held[0].release()
+        assert made.waiting == 5
+        assert made.try_take(1000) is None
+        held.resize(LIMIT - 60)
         await asyncio.sleep(0)
-        assert served == []  # 10 would fit: it waits behind 80
-        assert held[1] is not None
-        held[1].release()
+        assert served == [("small", 50)]  # tiny would not fit any more
+        assert made.try_take(10) is not None
+        held.resize(2000)
         await asyncio.sleep(0)
-        assert (served, one.used) == ([80, 10], 90)
-        (await tasks[0]).resize(20)
-        await asyncio.sleep(0)
-        assert (served, one.used, one.waiting) == ([80, 10, 11], 41, 0)
+        assert served == [("small", 50), ("a", 185), ("b", 138), ("c", 104), ("tiny", 20)]
+        assert (made.used, made.waiting) == (2010 + 50 + 185 + 138 + 104 + 20, 0)
+        assert all(task.done() for task in tasks)
 
     run(main())
 
 
 def test_a_cancelled_wait_takes_nothing_wherever_it_is_met() -> None:
     async def main() -> None:
-        one = lane()
-        held = one.try_take(100)
-        assert held is not None
-        waiting, granted, last = (asyncio.create_task(one.take(60)) for _ in range(3))
+        made, held = full()
+        waiting, granted, last = (asyncio.create_task(made.take(60)) for _ in range(3))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.sleep(0)
-        assert one.waiting == 2
+        assert made.waiting == 2
         held.release()  # grants, and in the same moment the client goes
         granted.cancel()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert granted.cancelled()
         assert (await last).size == 60
-        assert (one.used, one.waiting) == (60, 0)
+        assert (made.used, made.waiting) == (60, 0)
 
     run(main())
 
 
 def test_a_cancelled_head_lets_the_next_one_in() -> None:
     async def main() -> None:
-        one = lane()
-        assert one.try_take(50) is not None
-        head, small = asyncio.create_task(one.take(80)), asyncio.create_task(one.take(30))
+        made, held = full(2701)
+        head, second = asyncio.create_task(made.take(800)), asyncio.create_task(made.take(300))
         await asyncio.sleep(0)
         head.cancel()
-        assert (await small).size == 30
-        assert one.used == 80
+        held.resize(2600)
+        assert (await second).size == 100
+        assert made.used == 2700
 
     run(main())
 
@@ -91,29 +136,29 @@ def test_a_cancelled_head_lets_the_next_one_in() -> None:
 def test_every_grant_is_told_to_the_blocks() -> None:
     async def main() -> None:
         told: list[int] = []
-        budget = FetchBudget(1000, 0.5, told.append)
+        budget = FetchBudget(8 * LIMIT, 0.5, told.append)
+        assert budget.storage.limit == LIMIT
         held = budget.storage.try_take(100)
         assert held is not None
-        head, small = asyncio.create_task(budget.storage.take(80)), asyncio.create_task(budget.storage.take(20))
+        held.resize(2750)
+        waiting = asyncio.create_task(budget.storage.take(300))
         await asyncio.sleep(0)
-        head.cancel()
-        await small
-        assert told[-1] == 1000 - 120
+        held.resize(2700)
+        await waiting
+        assert told[-1] == 8 * LIMIT - 2800
 
     run(main())
 
 
 def test_a_wait_cancelled_before_its_turn_is_skipped() -> None:
     async def main() -> None:
-        one = lane()
-        held = one.try_take(100)
-        assert held is not None
-        head, small = asyncio.create_task(one.take(80)), asyncio.create_task(one.take(30))
+        made, held = full()
+        head, second = asyncio.create_task(made.take(800)), asyncio.create_task(made.take(300))
         await asyncio.sleep(0)
         head.cancel()
         held.release()
-        assert (await small).size == 30
-        assert (one.used, one.waiting) == (30, 0)
+        assert (await second).size == 300
+        assert (made.used, made.waiting) == (300, 0)
 
     run(main())
 
@@ -136,10 +181,10 @@ def test_blocks_may_have_what_the_others_leave() -> None:
     assert told == [1000]
     budget.tail_is(500)
     budget.tail_is(500)
-    memory, storage = budget.memory.try_take(250), budget.storage.try_take(125)
-    assert told == [1000, 500, 250, 125]
+    memory, storage = budget.memory.try_take(125), budget.storage.try_take(62)
+    assert told == [1000, 500, 375, 313]
     assert memory is not None
     assert storage is not None
     memory.release()
     storage.resize(100)
-    assert told[4:] == [375, 400]
+    assert told[4:] == [438, 400]

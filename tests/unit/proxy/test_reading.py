@@ -624,6 +624,7 @@ def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_
         memory = world.reading.budget.memory
         held = memory.try_take(memory.limit)
         assert held is not None
+        held.resize(memory.limit)
         world.flush("t")
         first, second = (asyncio.create_task(world.fetch([want("t")])) for _ in range(2))
         await asyncio.sleep(1)
@@ -636,6 +637,7 @@ def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_
             release(fetched)
         held = memory.try_take(memory.limit)
         assert held is not None
+        held.resize(memory.limit)
         starved_too = asyncio.create_task(world.fetch([want("t")]))
         await settle()
         assert errors(await world.fetch([want("t", epoch=2)])) == {T0: "FENCED_LEADER_EPOCH"}
@@ -646,6 +648,34 @@ def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_
         held.release()
 
     in_world(main)
+
+
+def test_readers_that_never_read_leave_room_for_others() -> None:
+    """Ten ask for all that there is; four of them never take their responses, and small ones go on all the while."""
+
+    async def main(world: World) -> None:
+        world.topic("large", 1)
+        for _ in range(60):
+            world.flush("large", size=100_000)
+        world.flush("t")
+        idle = [await world.fetch([want("large", max_bytes=50 << 20)]) for _ in range(4)]
+        assert all(fetched.looks[0].size for fetched in idle)
+        others = [asyncio.create_task(world.fetch([want("large", max_bytes=50 << 20)])) for _ in range(6)]
+        for _ in range(100):
+            began = now()
+            fetched = await world.fetch([want("t")])
+            assert offsets(fetched) == {T0: [0]}
+            assert now() == began
+            release(fetched)
+            await asyncio.sleep(0.1)
+        for other in others:
+            fetched = await other
+            assert fetched.looks[0].size or fetched.looks[0].marks
+            release(fetched)
+        for fetched in idle:
+            release(fetched)
+
+    in_world(main, cache_bytes=16 << 20)
 
 
 def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
