@@ -22,7 +22,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-
 SMALL_BYTES = 1 << 20
 """A response up to this is small; in a small lane, up to a thirty-second of it."""
 

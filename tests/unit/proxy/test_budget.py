@@ -9,7 +9,6 @@ import pytest
 from bmq.proxy.budget import FetchBudget, Lane, Reservation
 from tests.simulation.loop import run
 
-
 LIMIT = 3200
 SMALL = 100
 """What a lane of this limit calls small."""
