@@ -92,8 +92,9 @@ class Sockets:
 
 def _listener(node: Node) -> Listener:
     """Return a port for Kafka's clients that closes those who keep others from their responses."""
-    budget = node.reading.budget
-    return Listener(node.endpoint, node.config, node.metrics, is_response_room_wanted=lambda: budget.has_waiting)
+    return Listener(
+        node.endpoint, node.config, node.metrics, is_response_room_wanted=lambda: node.reading.budget.has_waiting
+    )
 
 
 async def _listen(listener: Listener, text: str, name: str, *, is_shared: bool = False) -> None:
