@@ -72,6 +72,9 @@ class BrokerConfig:
     retry_ms: int = 100
     """Before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``."""
     retry_max_ms: int = 2_000
+    silent_flush_ms: int = 500
+    """A flush older than this has its nodes asked whether they answer.  One that does not is left at once: with the
+    0.5 s that it has to answer, a paused datanode costs little over a second."""
     slow_flush_ms: int = 1_000
     """A flush older than this makes the pipeline suspect (slowness rolls, see broker.health)."""
     slow_roll_interval_ms: int = 30_000

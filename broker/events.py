@@ -327,10 +327,12 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """The oldest flush has hung for ``age_ms``: give the pipeline up if that is an outlier.  -> PipelineFailed."""
+    """The oldest flush has hung for ``age_ms``: give the pipeline up if one of its nodes does not answer, or, if
+    ``is_slow``, if the nodes are outliers.  -> PipelineFailed."""
 
     name: SegmentName
     age_ms: int
+    is_slow: bool
 
 
 @dataclass(frozen=True, slots=True)

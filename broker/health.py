@@ -2,7 +2,8 @@
 
 A NameNode hands out a dead datanode for minutes, so exclusion is ours.  A node is excluded when a pipeline named it as
 the one that failed, or when flushes through it are slow while flushes that avoid it are not.  Exclusion ends with a
-successful probe, at the latest after ``exclude_ms``; when all else fails the file system drops the advice.
+successful probe, at the latest after ``exclude_ms``; when all else fails the file system drops the advice.  A node that
+does not answer a probe is left by every pipeline that is written through it.
 
 Slowness is judged against the other nodes, never alone: storage that is slow everywhere is only slow.  A flush is as
 slow as the slowest node of its pipeline, so a slow flush accuses all of them; but a fast one acquits all of them.  So a
@@ -43,6 +44,7 @@ class NodeHealth:
         self._fast_ms: dict[str, float] = {}
         self._excluded_at: dict[str, int] = {}
         self._slow: set[str] = set()  # excluded for slowness: a probe says nothing of that
+        self._silent: set[str] = set()  # excluded since they do not answer a probe
         self._tokens = float(self.config.roll_tokens)
         self._refilled_ms: int | None = None
         self.flushes = 0  # acknowledged, ever
@@ -59,6 +61,15 @@ class NodeHealth:
         """These nodes broke a pipeline, or were found unreachable."""
         for node in suspects:
             self._excluded_at[node] = now_ms
+
+    def silenced(self, nodes: Sequence[str], now_ms: int) -> None:
+        """These nodes do not answer a probe: pipelines through them are left, not only avoided."""
+        self.failed(nodes, now_ms)
+        self._silent.update(nodes)
+
+    def has_silent(self, nodes: Iterable[str]) -> bool:
+        """Whether one of ``nodes`` did not answer a probe, and has not answered one since."""
+        return bool(self._silent) and not self._silent.isdisjoint(nodes)
 
     def slow(self, nodes: Sequence[str], now_ms: int) -> None:
         """These nodes answer, but late: excluded for their time, whatever a probe says."""
@@ -85,6 +96,7 @@ class NodeHealth:
         """A probe succeeded, or time is up: the node starts with a clean slate."""
         self._excluded_at.pop(node, None)
         self._slow.discard(node)
+        self._silent.discard(node)
         self._fast_ms.pop(node, None)
 
     def outliers(self, nodes: Iterable[str] | None = None) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class Partition:
         self._draining = False
         self._failures = 0
         self._last_slow_ms = -(1 << 62)
+        self._probe_due_ms = -(1 << 62)
         self._final: Checkpoint | None = None
 
     def __repr__(self) -> str:
@@ -479,7 +480,9 @@ class Partition:
         if segment.dirty_since_ms >= 0 and not self._checkpointer.is_under_way:
             times.append(segment.dirty_since_ms + self.broker.checkpoint_ms)
         if self.batches.inflight:
-            slow = self.batches.inflight[0].sent_ms + self.broker.slow_flush_ms
+            sent_ms = self.batches.inflight[0].sent_ms
+            times.append(max(sent_ms + self.broker.silent_flush_ms, self._probe_due_ms))
+            slow = sent_ms + self.broker.slow_flush_ms
             times.append(max(slow, self._last_slow_ms + self.broker.slow_roll_interval_ms))
         return min(times, default=None)
 
@@ -496,9 +499,12 @@ class Partition:
         if self.batches.inflight:
             age = now_ms - self.batches.inflight[0].sent_ms
             is_due = now_ms - self._last_slow_ms >= self.broker.slow_roll_interval_ms
-            if age >= self.broker.slow_flush_ms and is_due:
+            is_slow = age >= self.broker.slow_flush_ms and is_due
+            if is_slow:
                 self._last_slow_ms = now_ms
-                effects.append(ev.Suspect(segment.entry.name, age))
+            if is_slow or (age >= self.broker.silent_flush_ms and now_ms >= self._probe_due_ms):
+                self._probe_due_ms = now_ms + self.broker.slow_flush_ms
+                effects.append(ev.Suspect(segment.entry.name, age, is_slow))
         if self._draining:
             return effects
         is_old = now_ms - segment.opened_ms >= self.config.segment_ms

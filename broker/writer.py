@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from bmq.broker import events as ev
@@ -234,10 +234,12 @@ class PartitionWriter:
         if deadline is None:
             return
         # Looked at again after a while rather than in a week: an alarm that lost its reason is soon forgotten.
-        deadline = min(deadline, now_ms + ALARM_MS_MAX)
-        if self._alarm_ms < 0 or deadline < self._alarm_ms:
-            self._alarm_ms = deadline
-            self._shared.alarms.at(deadline, self._ring)
+        self._ring_by(min(deadline, now_ms + ALARM_MS_MAX))
+
+    def _ring_by(self, deadline_ms: int) -> None:
+        if self._alarm_ms < 0 or deadline_ms < self._alarm_ms:
+            self._alarm_ms = deadline_ms
+            self._shared.alarms.at(deadline_ms, self._ring)
 
     def _ring(self) -> None:
         self._alarm_ms = -1
@@ -282,12 +284,16 @@ class PartitionWriter:
     def send(self) -> bool:
         """One flush of what is queued (the scheduler's turn)."""
         segment = self.partition.current
+        if segment is not None and self._shared.health.has_silent(self._files[segment.entry.spare].nodes):
+            self.post(ev.PipelineFailed(segment.entry.name, "a node of its pipeline does not answer"))
+            return False
         now_ms = self._shared.now_ms()
         taken, effects = self.partition.take(self._shared.config.flush_bytes, now_ms)
         if taken:
             assert segment is not None
             appender, is_synced = self._files[segment.entry.spare], self.partition.config.flush_sync
             self._flights.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
+            self._ring_by(now_ms + self._shared.config.silent_flush_ms)  # no event comes of a flush that hangs
         self._apply(effects)
         return bool(taken)
 
@@ -363,6 +369,15 @@ class PartitionWriter:
                 self.post(failed)
 
         self.spawn(work())
+
+    def leave_nodes(self, nodes: Sequence[str]) -> None:
+        """These nodes were found silent: give up the open pipeline if it waits for one of them.  One that waits for
+        nothing is given up when there is something to send."""
+        segment = self.partition.current
+        if segment is None or not self.partition.batches.inflight:
+            return
+        if not set(nodes).isdisjoint(self._files[segment.entry.spare].nodes):
+            self.post(ev.PipelineFailed(segment.entry.name, f"silent: {', '.join(nodes)}"))
 
     def has_node(self, nodes: set[str]) -> bool:
         """Whether the open pipeline has one of these in it, and has not just been left for slowness."""

@@ -20,6 +20,7 @@ also a zombie's, also one whose own flush was never acknowledged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -353,12 +354,13 @@ class JournalWriter:
             await self._in_time(self._appender.flush(), size)
         except StorageError:
             # A new file's snapshot holds what these said, or something later: they are done when it is.
-            self._leave(self._appender)
-            self._appender = None
+            late, self._appender = self._appender, None
+            self._leave(late)
             self._queue = taken + self._queue
             self._queue_bytes += size
             if self._queue_bytes > self._queue_bytes_max:
                 self._room.clear()
+            await self._find_silent(late)
             return
         except BaseException:
             self._queue = taken + self._queue
@@ -395,6 +397,12 @@ class JournalWriter:
             raise PipelineFailed("the journal's flush is late")
         flush.result()
         self._patience_s = max(self._late_s, 0.99 * self._patience_s)
+
+    async def _find_silent(self, late: Appender) -> None:
+        """Have the nodes of a pipeline that was given up asked whether they answer: the next file avoids those that do
+        not."""
+        with contextlib.suppress(StorageError):  # then it is chosen without knowing
+            await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
 
     async def _begin(self) -> None:
         """Open the next file and write a snapshot; on failure wait a little and let ``run`` come again."""

@@ -19,6 +19,8 @@ from bmq.storage.hdfs.security import Authenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 
 _KNOWN_NODES_MAX = 16384
+# A time-out that comes later than this was late by our own stop, not by the datanode's.
+_OWN_STOP_S = 0.1
 # A replica that waits for recovery has no visible length: the datanode says -1 in an unsigned field.
 _NO_LENGTH = 1 << 63
 
@@ -54,6 +56,8 @@ class Datanodes:
         self._client_id = uuid.uuid4().bytes
         self._call_ids = itertools.count(1)
         self._connections: OrderedDict[tuple[str, int], RpcConnection] = OrderedDict()
+        self._probes: dict[str, asyncio.Task[bool]] = {}
+        self._silent_until: dict[str, float] = {}
 
     def host(self, node: pb.NodeId) -> str:
         return node.host if self._settings.use_datanode_hostname else node.ip
@@ -87,21 +91,47 @@ class Datanodes:
         return response.length
 
     async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block) -> list[str]:
-        """The names of those that do not answer within ``probe_timeout_s``: dead, stopped or cut off."""
+        """The names of those that do not answer within ``probe_timeout_s``: dead, stopped or cut off.
 
-        async def is_silent(node: pb.NodeId) -> bool:
+        Each node is asked once for all who want to know, and for ``silent_s`` not again after it did not answer: many
+        pipelines meet a dead node at once.
+        """
+        answers = await asyncio.gather(*(self._is_silent(node, block) for node in nodes))
+        return [node_name(node) for node, silent in zip(nodes, answers, strict=True) if silent]
+
+    async def _is_silent(self, node: pb.NodeId, block: pb.Block) -> bool:
+        loop, name = asyncio.get_running_loop(), node_name(node)
+        if self._silent_until.get(name, 0.0) > loop.time():
+            return True
+        probe = self._probes.get(name)
+        if probe is None:
+            probe = self._probes[name] = loop.create_task(self._probe(node, block), name=f"probe {name}")
+            probe.add_done_callback(lambda _: self._probes.pop(name, None))
+        is_silent = await asyncio.shield(probe)
+        self._silent_until.pop(name, None)
+        if is_silent:
+            self._silent_until[name] = loop.time() + self._settings.silent_s
+        return is_silent
+
+    async def _probe(self, node: pb.NodeId, block: pb.Block) -> bool:
+        """Whether it is silent.  A process that was stopped itself while it waited asks again: the response may have
+        come meanwhile."""
+        loop, timeout_s = asyncio.get_running_loop(), self._settings.probe_timeout_s
+        while True:
+            began = loop.time()
             try:
-                await self.visible_length(node, block, self._settings.probe_timeout_s)
+                await self.visible_length(node, block, timeout_s)
             except NodeUnreachable:
-                return True
+                if loop.time() - began <= timeout_s + _OWN_STOP_S:
+                    return True
+                continue
             except (NoReplica, ReplicaNotReady):
                 return False
             return False
 
-        answers = await asyncio.gather(*map(is_silent, nodes))
-        return [node_name(node) for node, silent in zip(nodes, answers, strict=True) if silent]
-
     def close(self) -> None:
+        for probe in self._probes.values():
+            probe.cancel()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -99,7 +99,10 @@ class HdfsFileSystem:
         """Whether the datanode's IPC answers within ``probe_timeout_s``; a node never seen does not."""
         known = self._client.suspects.resolve([node])
         nobody = pb.Block(pool="", id=0, generation=0)  # any answer will do, "no such replica" too
-        if not known or await self._client.datanodes.silent([known[0].id], nobody):
+        if not known:
+            return False
+        if await self._client.datanodes.silent([known[0].id], nobody):
+            self._client.suspect([node])  # whatever is opened from here on avoids it
             return False
         self._client.suspects.clear([node])
         return True

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 class Exclusions:
     """Who a new block is to avoid.
 
-    ``advised`` came with the request and is dropped as soon as it costs a replica.  ``suspected`` failed lately, and
-    is dropped if it answers a probe.  ``refused`` failed in this very attempt.
+    ``advised`` came with the request, ``suspected`` failed lately: as soon as they cost a replica, those that answer a
+    probe are dropped.  ``refused`` failed in this very attempt.
     """
 
     advised: set[str]
@@ -194,20 +194,23 @@ async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions)
         unknown = {node_name(node.id) for node in located.nodes} & excluded - client.suspects.known()
         client.suspects.learn(located.nodes)
         is_short = len(located.nodes) < file.replication
-        if unknown or (is_short and (exclusions.drop_advice() or await _clear_suspects(client, exclusions, located))):
+        if unknown or (is_short and await _drop_answering(client, exclusions, located)):
             await _abandon(client, file, located)
             continue
         return located
 
 
-async def _clear_suspects(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
-    """Too few nodes because of old suspicions: those that answer are suspected no longer."""
-    nodes = client.suspects.resolve(exclusions.suspected)
-    silent = await client.datanodes.silent([node.id for node in nodes], located.block)
-    alive = exclusions.suspected - set(silent)
-    client.suspects.clear(alive)
-    exclusions.suspected -= alive
-    return bool(alive)
+async def _drop_answering(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
+    """Too few nodes because of advice or old suspicions: those that answer are excluded no longer.  A silent one stays
+    excluded, since a pipeline through it would not open."""
+    excluded = exclusions.advised | exclusions.suspected
+    nodes = client.suspects.resolve(excluded)
+    silent = set(await client.datanodes.silent([node.id for node in nodes], located.block))
+    answering = excluded - silent
+    client.suspects.clear(answering)
+    exclusions.advised &= silent
+    exclusions.suspected &= silent
+    return bool(answering)
 
 
 async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> HdfsAppender:

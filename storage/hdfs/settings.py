@@ -59,6 +59,10 @@ class HdfsSettings:
     """A datanode asked whether it lives: the question takes a millisecond.  Asked when an opening has taken this
     long too, or an acknowledgement half of its time-out."""
 
+    silent_s: float = 2.0
+    """A datanode that did not answer a probe is not probed again so soon: openings that follow would each wait
+    ``probe_timeout_s`` for it."""
+
     heartbeat_s: float = 20.0
     """Datanodes drop a pipeline that is silent for dfs.client.socket-timeout, 60 s.  A pipeline is looked at once in
     this time and may be skipped once, so the longest silence is twice this."""

@@ -361,7 +361,7 @@ def test_rule_6_late_ack_after_a_same_epoch_failover() -> None:
         partition = writer_of(process).partition
         assert partition.current is not None
         old = partition.current.entry.name
-        world.storage.faults = replace(Faults(), ack_s=(3.0, 3.0))
+        world.storage.faults = replace(Faults(), ack_s=(1.2, 1.2))
         future = writer_of(process).append(make(1, 2, pid=1, size=50))
         await asyncio.sleep(0.05)
         writer_of(process).post(ev.PipelineFailed(old, "given up as too slow"))

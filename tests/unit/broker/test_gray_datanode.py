@@ -1,0 +1,162 @@
+"""A datanode that is paused, not dead: it takes connections and answers nothing.
+
+It is left by every pipeline at once, whatever the tokens for slowness, and avoided by all that is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bmq.broker.config import BrokerConfig
+from bmq.broker.log_config import log_config
+from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.memory.appender import MemoryAppender
+from tests.simulation.loop import run
+from tests.unit.broker.world import World, batch, world
+
+PARTITIONS = 8
+DETECTION_S = 1.0
+"""Here a probe costs no time: what is left is ``silent_flush_ms``, and opening the next files."""
+
+
+def make_topic(w: World, partitions: int = 1) -> None:
+    """Three copies of each segment."""
+    topic = w.topic("orders", partitions, assign=False)
+    for number in range(partitions):
+        w.assigned.assign(w.path("orders", number), w.key("orders", number), log_config(topic.configs, 3))
+
+
+def spend_tokens(w: World) -> None:
+    while w.broker.shared.health.take_roll_token(w.broker.shared.now_ms()):
+        pass
+
+
+def open_nodes(w: World) -> list[set[str]]:
+    """Of each open segment."""
+    return [set(appender.nodes) for appender in w.storage.appenders if "/topics/" in appender.lease.paths[0]]
+
+
+async def produce_all(w: World) -> float:
+    """One batch to each partition, as a request of its own; how long the last one took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answers = await asyncio.gather(*(w.produce_one(batch(), number) for number in range(PARTITIONS)))
+    assert [answer.error_code for answer in answers] == [0] * PARTITIONS
+    return loop.time() - began
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+def test_rule_6_a_silent_node_is_left_by_all_partitions_at_once(has_tokens: bool) -> None:
+    async def main() -> None:
+        async with world() as w:
+            make_topic(w, PARTITIONS)
+            await produce_all(w)
+            if not has_tokens:
+                spend_tokens(w)
+            w.storage.stop_datanode("dn1")
+            affected = sum("dn1" in nodes for nodes in open_nodes(w))
+            assert affected > 1
+            assert await produce_all(w) < DETECTION_S
+            assert not any("dn1" in nodes for nodes in open_nodes(w))
+            w.storage.resume_datanode("dn1")
+
+    run(main())
+
+
+def test_a_second_silent_node_is_left_as_soon() -> None:
+    """The new pipelines are younger than ``slow_roll_interval_ms``: that is for slowness alone."""
+
+    async def main() -> None:
+        async with world() as w:
+            make_topic(w, PARTITIONS)
+            await produce_all(w)
+            for node in ("dn1", "dn2"):
+                w.storage.stop_datanode(node)
+                assert await produce_all(w) < DETECTION_S
+            for node in ("dn1", "dn2"):
+                w.storage.resume_datanode(node)
+
+    run(main())
+
+
+def test_a_pipeline_that_was_idle_is_left_with_its_first_batch() -> None:
+    async def main() -> None:
+        async with world() as w:
+            make_topic(w, 2)
+            loop = asyncio.get_running_loop()
+            for number in range(2):
+                await w.produce_one(batch(), number)
+            (node, *_) = set.intersection(*open_nodes(w))
+            w.storage.stop_datanode(node)
+            await w.produce_one(batch(), 0)
+            began = loop.time()
+            await w.produce_one(batch(), 1)
+            assert loop.time() - began < BrokerConfig().silent_flush_ms / 1000, "nothing was sent to it"
+            w.storage.resume_datanode(node)
+
+    run(main())
+
+
+def test_when_no_node_answers_tokens_are_asked_for() -> None:
+    """It may be our own network: not a storm of new files."""
+
+    async def main() -> None:
+        async with world() as w:
+            make_topic(w)
+            await w.produce_one(batch())
+            spend_tokens(w)
+            (nodes,) = before = open_nodes(w)
+            for node in nodes:
+                w.storage.stop_datanode(node)
+            waiting = w.produce({("orders", 0): batch()})
+            await asyncio.sleep(2.0)
+            assert open_nodes(w) == before
+            for node in nodes:
+                w.storage.resume_datanode(node)
+            assert (await waiting)[0].error_code == 0
+
+    run(main())
+
+
+def test_storage_that_is_slow_and_answers_is_left_only_for_a_token() -> None:
+    async def main() -> None:
+        async with world() as w:
+            make_topic(w)
+            await w.produce_one(batch())
+            spend_tokens(w)
+            before = open_nodes(w)
+            for node in w.storage.datanodes:
+                w.storage.slow_datanode(node, 2.5)
+            assert (await w.produce_one(batch())).error_code == 0
+            assert open_nodes(w) == before
+
+    run(main())
+
+
+def test_the_journal_asks_the_nodes_of_a_late_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage then knows which ones the next file is to avoid."""
+    asked: list[str] = []
+    probe = MemoryFileSystem.probe
+
+    async def note(fs: MemoryFileSystem, node: str) -> bool:
+        asked.append(node)
+        return await probe(fs, node)
+
+    monkeypatch.setattr(MemoryFileSystem, "probe", note)
+
+    async def main() -> None:
+        async with world() as w:
+            make_topic(w)
+            await w.produce_one(batch())
+            journal: MemoryAppender
+            (journal,) = [each for each in w.storage.appenders if "/journals/" in each.lease.paths[0]]
+            (node,) = set(journal.nodes[:1])
+            w.storage.stop_datanode(node)
+            await w.produce_one(batch())
+            await asyncio.sleep(BrokerConfig().checkpoint_ms / 1000 + 1.0)
+            assert set(journal.nodes) <= set(asked)
+            w.storage.resume_datanode(node)
+
+    run(main())
