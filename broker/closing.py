@@ -86,7 +86,7 @@ class Closing:
             try:
                 if not await self._is_ours():
                     return None
-                length = await self._shared.fs.fence(self._segments.lease(entry))
+                length = await self._segments.fence(entry)
                 if checkpoint is not None:
                     if length < checkpoint.position:
                         lost = checkpoint.position - length

@@ -37,6 +37,14 @@ class SegmentFiles:
         """Under its final name or still under its spare one."""
         return Lease(paths=(self.path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
 
+    async def fence(self, entry: SegmentEntry) -> int:
+        """Stop the segment's writer and close it; return its final length.
+
+        Whole batches behind the last acknowledged one are kept: they are shown and acknowledged (to who sends them
+        again) from here on, so they become as durable as the topic asks for.  Raises StorageError.
+        """
+        return await self._shared.fs.fence(self.lease(entry), sync=self.is_synced)
+
     async def create(self, effect: ev.CreateSpare) -> Appender:
         """An open file under a spare name: the one that was made for the partition on its way here, or a new one."""
         made = await self._shared.first_files.take(self.path, effect)

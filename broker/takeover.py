@@ -43,7 +43,7 @@ class Takeover:
         if entry.is_closed:
             return FencedSegment(name=entry.name, found=Found.FINAL, length=entry.length)
         try:
-            length = await self._shared.fs.fence(self._segments.lease(entry))
+            length = await self._segments.fence(entry)
         except NoSuchFile:
             return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
         try:

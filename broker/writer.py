@@ -492,7 +492,9 @@ class PartitionWriter:
             self.post(ev.CheckpointWritten(checkpoint.end_offset, checkpoint.log_start))
             self._notify()
 
-        self._shared.journal.append(checkpoint).add_done_callback(covered)
+        # A log start stands nowhere else; what else a checkpoint says can be read again from the segments.
+        is_synced = self.partition.config.flush_sync and checkpoint.log_start > self._durable_start
+        self._shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
 
     # ------------------------------------------------------------------------------------------------- the segments
 

@@ -166,8 +166,12 @@ class FileSystem(Protocol):
     async def append(self, path: str, options: CreateOptions = ...) -> Appender:
         """Reopen a closed file at its end.  LeaseLost when somebody holds it."""
 
-    async def fence(self, lease: Lease) -> int:
-        """Stop the file's writer and close it; the final length.  Idempotent.  NoSuchFile when no name has it."""
+    async def fence(self, lease: Lease, *, sync: bool = False) -> int:
+        """Stop the file's writer and close it; return the final length.  Idempotent.
+
+        ``sync``: all of that length, and the file's name, are on disk then, as after a sync flush.  Without it, what
+        the writer never synced may be lost with the power.  Raises NoSuchFile when no name has it.
+        """
 
     async def read(self, path: str, position: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``position``; fewer only at the end of what is visible.  Works on open files."""

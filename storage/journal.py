@@ -25,6 +25,7 @@ import logging
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -52,6 +53,7 @@ HEAD = struct.Struct(">4sBI")
 _TAIL = struct.Struct(">II4s")
 OVERHEAD = HEAD.size + _TAIL.size
 _PATIENCE_MAX_S = 10.0
+_SYNC_S = 2.0  # more for a flush that waits for disks
 _SLOW_BYTES_PER_S = 10 << 20
 _ABANDONED_MAX = 100
 _FLUSH_BYTES_MAX = 8 << 20
@@ -240,6 +242,12 @@ async def _read_all(fs: FileSystem, path: str) -> bytes:
         position += len(part)
 
 
+class _Queued(NamedTuple):
+    record: bytes
+    future: asyncio.Future[None]
+    is_synced: bool
+
+
 class JournalWriter:
     """The open journal of one broker.  ``append`` is durable when its future is done.
 
@@ -272,7 +280,8 @@ class JournalWriter:
         self._late_s = late_s
         self._patience_s = late_s
         self._keep_closed = keep_closed
-        self._queue: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._queue: list[_Queued] = []
+        self._is_synced = False  # something had to be on disk: what repeats it has to be, too
         self._queue_bytes = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -286,14 +295,18 @@ class JournalWriter:
         self.bytes_written = 0
         self.records_written = 0
 
-    def append(self, checkpoint: Checkpoint) -> asyncio.Future[None]:
-        """Queue a checkpoint whose data is flushed.  The future fails only when the journal is closed."""
+    def append(self, checkpoint: Checkpoint, *, sync: bool = False) -> asyncio.Future[None]:
+        """Queue a checkpoint whose data is flushed.  The future fails only when the journal is closed.
+
+        ``sync``: it is done when the checkpoint is on disk, where it survives a loss of power.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._ended:
             future.cancel()
             return future
         record = frame(CHECKPOINT, encode(checkpoint))
-        self._queue.append((record, future))
+        self._queue.append(_Queued(record, future, sync))
+        self._is_synced |= sync
         self._queue_bytes += len(record)
         if self._queue_bytes > self._queue_bytes_max:
             self._room.clear()
@@ -329,8 +342,8 @@ class JournalWriter:
             raise
         finally:
             self._ended = True
-            for _, future in self._queue:
-                future.cancel()
+            for queued in self._queue:
+                queued.future.cancel()
             self._queue.clear()
             self._queue_bytes = 0
             self._room.set()
@@ -349,9 +362,9 @@ class JournalWriter:
         taken, size = self._take()
         assert self._appender is not None
         try:
-            for record, _ in taken:
-                self._appender.write(record)
-            await self._in_time(self._appender.flush(), size)
+            for queued in taken:
+                self._appender.write(queued.record)
+            await self._in_time(self._appender, size, sync=any(queued.is_synced for queued in taken))
         except StorageError:
             # A new file's snapshot holds what these said, or something later: they are done when it is.
             late, self._appender = self._appender, None
@@ -367,19 +380,19 @@ class JournalWriter:
             raise
         self.records_written += len(taken)
         self.bytes_written += size
-        for _, future in taken:
-            if not future.done():
-                future.set_result(None)
+        for queued in taken:
+            if not queued.future.done():
+                queued.future.set_result(None)
         if self._queue:
             self._wake.set()
 
-    def _take(self) -> tuple[list[tuple[bytes, asyncio.Future[None]]], int]:
+    def _take(self) -> tuple[list[_Queued], int]:
         """What goes out in one flush: a file must hold it beside its snapshot, so not the whole of a long queue."""
         size = count = 0
-        for record, _ in self._queue:
-            if count and size + len(record) > _FLUSH_BYTES_MAX:
+        for queued in self._queue:
+            if count and size + len(queued.record) > _FLUSH_BYTES_MAX:
                 break
-            size += len(record)
+            size += len(queued.record)
             count += 1
         taken, self._queue = self._queue[:count], self._queue[count:]
         self._queue_bytes -= size
@@ -387,11 +400,13 @@ class JournalWriter:
             self._room.set()
         return taken, size
 
-    async def _in_time(self, flush: asyncio.Future[int], size: int) -> None:
+    async def _in_time(self, appender: Appender, size: int, *, sync: bool) -> None:
         """A silent pipeline is left before storage itself gives it up (5 s): takeovers wait for checkpoints, and a new
         file costs 30 ms.  More patient each time, lest storage that is slow everywhere be flooded with files."""
+        flush = appender.flush(sync=sync)
         flush.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, also if it comes too late
-        done, _ = await asyncio.wait({flush}, timeout=self._patience_s + size / _SLOW_BYTES_PER_S)
+        patience_s = self._patience_s + size / _SLOW_BYTES_PER_S + (_SYNC_S if sync else 0.0)
+        done, _ = await asyncio.wait({flush}, timeout=patience_s)
         if not done:
             self._patience_s = min(2 * self._patience_s, _PATIENCE_MAX_S)
             raise PipelineFailed("the journal's flush is late")
@@ -417,7 +432,7 @@ class JournalWriter:
             size = self._snapshot_bytes = sum(map(len, records))
             for record in records:
                 appender.write(record)
-            await self._in_time(appender.flush(), size)
+            await self._in_time(appender, size, sync=self._is_synced)
         except AlreadyExists:
             return  # a number left by a failed attempt: take the next
         except StorageError as error:

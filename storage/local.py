@@ -95,8 +95,8 @@ class LocalFileSystem:
             self._writer = WriterThread(self._folders)
         return LocalAppender(self._writer, file, self._holder)
 
-    async def fence(self, lease: Lease) -> int:
-        return await self._do(str(lease.paths), lambda: self._fence(lease))
+    async def fence(self, lease: Lease, *, sync: bool = False) -> int:
+        return await self._do(str(lease.paths), lambda: self._fence(lease, sync=sync))
 
     async def read(self, path: str, position: int, length: int) -> bytes:
         if length <= READ_INLINE_BYTES_MAX:
@@ -215,7 +215,7 @@ class LocalFileSystem:
             stack.pop_all()
             return file
 
-    def _fence(self, lease: Lease) -> int:
+    def _fence(self, lease: Lease, *, sync: bool) -> int:
         """A rename may move the file from a name not yet looked at to one looked at before: hence the scans."""
         for _ in range(FENCE_SCANS):
             for path in lease.paths:
@@ -226,10 +226,22 @@ class LocalFileSystem:
                 try:
                     status = os.fstat(fd)
                     if stat.S_ISREG(status.st_mode) and lease.file_id in (0, status.st_ino):
-                        return fence_open(fd)
+                        length = fence_open(fd)
+                        if sync:
+                            os.fdatasync(fd)
+                            self._sync_names(path)
+                        return length
                 finally:
                     os.close(fd)
         raise NoSuchFile(f"{', '.join(lease.paths)}: no such file with id {lease.file_id}")
+
+    def _sync_names(self, path: str) -> None:
+        """The writer of ``path`` may have died before it synced the folders that it made or changed."""
+        real = self._real(path)
+        while real != self._root:
+            real = os.path.dirname(real)
+            self._folders.changed(real)
+        self._folders.sync()
 
     def _read_cached(self, path: str, position: int, length: int) -> bytes | None:
         """From the page cache without ever waiting for the disk; None when it is not all there."""

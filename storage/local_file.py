@@ -19,7 +19,10 @@ ever told of, as a datanode may.  Linux orders write, fchmod and fstat of one in
 network file system may not, so a ``file:`` root has to be a local disk.
 
 **What survives.**  A flush is in the page cache: it outlives the process, not the power.  A sync flush is on the disk,
-and so are the names made or changed by this process before it (folders are synced then, not at each rename).  The bit
+and so are the names made or changed by this process before it (folders are synced then, not at each rename).  A sync
+fence does the same for a writer that died before its own sync flush.  Without sync, a loss of power may also leave a
+journal whose checkpoint describes records that are gone: such a partition goes OFFLINE, where Kafka would truncate, so
+``flush.mode=hsync`` is for machines whose power fails.  The bit
 itself is never synced: after a loss of power there is no writer left, and recovery fences again.
 """
 

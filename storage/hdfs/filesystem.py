@@ -91,9 +91,29 @@ class HdfsFileSystem:
         async with self._client.opening:
             return await append_file(self._client, full, path, options)
 
-    async def fence(self, lease: Lease) -> int:
+    async def fence(self, lease: Lease, *, sync: bool = False) -> int:
+        """A file that somebody else has closed is taken to be on disk."""
         paths = [self._address.full_path(path) for path in lease.paths]
-        return await fence(self._client, paths, lease.holder, lease.file_id)
+        fenced = await fence(self._client, paths, lease.holder, lease.file_id, sync=sync)
+        if not fenced.is_synced and fenced.length:
+            await self._sync_closed(lease)
+        return fenced.length
+
+    async def _sync_closed(self, lease: Lease) -> None:
+        """Put on disk what a recovery of the lease has closed: datanodes do not sync then."""
+        for path in lease.paths:
+            full = self._address.full_path(path)
+            info = await self._client.namenode.file_info(full)
+            if info is not None and lease.file_id in (0, info.file_id):
+                appender = await self.append(path)
+                try:
+                    await appender.flush(sync=True)
+                    await appender.close()
+                except BaseException:
+                    appender.abort()
+                    raise
+                return
+        raise NoSuchFile(f"fence: none of {', '.join(lease.paths)} is the file {lease.file_id}")
 
     async def probe(self, node: str) -> bool:
         """Whether the datanode's IPC answers within ``probe_timeout_s``; a node never seen does not."""

@@ -139,11 +139,14 @@ class Pipeline(asyncio.Protocol):
         return response
 
     def start_at(self, length: int) -> None:
-        """The block holds ``length`` bytes: known only after the set-up when it took over a replica."""
+        """The block holds ``length`` bytes: known only after the set-up when it took over a replica.
+
+        Nothing of what a replica held before is known to be on disk, so a sync flush always asks.
+        """
         assert not self._seqno, "start_at after the first packet"
         self._cutter = PacketCutter(self.chunk_bytes, self._packet_bytes, length)
-        self.acked = self.synced = length
-        self._flush_to = self._sync_to = self._sync_sent = length
+        self.acked = self._flush_to = length
+        self.synced = self._sync_to = self._sync_sent = 0
 
     def hold(self, on_first_ack: Callable[[int], None]) -> None:
         self._is_held = True

@@ -12,7 +12,7 @@ about 30 ms:
 4. Each node's length, and its last bytes read back: a writer that is interrupted between data and checksum leaves a
    replica that is open and unreadable (seen once in some hundred), which is left out.  All bytes ever acknowledged are
    on every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through
-   the pipes just opened.
+   the pipes just opened.  If the fence is to sync, an empty sync packet puts each replica on disk.
 5. ``updatePipeline`` with G', that length and the nodes that answered: the **linearisation point**.  The NameNode takes
    it only if G' is above, and the length not below, what it knows.
 6. The last, empty packet to each node closes the replicas; ``complete`` until true.
@@ -41,6 +41,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 512
 _FILL_BYTES = 4 << 20
+_SYNC_TIMEOUT_S = 10.0  # a disk that is busy takes seconds for what the page cache holds of a block
 _LENGTH_MAX = 1 << 62
 # Read back from each stopped replica: far more than a datanode can have been writing when it was interrupted.
 _VERIFY_BYTES = 64 << 10
@@ -81,42 +83,50 @@ def inode_path(file_id: int) -> str:
     return f"/.reserved/.inodes/{file_id}"
 
 
-async def fence(client: HdfsClient, paths: Sequence[str], holder: str, file_id: int) -> int:
+class Fenced(NamedTuple):
+    """The final length of a file that is closed; ``is_synced`` is False if it was to be on disk and may not be."""
+
+    length: int
+    is_synced: bool
+
+
+async def fence(client: HdfsClient, paths: Sequence[str], holder: str, file_id: int, *, sync: bool = False) -> Fenced:
     """Fence the file with this id or, without one, the first of ``paths`` that exists."""
     if file_id:
-        return await fence_path(client, inode_path(file_id), holder, file_id)
+        return await fence_path(client, inode_path(file_id), holder, file_id, sync=sync)
     for path in (*paths, *paths):  # twice: it may be renamed between the two looks
         info = await client.namenode.file_info(path)
         if info is not None:
-            return await fence_path(client, inode_path(info.file_id), holder, info.file_id)
+            return await fence_path(client, inode_path(info.file_id), holder, info.file_id, sync=sync)
     raise NoSuchFile(f"fence: none of {', '.join(paths)} exists")
 
 
-async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int) -> int:
-    """Stop the writer of one file and close it; its length.  StorageUnavailable after ``fence_timeout_s``."""
+async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *, sync: bool = False) -> Fenced:
+    """Stop the writer of one file and close it.  StorageUnavailable after ``fence_timeout_s``."""
     try:
         async with asyncio.timeout(client.settings.fence_timeout_s):
-            return await _Fence(client, path, holder, file_id).run()
+            return await _Fence(client, path, holder, file_id, sync=sync).run()
     except TimeoutError as error:
         raise StorageUnavailable(f"fence {path}: not closed within {client.settings.fence_timeout_s:g} s") from error
 
 
 class _Fence:
-    def __init__(self, client: HdfsClient, path: str, holder: str, file_id: int) -> None:
+    def __init__(self, client: HdfsClient, path: str, holder: str, file_id: int, *, sync: bool) -> None:
         self._client = client
         self._settings = client.settings
         self._namenode = client.namenode
         self._path = path
         self._holder = holder
         self._file_id = file_id
+        self._sync = sync
 
-    async def run(self) -> int:
+    async def run(self) -> Fenced:
         if not self._holder:
             self._holder = await self._ask_holder()
         failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1  # one, to see whether it is closed
         while failed_rounds < self._settings.takeover_rounds:
             try:
-                return await self._round()
+                return Fenced(await self._round(), is_synced=True)
             except (NoSuchFile, asyncio.CancelledError):
                 raise
             except StorageUnavailable as error:
@@ -126,7 +136,7 @@ class _Fence:
                 failed_rounds += 1
                 log.info("fence %s: round %d: %s", self._path, failed_rounds, error)
                 await asyncio.sleep(_POLL_S * (failed_rounds - 1))
-        return await self._recover_lease()
+        return Fenced(await self._recover_lease(), is_synced=not self._sync)
 
     async def _ask_holder(self) -> str:
         """Whose lease it is; empty when the file is closed, or nobody's writer has it any more."""
@@ -166,6 +176,8 @@ class _Fence:
         stopped = await self._stop_all(last, fresh)
         try:
             length = await self._make_equal(stopped, last, fresh)
+            if self._sync:
+                await self._sync_all(stopped)
             await self._close(stopped, last, fresh, length)
         finally:
             for node in stopped:
@@ -300,6 +312,25 @@ class _Fence:
                 node.length += size
         except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
             log.info("fence %s: %s not filled: %s", self._path, node.member.name, error)
+            return False
+        return True
+
+    async def _sync_all(self, stopped: list[Stopped]) -> None:
+        """Have every node put its replica on disk; those that fail are left out."""
+        synced = await asyncio.gather(*map(self._sync_one, stopped))
+        for node, is_synced in zip(list(stopped), synced, strict=True):
+            if not is_synced:
+                node.pipe.abort()
+                stopped.remove(node)
+        if not stopped:
+            raise RoundFailed("no node has put its replica on disk")
+
+    async def _sync_one(self, node: Stopped) -> bool:
+        try:
+            async with asyncio.timeout(_SYNC_TIMEOUT_S):
+                await node.pipe.flush(sync=True)
+        except (PipelineFailed, TimeoutError) as error:
+            log.info("fence %s: %s not on disk: %s", self._path, node.member.name, error)
             return False
         return True
 

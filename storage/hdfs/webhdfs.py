@@ -109,7 +109,7 @@ class WebHdfsFileSystem:
     async def append(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
         self._refuse("append")
 
-    async def fence(self, lease: Lease) -> int:
+    async def fence(self, lease: Lease, *, sync: bool = False) -> int:
         self._refuse("fence")
 
     async def rename(self, source: str, target: str) -> None:

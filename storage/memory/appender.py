@@ -20,10 +20,11 @@ _CLOCK_S = 1e-6  # timers may fire this early
 class _Flush:
     """On its way: at ``land_at`` all datanodes have it, at ``answer_at`` the client hears so (-1: not sent yet)."""
 
-    __slots__ = ("answer_at", "breaks", "future", "land_at", "position")
+    __slots__ = ("answer_at", "breaks", "future", "is_sync", "land_at", "position")
 
-    def __init__(self, position: int, future: asyncio.Future[int]) -> None:
+    def __init__(self, position: int, future: asyncio.Future[int], *, is_sync: bool) -> None:
         self.position = position
+        self.is_sync = is_sync
         self.future = future
         self.land_at = -1.0
         self.answer_at = -1.0
@@ -92,7 +93,7 @@ class MemoryAppender:
         if self._failure is not None:
             _fail(future, self._failure)
             return future
-        flush = _Flush(self._position, future)
+        flush = _Flush(self._position, future, is_sync=sync)
         self._sent.append(flush)
         if self.fs.is_running:
             self._send(flush)
@@ -179,6 +180,8 @@ class MemoryAppender:
             return False
         for replica in self.replicas:
             replica.length = max(replica.length, flush.position)
+        if flush.is_sync:
+            self._file.synced = max(self._file.synced, flush.position)
         return True
 
     def _answer(self, flush: _Flush) -> bool:

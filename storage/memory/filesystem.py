@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from bmq.storage.filesystem import (
+    CorruptData,
     CreateOptions,
     FileStatus,
     Lease,
@@ -142,14 +143,14 @@ class MemoryFileSystem:
             raise PipelineFailed(f"{path}: {', '.join(dead)} died", dead)  # while the answer was under way
         return MemoryAppender(self, opened, path)
 
-    async def fence(self, lease: Lease) -> int:
+    async def fence(self, lease: Lease, *, sync: bool = False) -> int:
         for _ in range(FENCE_ATTEMPTS):
-            length = await self._take_over(lease)
+            length = await self._take_over(lease, sync=sync)
             if length is not None:
                 return length
         raise StorageUnavailable(f"{lease.paths}: no datanode of it answers, or others fence it too")
 
-    async def _take_over(self, lease: Lease) -> int | None:
+    async def _take_over(self, lease: Lease, *, sync: bool) -> int | None:
         """The final length; None when the writer is not stopped yet, or another fence came between."""
         storage = self.storage
         fence = await self.call(lambda: storage.begin_fence(lease))
@@ -162,13 +163,15 @@ class MemoryFileSystem:
         for replica in fence.file.replicas.copy():
             await self._hop()
             storage.stop_writer(fence, replica, recovery=recovery)
-        return await self.call(lambda: storage.commit_fence(fence, recovery=recovery))
+        return await self.call(lambda: storage.commit_fence(fence, recovery=recovery, sync=sync))
 
     async def read(self, path: str, position: int, length: int) -> bytes:
         assert min(position, length) >= 0, f"read of {length} from {position}"
 
         def operation() -> bytes:
             file = self.storage.namespace.file(path)
+            if not file.is_open and len(file.data) < file.length:
+                raise CorruptData(f"{path}: its replicas are shorter than the NameNode knows")
             end = position + length
             if reachable := file.reachable:
                 end = min(end, self.storage.rng.choice(reachable).length)

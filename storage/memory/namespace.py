@@ -72,6 +72,7 @@ class File:
         "parent",
         "replicas",
         "stamp",
+        "synced",
         "told",
     )
 
@@ -90,6 +91,7 @@ class File:
         self.stamp = 1  # highest generation handed out
         self.length = 0  # as the NameNode knows it
         self.told = False  # whether it was ever told
+        self.synced = 0  # bytes on the disks of all replicas
         self.is_deleted = False
         self.modified_ms = modified_ms
 
@@ -110,6 +112,7 @@ class File:
     def settle(self, length: int) -> None:
         """Closed, with exactly ``length`` bytes on every replica left."""
         del self.data[length:]
+        self.synced = min(self.synced, length)
         for replica in self.replicas:
             replica.length = length
             replica.is_waiting = False

@@ -136,6 +136,20 @@ class MemoryStorage:
         self._namenode_up_at = self.now() + down_s
         self._writable_at = self._namenode_up_at + safe_mode_s
 
+    def lose_power(self, *, is_partial: bool) -> None:
+        """All datanodes at once, and the NameNode: what was never synced is gone, or any part of it (``is_partial``).
+
+        Names and the NameNode's edits are on its disk.  The caller ends the clients' processes.
+        """
+        for file in self.namespace.files.values():
+            kept = self.rng.randint(file.synced, max(file.synced, len(file.data))) if is_partial else file.synced
+            del file.data[kept:]
+            for replica in file.replicas:
+                replica.length = min(replica.length, kept)
+            if file.is_open:
+                file.length = min(file.length, kept)
+        self.restart_namenode(0.0)
+
     def open_files(self) -> dict[str, str]:
         """Path to holder."""
         files = self.namespace.files.values()
@@ -247,6 +261,8 @@ class MemoryStorage:
         if any(part.block_bytes > joined.block_bytes for part in parts):
             raise StorageError(f"{target} has smaller blocks than what is to be appended to it")
         for part in parts:
+            if joined.synced == len(joined.data):
+                joined.synced += part.synced
             joined.data += part.data
             self.namespace.remove(part)
         self._settle(joined, len(joined.data))  # replicas stay the target's: the model keeps no block list
@@ -284,7 +300,7 @@ class MemoryStorage:
             replica.generation = fence.stamp
             fence.stopped.append(replica)
 
-    def commit_fence(self, fence: Fence, *, recovery: bool) -> int | None:
+    def commit_fence(self, fence: Fence, *, recovery: bool, sync: bool) -> int | None:
         """The linearisation point: the final length.  None when nobody stopped, or another fence overtook this one.
 
         Each replica of the pipeline has every acknowledged byte, so the length of any of them is right.
@@ -303,6 +319,8 @@ class MemoryStorage:
         file.generation = fence.stamp
         file.replicas = survivors
         self._settle(file, length)
+        if sync:
+            file.synced = length
         return length
 
     def _leased(self, lease: Lease) -> File:

@@ -67,9 +67,9 @@ class WatchedFs:
         self._tell({"event": "created", "path": path, "nodes": appender.nodes, "exclude": options.exclude})
         return appender
 
-    async def fence(self, lease: Lease) -> int:
+    async def fence(self, lease: Lease, *, sync: bool = False) -> int:
         self._tell({"event": "fence", "path": lease.paths[0]})
-        length = await self._fs.fence(lease)
+        length = await self._fs.fence(lease, sync=sync)
         self._tell({"event": "fence done", "path": lease.paths[0], "length": length})
         return length
 

@@ -34,6 +34,7 @@ from bmq.storage.hdfs.block import read_block
 from bmq.storage.hdfs.pipeline import Pipeline
 from bmq.storage.hdfs.setup import Setup, members_of, open_pipeline
 from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_nodes import jmx
 
 ROUNDS = 50 if os.environ.get("BMQ_SOAK") == "1" else 5
 TIMEOUT_S = 300.0
@@ -377,6 +378,39 @@ def test_rule_4_writer_that_died_at_any_step(hdfs_root: str, state: str) -> None
             say(f"\nfence of a file with {state}: {(time.monotonic() - started) * 1e3:.0f} ms")
             await check(fs, "/f", length, length)
             assert not (await fs._client.namenode.block_locations(path)).under_construction
+
+    uvloop.run(test())
+
+
+def fsyncs(hdfs: HdfsCluster) -> int:
+    """Flushes to disk that the datanodes were asked for, all together (DataNodeMetrics)."""
+    beans = [
+        jmx(node.host, node.http_port, "Hadoop:service=DataNode,name=DataNodeActivity-*") for node in hdfs.datanodes
+    ]
+    return sum(bean["FsyncCount"] for bean in beans if bean is not None)
+
+
+@pytest.mark.parametrize("holder", ["its own", "wrong"])
+def test_rule_1_a_sync_fence_puts_the_tail_on_the_datanodes_disks(
+    hdfs: HdfsCluster, hdfs_root: str, holder: str
+) -> None:
+    """Through a takeover, and through a recovery of the lease, where datanodes close replicas without syncing them."""
+
+    async def test() -> None:
+        async with opened(hdfs_root) as fs, opened(hdfs_root) as writer:
+            for sync in (False, True):
+                path = f"/f-{sync}"
+                appender = await writer.create(path)
+                appender.write(pattern(0, 10_000))
+                await appender.flush()
+                lease = appender.lease
+                if holder == "wrong":
+                    lease = Lease(paths=lease.paths, holder="somebody else", file_id=lease.file_id)
+                before = fsyncs(hdfs)
+                assert await fs.fence(lease, sync=sync) == 10_000
+                assert fsyncs(hdfs) - before == (3 if sync else 0)
+                await check(fs, path, 10_000, 10_000)
+                assert await fs.fence(lease, sync=sync) == 10_000
 
     uvloop.run(test())
 

@@ -104,7 +104,7 @@ def test_rule_10_a_journal_rolled_while_its_partition_is_taken_back_keeps_the_lo
         await asyncio.sleep(30)
         assert len(logs(await names(world))) < 5, "the story needs deleted files"
 
-        async def hangs(lease: Lease) -> int:
+        async def hangs(lease: Lease, *, sync: bool = False) -> int:
             raise StorageUnavailable("the datanode is down")
 
         process.fs.fence = hangs  # type: ignore[method-assign]

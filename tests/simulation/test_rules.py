@@ -322,7 +322,7 @@ def test_rule_5_two_segments_open_at_once_and_leftovers_ignored() -> None:
 
 
 def _stop_sealing(process: Process) -> None:
-    async def never(lease: object) -> int:
+    async def never(lease: object, *, sync: bool = False) -> int:
         await asyncio.Event().wait()
         return 0
 

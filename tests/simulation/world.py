@@ -351,6 +351,12 @@ class World:
             return None
         return serving[-1] if self.rng.random() < 0.8 else self.rng.choice(serving)
 
+    def lose_power(self, *, is_partial: bool = False) -> None:
+        """Every machine of the cluster at once, but for the store's disk (see ``MemoryStorage.lose_power``)."""
+        for process in self.processes:
+            process.crash()
+        self.storage.lose_power(is_partial=is_partial)
+
     async def settle(self) -> list[Batch]:
         """End all faults, open the log with a fresh owner, write one more batch, and return the log from its start."""
         self.is_over = True

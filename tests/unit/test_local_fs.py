@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,84 @@ def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monkeypatch
         await appender.flush(sync=True)
         assert synced == [], "once"
         await appender.close()
+
+    with_fs(tmp_path, body)
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, int]]:
+    """The calls of these functions of ``os`` from now on, each with the inode that it was made for."""
+    calls: list[tuple[str, int]] = []
+
+    def note(name: str) -> None:
+        call = getattr(os, name)
+
+        def noted(first: Any, *rest: Any) -> Any:
+            calls.append((name, (os.fstat(first) if isinstance(first, int) else os.stat(first)).st_ino))
+            return call(first, *rest)
+
+        monkeypatch.setattr(os, name, noted)
+
+    for name in names:
+        note(name)
+    return calls
+
+
+def test_a_sync_flush_puts_the_bytes_on_disk_before_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(fs: LocalFileSystem) -> None:
+        appender = await fs.create("/f")
+        calls = _noted(monkeypatch, "writev", "fdatasync")
+        inode = (tmp_path / "f").stat().st_ino
+        appender.write(b"page cache")
+        await appender.flush()
+        assert calls == [("writev", inode)]
+        appender.write(b"disk")
+        await appender.flush(sync=True)
+        assert calls[1:] == [("writev", inode), ("fdatasync", inode)]
+        await appender.close()
+
+    with_fs(tmp_path, body)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_sync_fence_puts_bytes_and_names_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """Its writer was killed between write and sync, or a first fence was; the folders that it made are not synced
+    either."""
+
+    async def body(fs: LocalFileSystem) -> None:
+        zombie = LocalFileSystem(tmp_path, "zombie")
+        appender = await zombie.create("/a/b/.spare")
+        appender.write(b"tail")
+        await appender.flush()
+        await zombie.rename("/a/b/.spare", "/a/b/final")
+        await zombie.close()
+        if is_closed:
+            await fs.fence(replace(appender.lease, paths=("/a/b/final",)))
+        calls = _noted(monkeypatch, "fdatasync", "fsync")
+        lease = replace(appender.lease, paths=("/a/b/.spare", "/a/b/final"))
+        assert await fs.fence(lease) == 4
+        assert calls == []
+        assert await fs.fence(lease, sync=True) == 4
+        assert calls[0] == ("fdatasync", (tmp_path / "a/b/final").stat().st_ino)
+        assert {inode for _, inode in calls[1:]} == {(tmp_path / name).stat().st_ino for name in (".", "a", "a/b")}
+
+    with_fs(tmp_path, body)
+
+
+def test_a_joined_file_is_on_disk_before_it_replaces_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its name before the first part is deleted: whatever a loss of power leaves can be read."""
+
+    async def body(fs: LocalFileSystem) -> None:
+        await put(fs, "/a", b"aa")
+        await put(fs, "/b", b"bb")
+        old = (tmp_path / "b").stat().st_ino
+        calls = _noted(monkeypatch, "fsync", "replace", "unlink")
+        await fs.concat("/a", ["/b"])
+        joined, folder = (tmp_path / "a").stat().st_ino, os.stat(tmp_path).st_ino
+        assert calls == [("fsync", joined), ("replace", joined), ("fsync", folder), ("unlink", old)]
 
     with_fs(tmp_path, body)
 
