@@ -740,7 +740,7 @@ def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(monk
     async def story(c: Cluster) -> None:
         is_asked = asyncio.Event()
 
-        async def no_answer(*_: object) -> None:
+        async def no_answer(*_: object, **__: object) -> None:
             is_asked.set()
             await asyncio.Event().wait()
 
