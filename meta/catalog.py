@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 1
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.catalog import (
     INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
     Catalog,
     Topic,
     broker_configs_key,
@@ -60,6 +61,8 @@ VIEW_S = 5.0
 """How long an act waits until this process's view shows it.  The view is a message behind the store."""
 REPLICAS_MAX = 32_767
 INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
+TRANSACTIONS_TOPIC_PARTITIONS = 50
+TRANSACTIONS_TOPIC_SEGMENT_BYTES = 100 << 20
 
 
 class TopicAdmin:
@@ -251,11 +254,11 @@ class TopicAdmin:
         if replicas_max == 1:
             default_factor = 1  # a folder; with a few datanodes missing, HDFS makes up for it when they are back
         if name in INTERNAL_TOPICS:
-            default_partitions = self.config.offsets_topic_num_partitions
+            default_partitions, setting = internal_partitions(name, self.config)
             if partitions not in (-1, default_partitions):
                 raise RequestError(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"{name} is internal: it has {default_partitions} partitions (offsets.topic.num.partitions).",
+                    f"{name} is internal: it has {default_partitions} partitions ({setting}).",
                 )
         partitions = default_partitions if partitions == -1 else partitions
         if replication_factor == -1:
@@ -391,9 +394,17 @@ class TopicAdmin:
             _log.warning("topic %s asks for compaction: this version removes no record by its key", topic.name)
 
 
-def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
-    """Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``, and room for a group of any size.
+def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:
+    """Return how many partitions an internal topic is made with, and the setting that says so."""
+    if name == OFFSETS_TOPIC:
+        return config.offsets_topic_num_partitions, "offsets.topic.num.partitions"
+    return TRANSACTIONS_TOPIC_PARTITIONS, "Kafka's default; transactions are not served yet"
 
+
+def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
+    """Return the configs that an internal topic is made with: Kafka's, and room for a group of any size.
+
+    See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``.
     Other topics have none.  A group is one record, all its members' subscriptions and assignments in it: under the
     default size of a client's batch, a large group could not be written and would never finish a rebalance.
     """
@@ -402,7 +413,9 @@ def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "compression.type": "producer",
-        "segment.bytes": str(config.offsets_topic_segment_bytes),
+        "segment.bytes": str(
+            config.offsets_topic_segment_bytes if name == OFFSETS_TOPIC else TRANSACTIONS_TOPIC_SEGMENT_BYTES
+        ),
         "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
     }
 

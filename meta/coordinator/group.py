@@ -34,7 +34,7 @@ from bmq.meta.coordinator.answers import (
     SyncAnswer,
 )
 from bmq.meta.coordinator.deadlines import Deadlines, Kind, Timer
-from bmq.meta.coordinator.members import Member, Members, Token
+from bmq.meta.coordinator.members import Member, Members, Token, metadata_bytes
 from bmq.meta.coordinator.records import NO_TIMESTAMP, Offset, StoredGroup
 from bmq.meta.coordinator.states import COMES_AFTER, GroupRules, State
 from bmq.meta.coordinator.subscription import CONSUMER, subscribed_topics
@@ -99,6 +99,8 @@ class Group:
             return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not self._supports(request):
             return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        if not self._holds(request):
+            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
         if request.member_id:
             return self._join_known(request, token, now)
         if request.instance_id is not None:
@@ -254,6 +256,13 @@ class Group:
         if self.state is State.PREPARING:
             return (member is not None and member.joining is not None) or self.members.joining < self.rules.size_max
         return member is not None or len(self.members) < self.rules.size_max
+
+    def _holds(self, request: Join) -> bool:
+        """Whether the members' metadata stays within its bound, with the request's in place of the member's own."""
+        before = self.members.get(request.member_id)
+        own = metadata_bytes(before.protocols) if before is not None else 0
+        grown = metadata_bytes(request.protocols) - own
+        return grown <= 0 or self.members.metadata_bytes + grown <= self.rules.metadata_bytes_max
 
     def _supports(self, request: Join) -> bool:
         if self.state is State.EMPTY:

@@ -120,14 +120,13 @@ async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.Del
 async def _delete(shards: Shards, group_id: str) -> ErrorCode:
     try:
         serving = await shards.serving(group_id)
-        await serving.writer.room()
+        await serving.room()
         group = serving.state.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not State.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        group.close(ErrorCode.UNKNOWN_MEMBER_ID)
-        await serving.delete(group_id, serving.state.deletion(group_id))
+        await serving.delete_group(group)
     except RequestError as error:
         return error.code
     return ErrorCode.NONE

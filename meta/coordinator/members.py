@@ -21,6 +21,11 @@ Token = object
 """Whoever waits for an answer.  The group only hands it back."""
 
 
+def metadata_bytes(protocols: Protocols) -> int:
+    """Return the bytes of names and metadata."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
 class JoinedMember(NamedTuple):
     """A member as the leader is told of it."""
 
@@ -113,6 +118,8 @@ class Members:
         self._by_id: dict[str, Member] = {}
         self._by_instance: dict[str, str] = {}
         self._support: Counter[str] = Counter()  # protocol name -> members that can do it
+        self.metadata_bytes = 0
+        """Of all that the members can do, names and metadata."""
         self.joining = 0
         self.leader: str | None = None
 
@@ -240,6 +247,7 @@ class Members:
         )
 
     def _count(self, protocols: Protocols, by: int) -> None:
+        self.metadata_bytes += by * metadata_bytes(protocols)
         for name, _ in protocols:
             self._support[name] += by
             if not self._support[name]:

@@ -9,12 +9,16 @@ from typing import Any
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.coordinator.answers import Join, JoinAnswer, Sync, SyncAnswer
+from bmq.meta.coordinator.members import metadata_bytes
 from bmq.meta.coordinator.records import STRING_BYTES_MAX
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
 
 MEMBER_ID_PREFIX_MAX = 255
 """Characters of a client or instance id that go into a member id."""
+MEMBER_METADATA_BYTES_MAX = 2 << 20
+"""Names and metadata of all protocols of one member.  A consumer that owns 100,000 partitions in 10,000 topics names
+them for each of its assignors, in half a megabyte."""
 
 
 async def join_group(
@@ -110,6 +114,8 @@ def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
     protocols: dict[str, bytes] = {}
     for each in request.protocols:
         protocols.setdefault(each.name, as_bytes(each.metadata))
+    if metadata_bytes(tuple(protocols.items())) > MEMBER_METADATA_BYTES_MAX:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"protocols of over {MEMBER_METADATA_BYTES_MAX} bytes")
     texts = (request.group_instance_id or "", request.protocol_type, *protocols)
     if any(len(text.encode()) > STRING_BYTES_MAX for text in texts):
         raise RequestError(ErrorCode.INVALID_REQUEST, f"a name of over {STRING_BYTES_MAX} bytes")

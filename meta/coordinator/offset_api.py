@@ -222,7 +222,7 @@ async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDelet
         if not request.group_id:
             raise RequestError(ErrorCode.INVALID_GROUP_ID, "it is empty")
         serving = await shards.serving(request.group_id)
-        await serving.writer.room()
+        await serving.room()
         group = serving.state.groups.get(request.group_id)
         if group is None:
             raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {request.group_id}")

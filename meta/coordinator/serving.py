@@ -18,6 +18,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
 from bmq.meta.coordinator.group import Group
+from bmq.meta.coordinator.membership_budget import MembershipAccount, MembershipBudget
 from bmq.meta.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.state import ShardState
@@ -41,8 +42,12 @@ class _Parked(NamedTuple):
 class Serving:
     """One shard's groups, under one ownership of its log."""
 
-    def __init__(self, state: ShardState, writer: Writer, clock: Clock, settings: CoordinatorSettings) -> None:
+    def __init__(
+        self, state: ShardState, writer: Writer, clock: Clock, settings: CoordinatorSettings, budget: MembershipBudget
+    ) -> None:
         self.state = state
+        self.account = MembershipAccount(budget)
+        self._budget = budget
         self.writer = writer
         self._clock = clock
         self._settings = settings
@@ -62,6 +67,7 @@ class Serving:
         if self._is_closed:
             return
         self._is_closed = True
+        self.account.close()
         if self._alarm is not None:
             self._alarm.cancel()
         for token, parked in self._parked.items():  # there may be very many groups, and few who wait
@@ -78,14 +84,17 @@ class Serving:
                 self._settle(group, now)
 
     def now(self) -> Now:
-        return now_of(self._clock)
+        return _now_of(self._clock)
 
     # ------------------------------------------------------------------------------------------------ members
 
     async def join(self, group_id: str, request: Join) -> JoinAnswer:
-        await self.writer.room()
+        """RequestError."""
+        await self.room()
         group = self.state.groups.get(group_id)
         now = self.now()
+        if self._budget.is_exhausted and (group is None or request.member_id not in group.members):
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no memory for more members")
         if group is None:
             if request.member_id:
                 return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
@@ -99,7 +108,7 @@ class Serving:
 
     async def sync(self, group_id: str, request: Sync) -> SyncAnswer:
         """RequestError."""
-        await self.writer.room()
+        await self.room()
         now = self.now()
         token: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         group = self._group_of_member(group_id)
@@ -141,7 +150,8 @@ class Serving:
         says_group_not_found: bool,
     ) -> list[ErrorCode]:
         """An answer for each of (topic, partition, offset), once durable.  RequestError for all of them."""
-        await self.writer.room()
+        deadline = self._deadline()
+        await self.room(deadline)
         group = self.state.groups.get(group_id)
         if group is not None:
             group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
@@ -168,7 +178,7 @@ class Serving:
             encoded.append(data)
         self._arm()
         if records:
-            await self._in_time(self._append(records, encoded, group_id))
+            await self._in_time(self._append(records, encoded, group_id), deadline)
         return answers
 
     async def settled(self, group_id: str) -> None:
@@ -180,6 +190,12 @@ class Serving:
         """Tombstones that were decided just now, with nothing awaited in between.  RequestError."""
         if records:
             await self._in_time(self._append(records, [encode(each) for each in records], group_id))
+
+    async def delete_group(self, group: Group) -> None:
+        """Delete an empty group with its offsets.  RequestError."""
+        group.close(ErrorCode.UNKNOWN_MEMBER_ID)
+        self.account.forget(group.group_id)
+        await self.delete(group.group_id, self.state.deletion(group.group_id))
 
     async def rewrite(self, records: Sequence[CoordinatorRecord]) -> int:
         """Append records of what is so already, for a snapshot; the offset of the batch that has the first of them.
@@ -250,6 +266,7 @@ class Serving:
                     _give(effect)
                 else:
                     self._store(group, effect, now)
+        self.account.charge(group)
         self.state.forget_unused(group.group_id)
         self._arm()
 
@@ -293,9 +310,21 @@ class Serving:
             await next_turn()
         await self.writer.room()
 
-    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+    async def room(self, deadline: float | None = None) -> None:
+        """Wait for room for another request's records.
+
+        RequestError: NOT_COORDINATOR when the log has failed, COORDINATOR_NOT_AVAILABLE when it takes long.
+        """
+        if self.writer.is_blocked:
+            await self._in_time(self.writer.room(), deadline)
+
+    def _deadline(self) -> float:
+        """Of a request that begins now, in seconds of the loop's clock."""
+        return asyncio.get_running_loop().time() + self._settings.commit_timeout_s
+
+    async def _in_time(self, awaitable: Awaitable[T], deadline: float | None = None) -> T:
         try:
-            async with asyncio.timeout(self._settings.commit_timeout_s):
+            async with asyncio.timeout_at(self._deadline() if deadline is None else deadline):
                 return await awaitable
         except TimeoutError:
             message = f"not durable after {self._settings.commit_timeout_s} s"
@@ -329,7 +358,7 @@ class Serving:
         self._arm()
 
 
-def now_of(clock: Clock) -> Now:
+def _now_of(clock: Clock) -> Now:
     return Now(int(clock.monotonic() * 1000), clock.now_ms())
 
 

@@ -28,6 +28,8 @@ class CoordinatorSettings:
     retry_min_s: float = 0.1
     retry_max_s: float = 5.0
     """Between tries to load a shard: doubled from the least to the most."""
+    membership_bytes_max: int = 512 << 20
+    """Of memory for the members of all groups of the process: 200,000 of usual size.  Past it nobody new joins."""
     loads_max: int = 4
     """Shards read at once."""
     read_bytes: int = 1 << 20

@@ -30,10 +30,11 @@ from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.log import ShardLog, ShardLogs
+from bmq.meta.coordinator.membership_budget import MembershipBudget
 from bmq.meta.coordinator.offsets import TopicRef
 from bmq.meta.coordinator.records import encode
 from bmq.meta.coordinator.replay import Replay
-from bmq.meta.coordinator.serving import Serving, now_of
+from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.snapshot import barrier_record, take_snapshot
 from bmq.meta.coordinator.state import ShardState
@@ -77,6 +78,7 @@ class Shard:
         settings: CoordinatorSettings,
         catalog: Catalog,
         loads: asyncio.Semaphore,
+        budget: MembershipBudget,
         spawn: Spawn,
     ) -> None:
         self.partition = partition
@@ -91,6 +93,7 @@ class Shard:
         self._settings = settings
         self._catalog = catalog
         self._loads = loads
+        self._budget = budget
         self._spawn = spawn
         self._serving: Serving | None = None
         self._attempt = object()  # whose log is in use: the end of an earlier one means nothing
@@ -185,6 +188,9 @@ class Shard:
         except RequestError as error:  # until the next round they are merely still there
             logger.warning("shard %d: %s not all removed: %s", self.partition, what, error)
             return
+        except Exception:  # a fault in one shard's records must not keep all others' for ever
+            logger.exception("shard %d: %s not all removed; the next round tries again", self.partition, what)
+            return
         if count:
             logger.info("shard %d: %d records to remove %s", self.partition, count, what)
 
@@ -249,15 +255,21 @@ class Shard:
         unsure |= await unsure_topics(state.offsets, self._catalog)
         if state.unknown_keys:
             logger.warning("shard %d keeps %d records of unknown kinds", self.partition, state.unknown_keys)
-        waking = await self._wake(state)
-        if not log.is_open:
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was lost while it was replayed")
-        if self.is_closed:
-            return
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
-        serving = self._serving = Serving(state, writer, self._clock, settings)
+        serving = Serving(state, writer, self._clock, settings, self._budget)
+        try:
+            waking = await self._wake(serving)
+            if not log.is_open:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was lost while it was replayed")
+        except BaseException:
+            serving.account.close()
+            raise
+        if self.is_closed:
+            serving.account.close()
+            return
+        self._serving = serving
         self.epoch = log.epoch
         self._move(Phase.ACTIVE)
         self._loading_since, self._failure = None, ""
@@ -272,12 +284,13 @@ class Shard:
         )  # fmt: skip
         self._flushed(log)
 
-    async def _wake(self, state: ShardState) -> list[Group]:
+    async def _wake(self, serving: Serving) -> list[Group]:
         """Have the groups live again, in turns; those that have something to do at once."""
         turns, waking = Turns(), []
-        for group in state.go_live(lambda: now_of(self._clock)):
+        for group in serving.state.go_live(serving.now):
             if turns.is_over():
                 await next_turn()
+            serving.account.charge(group)
             if group.has_effects:
                 waking.append(group)
         return waking

@@ -17,6 +17,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.coordinator.log import ShardLogs
+from bmq.meta.coordinator.membership_budget import MembershipBudget
 from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.settings import CoordinatorSettings
@@ -47,6 +48,7 @@ class Shards:
         self._topic = topic
         self._catalog = catalog
         self._loads = asyncio.Semaphore(settings.loads_max)
+        self._budget = MembershipBudget(settings.membership_bytes_max)
         self._view = view
         self._count = 0  # partitions of the topic; 0 as long as it is not known
         self._shards: dict[int, Shard] = {}
@@ -174,7 +176,15 @@ class Shards:
         if ownership is None:
             return None
         shard = self._shards[number] = Shard(
-            number, ownership, self._logs, self._clock, self._settings, self._catalog, self._loads, self._spawn
+            number,
+            ownership,
+            self._logs,
+            self._clock,
+            self._settings,
+            self._catalog,
+            self._loads,
+            self._budget,
+            self._spawn,
         )
         return shard
 

@@ -29,3 +29,6 @@ class GroupRules:
 
     initial_delay_ms: int = 3_000
     size_max: int = 2_147_483_647
+    metadata_bytes_max: int = 64 << 20
+    """Of all members of a group: its leader is sent them in one response, and the chosen protocol's must fit into the
+    group's record, which the log's largest batch bounds."""

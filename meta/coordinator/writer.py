@@ -90,6 +90,11 @@ class Writer:
     def has_room(self) -> bool:
         return self._queued_bytes < QUEUE_BYTES_MAX
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether ``room`` would wait, or raise."""
+        return self._error is not None or not self.has_room
+
     async def room(self) -> None:
         """Until the queue is below its bound.  RequestError when the writer fails first."""
         while not self.has_room:

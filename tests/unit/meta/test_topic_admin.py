@@ -150,17 +150,22 @@ def test_manual_assignments_give_the_numbers() -> None:
 
 def test_offsets_topic_is_as_kafkas() -> None:
     async def main() -> None:
-        config = NodeConfig(default_replication_factor=3, offsets_topic_num_partitions=7)
+        config = NodeConfig(
+            default_replication_factor=3, offsets_topic_num_partitions=7, offsets_topic_segment_bytes=50 << 20
+        )
         async with world(config=config, replicas_max=one) as w:
             made = await w.admin.ensure_topic("__consumer_offsets")
             assert (made.partitions, made.replication_factor) == (7, 1)
             assert made.configs == {
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
-                "segment.bytes": "104857600",
+                "segment.bytes": "52428800",
                 "max.message.bytes": "16777216",
             }
             await refused(w.admin.add_partitions("__consumer_offsets", 9), ErrorCode.INVALID_PARTITIONS)
+            other = await w.admin.ensure_topic("__transaction_state")
+            assert other.partitions == 50, "of which offsets.topic.num.partitions says nothing"
+            assert other.configs["segment.bytes"] == "104857600"
 
     run(main())
 
