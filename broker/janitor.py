@@ -7,7 +7,8 @@ an idle one costs that comparison and nothing else.
 What the jobs do is said where they are: ``Retention`` (moving the log start, deleting what lies below it), ``Sweeper``
 (scaffolding and journals that nobody names any more) and ``Joiner`` (one file of small neighbours).  Here is when.
 
-Times are wall-clock milliseconds, since they are compared with records' and files' times.
+Deadlines are on the monotonic clock.  Only what is compared with records' and files' times is wall time (``wall_ms``);
+when the wall clock is set, expiry is computed again.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class JanitorConfig:
             raise ValueError("join_after and join_sources_max must be at least 1")
 
 
+_CLOCK_SET_MS = 1_000
+"""A wall clock that moves so far against the monotonic one has been set; both are slewed together."""
+
+
 class Job(Enum):
     RETAIN = "move the log start"
     DELETE = "delete what lies below it"
@@ -116,6 +121,7 @@ class Janitor:
         self._heap: list[tuple[int, int, _Care, Job]] = []
         self._serial = itertools.count()
         self._journals_due_ms: int | None = None
+        self._wall_offset_ms: int | None = None  # of the wall clock to the monotonic one
         self._retention: Retention[_Care] = Retention(
             shared.fs,
             interval_ms=self.config.interval_ms,
@@ -123,6 +129,7 @@ class Janitor:
             deletes_per_job=self.config.deletes_per_job,
             retain_at=lambda care, due_ms: self._schedule(care, Job.RETAIN, due_ms),
             delete_at=lambda care, due_ms: self._schedule(care, Job.DELETE, due_ms),
+            now_ms=shared.now_ms,
             failed=self._failed,
         )
         self._sweeper = Sweeper(
@@ -171,29 +178,31 @@ class Janitor:
         while True:
             spread = 0.8 + 0.4 * self._rng.random()
             await asyncio.sleep(self.config.interval_ms * spread / 1000)
-            await self.run_once(self._shared.clock.now_ms())
+            await self.run_once()
 
-    async def run_once(self, now_ms: int) -> int:
+    async def run_once(self) -> int:
         """One round; how many jobs it did.  What fails is counted, logged and tried again later."""
+        now_ms = self._shared.now_ms()
         self._notice(now_ms)
+        self._notice_clock(now_ms)
         done = 0
-        while self._heap and self._heap[0][0] <= now_ms and done < self.config.jobs_per_round:
+        while self._heap and self._heap[0][0] <= self._shared.now_ms() and done < self.config.jobs_per_round:
             due_ms, _, care, job = heapq.heappop(self._heap)
             if care.due.get(job) != due_ms or not self._is_held(care):
                 continue  # rescheduled or gone
             del care.due[job]
             done += 1
-            await self._attempt(care, job, now_ms)
-        await self._attempt_journals(now_ms)
+            await self._attempt(care, job)
+        await self._attempt_journals()
         return done
 
-    async def _attempt(self, care: _Care, job: Job, now_ms: int) -> None:
+    async def _attempt(self, care: _Care, job: Job) -> None:
         try:
             async with asyncio.timeout(self.config.step_timeout_ms / 1000):
-                await self._perform[job](care, now_ms)
+                await self._perform[job](care, self._shared.clock.now_ms())
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
             self._failed(f"{care.writer.path}: to {job.value}", error)
-            self._schedule(care, job, now_ms + self.config.retry_ms)
+            self._schedule(care, job, self._shared.now_ms() + self.config.retry_ms)
 
     def _failed(self, what: str, error: Exception) -> None:
         self.failures += 1
@@ -221,7 +230,7 @@ class Janitor:
                 self._schedule_retention(care, now_ms)
                 if care.has_leftovers:
                     care.has_leftovers = False
-                    self._retention.doom(care, care.log_start, now_ms)
+                    self._retention.doom(care, care.log_start)
                 if care.closings >= self.config.join_after:
                     self._schedule(care, Job.JOIN, now_ms)
             if partition.config is not care.config:
@@ -229,9 +238,20 @@ class Janitor:
                 self._schedule_retention(care, now_ms)
             if partition.log_start != care.log_start:
                 care.log_start = partition.log_start
-                self._retention.doom(care, partition.log_start, now_ms)
+                self._retention.doom(care, partition.log_start)
         if len(self._heap) > 8 * len(self._cares) + 64:
             self._rebuild_heap()
+
+    def _notice_clock(self, now_ms: int) -> None:
+        """Compute again what expires when, if the wall clock was set: a deadline may lie years ahead of it now."""
+        offset_ms = self._shared.clock.now_ms() - now_ms
+        if self._wall_offset_ms is not None and abs(offset_ms - self._wall_offset_ms) <= _CLOCK_SET_MS:
+            return
+        if self._wall_offset_ms is not None:
+            _log.warning("the wall clock was set by %d ms", offset_ms - self._wall_offset_ms)
+        self._wall_offset_ms = offset_ms
+        for care in self._cares.values():
+            self._schedule_retention(care, now_ms)
 
     def _begin(self, care: _Care, now_ms: int) -> None:
         """A partition newly owned: its predecessor may have left anything half done."""
@@ -239,7 +259,7 @@ class Janitor:
         self._schedule(care, Job.JOIN, now_ms)
         self._schedule(care, Job.SWEEP, now_ms + self.config.grace_ms + self._rng.randrange(self.config.grace_ms + 1))
         if care.log_start > 0:
-            self._retention.doom(care, care.log_start, now_ms)
+            self._retention.doom(care, care.log_start)
 
     def _schedule_retention(self, care: _Care, due_ms: int) -> None:
         if care.config.retention_ms != FOR_EVER or care.config.retention_bytes != FOR_EVER:
@@ -264,29 +284,31 @@ class Janitor:
 
     # -------------------------------------------------------------------------------- jobs that call for other jobs
 
-    async def _sweep(self, care: _Care, now_ms: int) -> None:
-        if await self._sweeper.sweep(care.writer, now_ms):
+    async def _sweep(self, care: _Care, wall_ms: int) -> None:
+        now_ms = self._shared.now_ms()
+        if await self._sweeper.sweep(care.writer, wall_ms):
             self._schedule(care, Job.JOIN, now_ms)  # what was swept may have stood in its way
         self._schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
 
-    async def _join(self, care: _Care, now_ms: int) -> None:
+    async def _join(self, care: _Care, wall_ms: int) -> None:
         care.closings = 0
         if not care.writer.partition.record.segments:
             return
         care.join_from, is_more, is_blocked = await self._joiner.join(care, care.join_from)
         if is_more:
-            self._schedule(care, Job.JOIN, now_ms)
+            self._schedule(care, Job.JOIN, self._shared.now_ms())
         elif is_blocked:
             care.closings = self.config.join_after  # at the next change
 
-    async def _attempt_journals(self, now_ms: int) -> None:
+    async def _attempt_journals(self) -> None:
+        now_ms = self._shared.now_ms()
         if self._journals_due_ms is None:  # not at once: brokers start together
             self._journals_due_ms = now_ms + self._rng.randrange(self.config.journal_sweep_ms + 1)
         if now_ms < self._journals_due_ms:
             return
         self._journals_due_ms = now_ms + self.config.journal_sweep_ms
         try:
-            await self._sweeper.sweep_journals(now_ms)
+            await self._sweeper.sweep_journals(self._shared.clock.now_ms())
         except (StorageError, KvError, FormatError) as error:
             self._failed("journals", error)
 

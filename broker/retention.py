@@ -36,7 +36,7 @@ class Ledger:
         self.writer = writer
         self.config = writer.partition.config
         self.log_start = writer.partition.log_start
-        self.doomed: deque[tuple[int, int]] = deque()  # (when, log start): files below it go then
+        self.doomed: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
         self.has_leftovers = False  # files below the log start that may not go yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
@@ -50,7 +50,11 @@ L = TypeVar("L", bound=Ledger)
 
 
 class Retention(Generic[L]):
-    """One broker's.  ``retain_at`` and ``delete_at`` ask for the next call; ``failed`` hears of a damaged index."""
+    """One broker's.  ``retain_at`` and ``delete_at`` ask for the next call, in milliseconds of the monotonic clock that
+    ``now_ms`` reads; ``failed`` is called with a damaged index.
+
+    Wall time says only what has expired.  It may be set at any moment, so no deadline is kept in it.
+    """
 
     def __init__(
         self,
@@ -61,9 +65,11 @@ class Retention(Generic[L]):
         deletes_per_job: int,
         retain_at: Callable[[L, int], None],
         delete_at: Callable[[L, int], None],
+        now_ms: Callable[[], int],
         failed: Callable[[str, Exception], None],
     ) -> None:
         self._fs = fs
+        self._now_ms = now_ms
         self._interval_ms = interval_ms
         self._names_per_job = names_per_job
         self._deletes_per_job = deletes_per_job
@@ -72,23 +78,23 @@ class Retention(Generic[L]):
         self._failed = failed
         self.files_deleted = 0
 
-    async def retain(self, ledger: L, now_ms: int) -> None:
+    async def retain(self, ledger: L, wall_ms: int) -> None:
         """Move the log start past what has expired, and be back when the next segment can."""
         writer, config = ledger.writer, ledger.config
         partition = writer.partition
         log_start, watermark = partition.log_start, partition.high_watermark
         total = await self._count(ledger) if config.retention_bytes != FOR_EVER else 0
-        oldest = await self._oldest(ledger, total, now_ms)
+        oldest = await self._oldest(ledger, total, wall_ms)
         rest = Retained(watermark, None, total - sum(segment.size for segment in oldest), None)
         new_start = expired(
             [*oldest, rest],
-            now_ms=now_ms,
+            now_ms=wall_ms,
             retention_ms=config.retention_ms,
             retention_bytes=config.retention_bytes,
             high_watermark=watermark,
             log_start=log_start,
         )
-        self._schedule_next(ledger, [segment for segment in oldest if segment.base >= new_start], now_ms)
+        self._schedule_next(ledger, [segment for segment in oldest if segment.base >= new_start], wall_ms)
         if new_start <= log_start or partition.state is not State.WRITE:
             return
         await writer.delete_before(new_start)
@@ -96,30 +102,30 @@ class Retention(Generic[L]):
             passed = [one for one in oldest if one.base < new_start and one.base <= ledger.counted_to.base]
             ledger.total -= sum(segment.size for segment in passed)
         ledger.log_start = new_start
-        self.doom(ledger, new_start, now_ms)
+        self.doom(ledger, new_start)
         if oldest[-1].base < new_start:
-            self._retain_at(ledger, now_ms)  # all that was looked at has gone: look further
+            self._retain_at(ledger, self._now_ms())  # all that was looked at has gone: look further
 
-    def doom(self, ledger: L, log_start: int, now_ms: int) -> None:
+    def doom(self, ledger: L, log_start: int) -> None:
         """Let the files below ``log_start`` go, after the delay."""
         if len(ledger.doomed) >= _DOOMED_MAX:
             ledger.doomed.pop()  # the new one says more, a little later
-        ledger.doomed.append((now_ms + ledger.config.file_delete_delay_ms, log_start))
+        ledger.doomed.append((self._now_ms() + ledger.config.file_delete_delay_ms, log_start))
         self._delete_at(ledger, ledger.doomed[0][0])
 
-    def _schedule_next(self, ledger: L, left: Sequence[Retained], now_ms: int) -> None:
+    def _schedule_next(self, ledger: L, left: Sequence[Retained], wall_ms: int) -> None:
         """By time: when the oldest one left expires.  Size grows only with the record, which is noticed."""
         retention_ms = ledger.config.retention_ms
         if retention_ms == FOR_EVER:
             return
-        due_ms = now_ms + max(self._interval_ms, min(retention_ms, HOUR_MS))
+        wait_ms = max(self._interval_ms, min(retention_ms, HOUR_MS))
         if left and left[0].timestamp is not None:
-            due_ms = left[0].timestamp + retention_ms + 1
+            wait_ms = left[0].timestamp + retention_ms + 1 - wall_ms
         elif ledger.writer.partition.log_start == ledger.writer.partition.high_watermark:
             return  # empty: nothing to expire before something is registered
-        self._retain_at(ledger, max(due_ms, now_ms + self._interval_ms))
+        self._retain_at(ledger, self._now_ms() + max(wait_ms, self._interval_ms))
 
-    async def _oldest(self, ledger: Ledger, total: int, now_ms: int) -> list[Retained]:
+    async def _oldest(self, ledger: Ledger, total: int, wall_ms: int) -> list[Retained]:
         """The closed segments from the log start on, up to the first that stays; that one included."""
         partition, config = ledger.writer.partition, ledger.config
         found: list[Retained] = []
@@ -139,7 +145,7 @@ class Retention(Generic[L]):
                 found.append(Retained(listed.name.base, end, listed.length, timestamp))
                 total -= listed.length
                 is_surplus = config.retention_bytes != FOR_EVER and total >= config.retention_bytes
-                if not is_surplus and not is_expired(timestamp, now_ms, config.retention_ms):
+                if not is_surplus and not is_expired(timestamp, wall_ms, config.retention_ms):
                     break
         return found
 
@@ -187,8 +193,9 @@ class Retention(Generic[L]):
         current = partition.current
         return total + max(opened, current.flushed if current is not None else 0)
 
-    async def delete(self, ledger: L, now_ms: int) -> None:
+    async def delete(self, ledger: L, wall_ms: int) -> None:
         """The files below a log start, once it is durable and the partition is still ours."""
+        now_ms = self._now_ms()
         log_start = -1
         while ledger.doomed and ledger.doomed[0][0] <= now_ms:
             log_start = ledger.doomed.popleft()[1]

@@ -35,7 +35,7 @@ from bmq.storage.reader import LogReader
 from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
-from tests.simulation.world import until
+from tests.simulation.world import WallClock, until
 
 T = TypeVar("T")
 S = SegmentName
@@ -129,7 +129,8 @@ class Owner:
         self.world = world
         self.fs = MemoryFileSystem(world.storage, name)
         self.kv = MemoryKeyValue(world.store, random=random.Random(2))
-        self.broker = Broker(self.fs, self.kv, incarnation=name, clock=CLOCK, upkeep=ASLEEP)
+        self.clock = WallClock()
+        self.broker = Broker(self.fs, self.kv, incarnation=name, clock=self.clock, upkeep=ASLEEP)
         self.steps = StepFileSystem(world.storage, name)
         self.janitor = Janitor(replace(self.broker.shared, fs=self.steps), self.held, config, random.Random(3))
 
@@ -159,7 +160,7 @@ class Owner:
 
     async def round(self, wait_s: float = 0.0) -> int:
         await asyncio.sleep(wait_s)
-        return await self.janitor.run_once(CLOCK.now_ms())
+        return await self.janitor.run_once()
 
     async def rounds(self, wait_s: float = 0.0) -> None:
         """Until a round finds nothing to do."""
@@ -224,6 +225,45 @@ def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
         assert owner.log_start == 6
         await owner.round(1800)
         assert owner.log_start == 10  # the last one had been waiting behind it
+
+    run(main())
+
+
+@pytest.mark.parametrize("hours", [20, -20])
+def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> None:
+    """Ahead: what it then calls expired goes, as with Kafka, but no deadline is kept in its time.  Behind (a machine
+    that starts before it has asked for the time): what expires is not looked at hours later."""
+
+    async def main() -> None:
+        world = World()
+        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
+        await owner.send(6)
+        owner.clock.ahead_ms = hours * HOUR_MS
+        await owner.round()
+        owner.clock.ahead_ms = 0
+        assert owner.log_start == (3 if hours > 0 else 0)
+        await owner.round(30)
+        await owner.round(40)
+        assert await world.logs() == ([3] if hours > 0 else [0, 3])
+        await owner.send(6)
+        await owner.rounds(61)
+        await owner.round(HOUR_MS / 1000)
+        assert owner.log_start == 12
+        await owner.rounds(61)
+        assert await world.logs() == [9]
+
+    run(main())
+
+
+def test_a_clock_that_is_slewed_costs_no_listing() -> None:
+    async def main() -> None:
+        world = World()
+        owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
+        await owner.send(6)
+        await owner.rounds()
+        for _ in range(10):
+            owner.clock.ahead_ms += 90  # of 30 s: far more than ntpd slews
+            assert await owner.round(30) == 0
 
     run(main())
 
@@ -623,7 +663,7 @@ def test_a_refused_concat_leaves_the_log_and_no_draft() -> None:
         fs = Refusing(world.storage, "a")
         janitor = Janitor(replace(owner.broker.shared, fs=fs), owner.held, CONFIG, random.Random(1))
         before = await world.names()
-        await janitor.run_once(CLOCK.now_ms())
+        await janitor.run_once()
         assert janitor.failures == 1
         assert await world.names() == before
         assert await world.records(0, 14) == world.sent
