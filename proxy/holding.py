@@ -11,7 +11,9 @@ the same bytes again.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from bmq.core.call import Client
@@ -28,9 +30,8 @@ STUMBLES_MAX = 10_000
 class Waiting(Protocol):
     """One partition's part of a produce."""
 
-    @property
-    def is_over(self) -> bool:
-        """Answered, timed out, or its client has gone: it is passed over."""
+    on_over: Callable[[], None]
+    """To be called once it is over while it waits: answered, timed out, or its client has gone."""
 
     @property
     def size(self) -> int:
@@ -47,12 +48,13 @@ class Waiting(Protocol):
 
 
 class _Line:
-    """One partition's FIFO; ``task`` serves it."""
+    """One partition's FIFO: parts in the order of their numbers.  ``task`` serves it."""
 
-    __slots__ = ("parts", "task")
+    __slots__ = ("last", "parts", "task")
 
     def __init__(self) -> None:
-        self.parts: deque[tuple[Waiting, int]] = deque()  # with its size: what is over has given its records up
+        self.parts: OrderedDict[int, tuple[Waiting, int]] = OrderedDict()  # with its size: it gives its records up
+        self.last = 0
         self.task: asyncio.Task[None] | None = None
 
 
@@ -173,44 +175,45 @@ class Holding:
             loop = asyncio.get_running_loop()
             line.task = loop.create_task(self._serve(key, line, owners))
             line.task.add_done_callback(lambda task: self._ended(key, line, task))
-        line.parts.append((part, size))
+        line.last += 1
+        line.parts[line.last] = (part, size)
+        part.on_over = partial(self._over, line, line.last)
         self.held_bytes += size
+
+    def _over(self, line: _Line, number: int) -> None:
+        """Nobody waits for this part any more: its bytes are given back at once, whatever its line waits for."""
+        self._take(line, number)
 
     async def _serve(self, key: PartitionKey, line: _Line, owners: Owners) -> None:
         loop = asyncio.get_running_loop()
-        while self._has_waiting(line):
-            waiting, until = len(line.parts), line.parts[0][0].held_until
+        while line.parts:
+            first, _ = next(iter(line.parts.values()))
+            last, until = line.last, first.held_until
             try:
                 owner = await owners.wait(key, max(0.0, until - loop.time()))
             except RequestError as error:
                 late = loop.time() + GRAIN_S
-                self._refuse(line, waiting, error, late if late >= until else None)
+                self._refuse(line, last, error, late if late >= until else None)
                 continue
             if not owner.has_room:
                 await owner.room()  # and look again: it may be another's by now
                 continue
-            part = self._take(line)
-            if not part.is_over:
-                part.append(owner)
+            if line.parts:
+                self._take(line, next(iter(line.parts))).append(owner)
         del self._lines[key]  # in the same step: who comes now goes straight to the owner
 
-    def _refuse(self, line: _Line, waiting: int, error: RequestError, late: float | None) -> None:
-        """The first's time is up, and that of those behind it whose ends by ``late``; None: there is no owner to wait
-        for, and that goes for all of the ``waiting``."""
-        for number in range(waiting):
-            if number and late is not None and line.parts[0][0].held_until > late:
+    def _refuse(self, line: _Line, last: int, error: RequestError, late: float | None) -> None:
+        """The time is up of those that had to be served by ``late``; None: there is no owner to wait for, and that goes
+        for all up to ``last``."""
+        while line.parts:
+            number, (part, _) = next(iter(line.parts.items()))
+            if number > last or (late is not None and part.held_until > late):
                 return
-            part = self._take(line)
-            if not part.is_over:
-                part.fail(error)
+            self._take(line, number).fail(error)
 
-    def _has_waiting(self, line: _Line) -> bool:
-        while line.parts and line.parts[0][0].is_over:
-            self._take(line)
-        return bool(line.parts)
-
-    def _take(self, line: _Line) -> Waiting:
-        part, size = line.parts.popleft()
+    def _take(self, line: _Line, number: int) -> Waiting:
+        part, size = line.parts.pop(number)
+        part.on_over = _nothing
         self.held_bytes -= size
         return part
 
@@ -219,10 +222,13 @@ class Holding:
         if self._lines.get(key) is line:
             del self._lines[key]
         while line.parts:
-            part = self._take(line)
-            if not part.is_over:
-                part.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the server is closing"))
+            part = self._take(line, next(iter(line.parts)))
+            part.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the server is closing"))
         if not task.cancelled() and task.exception() is not None:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"holding produces for {key} failed", "exception": task.exception(), "task": task}
             )
+
+
+def _nothing() -> None:
+    """It does not wait: nobody is to be told that it is over."""

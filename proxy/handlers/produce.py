@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from bmq.core.call import NO_ANSWER, Answer, CloseConnection, Request
@@ -220,7 +220,8 @@ class Produce:
 class Part(PartitionAnswer):
     """One partition's records, and what is answered for them: a ``proxy.holding.Waiting``."""
 
-    __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "records")
+    __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "on_over",
+                 "records")  # fmt: skip
     key: PartitionKey
 
     def __init__(
@@ -232,6 +233,7 @@ class Part(PartitionAnswer):
         self._accepted: asyncio.Future[Appended] | None = None  # in the owner's hands, not answered
         self.records = records
         self.is_over = False
+        self.on_over: Callable[[], None] = _nothing  # see ``proxy.holding.Waiting``
         self._producer_id, self._sequence = NO_PRODUCER_ID, -1
         if records is not None and len(records) >= HEADER_BYTES:
             self._producer_id, _, self._sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
@@ -309,6 +311,7 @@ class Part(PartitionAnswer):
     def _let_go(self) -> None:
         """It is over: an owner elsewhere that has not sent it yet need not."""
         self.records, self.is_over = None, True
+        self.on_over()
         if self._accepted is not None:
             self._accepted.cancel()
 
@@ -323,7 +326,7 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
 
 
 def _nothing() -> None:
-    """Nobody was asked to tell of the connection's end."""
+    """Nobody has to be told of this end."""
 
 
 APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, advertised_min=0),)

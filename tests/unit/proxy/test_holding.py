@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import cast
 
 from bmq.core.config import NodeConfig
@@ -74,6 +75,7 @@ class Part:
         self.number = number
         self.size = size
         self.is_over = False
+        self.on_over: Callable[[], None] = lambda: None
         self.error: RequestError | None = None
         self.ended_at = -1.0
         self.held_until = asyncio.get_running_loop().time() + CONFIG.held_produce_ms / 1000
@@ -92,6 +94,11 @@ class Part:
         assert not self.is_over
         self.is_over = True
         self.ended_at = asyncio.get_running_loop().time()
+
+    def leave(self) -> None:
+        """It timed out, or its client has gone."""
+        self.is_over = True
+        self.on_over()
 
 
 def test_a_line_is_served_in_order_in_one_step() -> None:
@@ -193,11 +200,58 @@ def test_what_is_over_is_passed_over() -> None:
         for part in parts:
             holding.hold(KEY, part, owners, CONFIG)
         for number in (0, 2, 4):
-            parts[number].is_over = True  # timed out, or its client has gone
+            parts[number].leave()
         owners.open(owner)
         await asyncio.sleep(0.01)
         assert owner.taken == [1, 3]
         assert (len(holding), holding.held_bytes) == (0, 0)
+
+    run(main())
+
+
+def test_the_bytes_of_what_is_over_are_given_back_at_once() -> None:
+    """An owner without room keeps its line waiting; what timed out there must not refuse other partitions' produces."""
+
+    async def main() -> None:
+        holding, owners = Holding(), FakeOwners()
+        config = NodeConfig(queued_max_request_bytes=400, socket_request_max_bytes=400)
+        owners.open(FakeOwner(room_for=0))
+        for _ in range(20):
+            retried = [Part(number, size=50) for number in range(5)]
+            for part in retried:
+                holding.hold(KEY, part, owners, config)
+            await asyncio.sleep(0.1)
+            for part in retried:
+                part.leave()
+            assert holding.held_bytes == 0
+        other = PartitionKey(KEY.topic_id, 1)
+        moving = FakeOwners()
+        part = Part(0, size=50)
+        holding.hold(other, part, moving, config)
+        assert part.error is None, "held, as rule 9 has it"
+        moving.open(FakeOwner())
+        await asyncio.sleep(0.1)
+        assert part.is_over
+        assert part.error is None
+
+    run(main())
+
+
+def test_who_comes_while_all_others_have_left_is_held_for_as_long() -> None:
+    async def main() -> None:
+        holding, owners = Holding(), FakeOwners()
+        early = Part(0)
+        holding.hold(KEY, early, owners, CONFIG)
+        await asyncio.sleep(0.5)
+        early.leave()
+        late = Part(1)
+        holding.hold(KEY, late, owners, CONFIG)
+        await asyncio.sleep(0.7)  # the time of the first is up
+        assert not late.is_over
+        await asyncio.sleep(1)
+        assert late.error is not None
+        assert late.ended_at == 1.5
+        assert len(holding) == 0
 
     run(main())
 
