@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from bmq.cli.output import fail
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
+from bmq.core.log_lines import LineFormatter
 from bmq.core.urls import normal_url, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
@@ -81,9 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
         return fail(str(error), status=2)
-    logging.basicConfig(
-        stream=sys.stderr, level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     from bmq.cli.server import serve
 
     return serve(config)

@@ -32,3 +32,21 @@ class LogLimit:
             self._log.log(level, "%d lines like the next one were left out", self._left_out)
             self._left_out = 0
         self._log.log(level, text, *arguments, exc_info=error)
+
+
+class LogLimits:
+    """One ``LogLimit`` for each kind of line, so that one kind does not silence another.  Kinds are the code's own."""
+
+    __slots__ = ("_limits", "_log", "_now")
+
+    def __init__(self, log: logging.Logger, now: Callable[[], float]) -> None:
+        self._log = log
+        self._now = now
+        self._limits: dict[str, LogLimit] = {}
+
+    def log(self, kind: str, level: int, text: str, *arguments: object, error: BaseException | None = None) -> None:
+        """Log the line, or count it as left out."""
+        limit = self._limits.get(kind)
+        if limit is None:
+            limit = self._limits[kind] = LogLimit(self._log, self._now)
+        limit.log(level, text, *arguments, error=error)

@@ -14,7 +14,7 @@ from functools import partial
 from bmq.core.call import Dispatch
 from bmq.core.config import NodeConfig
 from bmq.core.frames import SHARED_BYTES
-from bmq.core.log_limit import LogLimit
+from bmq.core.log_limit import LogLimits
 from bmq.core.metrics import Metrics
 from bmq.core.net_budget import STUCK_S, RequestBudget
 from bmq.core.net_connection import ClientConnection
@@ -64,7 +64,7 @@ class Listener:
         self._shut_seen = (0, 0.0)  # which time the budget is shut for, and since when as far as ticks saw it
         self._is_stopping = False
         self._all_gone: asyncio.Event | None = None
-        self._limits: dict[str, LogLimit] = {}
+        self._lines = LogLimits(_log, lambda: self.loop.time())
 
     def __repr__(self) -> str:
         return f"<Listener connections={len(self.connections)} {self.budget}>"
@@ -156,7 +156,7 @@ class Listener:
 
     def bug(self, connection: ClientConnection, error: BaseException) -> None:
         """An exception that no request may cause."""
-        self._limit("bug").log(logging.ERROR, "closing %s: its request failed", connection.peer, error=error)
+        self._lines.log("bug", logging.ERROR, "closing %s: its request failed", connection.peer, error=error)
 
     # -------------------------------------------------------------------------------------------------- the timer
 
@@ -206,10 +206,4 @@ class Listener:
             self._timer = None
 
     def _warn(self, kind: str, text: str, *arguments: object) -> None:
-        self._limit(kind).log(logging.WARNING, text, *arguments)
-
-    def _limit(self, kind: str) -> LogLimit:
-        limit = self._limits.get(kind)
-        if limit is None:
-            limit = self._limits[kind] = LogLimit(_log, self.loop.time)
-        return limit
+        self._lines.log(kind, logging.WARNING, text, *arguments)

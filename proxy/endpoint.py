@@ -138,7 +138,9 @@ def _array_fields(kind: type) -> tuple[str, ...]:
 
 
 def _whose(api: Api, request: Request) -> str:
-    return f"answering {api.key.name} version {request.api_version} of {request.client.peer} ({request.client_id})"
+    return (
+        f"answering {api.key.name} version {request.api_version} of {request.client.peer} ({request.client_id!r:.100})"
+    )
 
 
 def _name(api_key: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bmq.core.call import Answer, Request
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.core.log_limit import LogLimits
 from bmq.core.metrics import Metrics
 from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog
@@ -45,6 +47,11 @@ class Services:
     """Produces that wait for their partition."""
     apis: Sequence[Api] = ()
     """All that the endpoint serves; it fills this in."""
+    lines: LogLimits = field(init=False)
+    """For log lines that a client can cause."""
+
+    def __post_init__(self) -> None:
+        self.lines = LogLimits(logging.getLogger("bmq.proxy"), self.clock.monotonic)
 
 
 class Api(NamedTuple):

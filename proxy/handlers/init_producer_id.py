@@ -24,13 +24,13 @@ from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.proxy.services import Api, Services
 
-_log = logging.getLogger(__name__)
-
 
 def handle(services: Services, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
-        _log.warning(
-            "client %s at %s asks for transactions (transactional id %.100r): this version has none",
+        services.lines.log(
+            "transactions",
+            logging.WARNING,
+            "client %.100r at %s asks for transactions (transactional id %.100r): this version has none",
             request.client_id,
             request.client.peer,
             message.transactional_id,

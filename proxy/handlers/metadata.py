@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
-from bmq.core.call import Answer, Request
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.call import Answer, CloseConnection, Request
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.meta.catalog import INTERNAL_TOPICS
@@ -38,7 +38,10 @@ Errors = Mapping[str, ErrorCode]
 
 
 def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
-    message = decode_request(ApiKey.METADATA, request.api_version, request.body)
+    try:
+        message = decode_request(ApiKey.METADATA, request.api_version, request.body)
+    except FormatError as error:
+        raise CloseConnection(f"METADATA version {request.api_version}: {error}") from None
     missing = _to_create(services, request.api_version, message)
     if missing:
         return _create_and_answer(services, request, message, missing)

@@ -11,6 +11,7 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
+from bmq.core.log_limit import BURST
 from bmq.core.model import PartitionKey
 from bmq.core.wire.messages import (
     AlterConfigsRequest,
@@ -599,6 +600,18 @@ def test_init_producer_id(version: int, caplog: pytest.LogCaptureFixture) -> Non
                 invalid = (ErrorCode.INVALID_REQUEST, -1, -1)
                 assert await init(w, version, producer_id=1, producer_epoch=-1) == invalid
                 assert await init(w, version, producer_id=-1, producer_epoch=0) == invalid
+
+    run(main())
+
+
+def test_init_producer_id_does_not_let_clients_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving() as w:
+            with caplog.at_level(logging.WARNING):
+                for _ in range(1_000):
+                    await init(w, 4, "x" * 30_000)
+            assert len(caplog.records) <= BURST
+            assert sum(len(record.getMessage()) for record in caplog.records) < BURST * 500
 
     run(main())
 

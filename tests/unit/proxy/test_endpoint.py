@@ -230,7 +230,7 @@ def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
 
         with pytest.raises(type(error)) as caught:
             await ask()
-        assert caught.value.__notes__[-1] == "answering HEARTBEAT version 4 of 10.0.0.1:5 (tester)"
+        assert caught.value.__notes__[-1] == "answering HEARTBEAT version 4 of 10.0.0.1:5 ('tester')"
 
     run(main())
 

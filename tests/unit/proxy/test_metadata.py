@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.core.call import CloseConnection
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -374,6 +375,18 @@ def test_a_topic_that_cannot_be_created_now_is_asked_for_again() -> None:
             found = (await ask(w, 12, asks("new", allow_auto_topic_creation=True))).topics
             assert [(t.name, t.error_code) for t in found] == [("new", ErrorCode.LEADER_NOT_AVAILABLE)]
             w.store.start(asyncio.get_running_loop().time())
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_no_metadata_request_closes_the_connection(version: int) -> None:
+    """It is counted and logged as malformed, in one line: it is no bug of ours."""
+
+    async def main() -> None:
+        async with serving() as w:
+            with pytest.raises(CloseConnection, match=f"METADATA version {version}"):
+                metadata.handle(w.services, w.request(ApiKey.METADATA, version, b"\x7f\xff\xff\xff"))
 
     run(main())
 
