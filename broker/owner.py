@@ -34,13 +34,19 @@ TO_WATERMARK = -1
 """Kafka's DeleteRecords: everything that is there."""
 SURE_S = 2.0
 """The store's word that we are the owner serves one reader past the end, who comes again within this time."""
+CONFIRM_EVERY_S = 0.1
+"""The store is asked no more often for one partition: a client that is told at once may ask again at once."""
+CONFIRM_AGAIN_S = 1.0
+"""Between a question that the store did not answer and the next one, while somebody waits for the answer."""
+SETTLE_S = 30.0
+"""So long a question waits for a flush: Kafka's request.timeout.ms, after which nobody waits for the question."""
 
 
 class PartitionOwner:
     """Around one ``PartitionWriter``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
 
-    __slots__ = ("_is_confirming", "_queue", "_recompressor", "_searches", "_shared", "_size", "_sure_until", "_writer",
-                 "key")  # fmt: skip
+    __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_searches",
+                 "_shared", "_size", "_sure_until", "_writer", "key")  # fmt: skip
 
     def __init__(self, shared: Shared, writer: PartitionWriter, searches: Searches, recompressor: Recompressor) -> None:
         self.key: PartitionKey = writer.partition.key
@@ -50,7 +56,9 @@ class PartitionOwner:
         self._recompressor = recompressor
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
+        self._acknowledged_to = 0  # before their flush, as acks=1 has it
         self._is_confirming = False
+        self._confirmed_at = -math.inf
         self._sure_until = 0.0
 
     def __repr__(self) -> str:
@@ -92,8 +100,9 @@ class PartitionOwner:
     @property
     def has_seen_end(self) -> bool:
         """Nobody knows the watermark better, as long as we are the owner.  In a cluster that may have ended without our
-        knowledge: the store is asked, once for all who look meanwhile, and its word serves one of them."""
-        if self._shared.is_alone:
+        knowledge: the store is asked, once for all who look meanwhile, and its word serves one of them.  What was
+        acknowledged before its flush is waited for."""
+        if self._shared.is_alone and self._acknowledged_to <= self.high_watermark:
             return True
         if self._loop_time() < self._sure_until:
             self._sure_until = 0.0
@@ -105,13 +114,15 @@ class PartitionOwner:
 
     async def _confirm(self) -> None:
         try:
+            await asyncio.sleep(self._confirmed_at + CONFIRM_EVERY_S - self._loop_time())
             await self.confirmed_ends()
+            self._sure_until = self._loop_time() + SURE_S
         except RequestError:
-            return  # it is asked again by the next look
+            await asyncio.sleep(CONFIRM_AGAIN_S)
         finally:
             self._is_confirming = False
-        self._sure_until = self._loop_time() + SURE_S
-        if self._shared.tails is not None:  # whoever waits for this looks again
+            self._confirmed_at = self._loop_time()
+        if self._shared.tails is not None:  # whoever waits for this looks again, and has it asked again if it failed
             self._shared.tails.log_start_moved(self.key, self.log_start)
 
     @staticmethod
@@ -166,6 +177,7 @@ class PartitionOwner:
         accepted = self._writer.accept(batch)
         if acks_all:
             return self._writer.when_flushed(accepted, self._appended)
+        self._acknowledged_to = self._writer.partition.next_offset
         if isinstance(accepted, Duplicate):
             return self._appended(accepted.base_offset, accepted.timestamp)
         return self._appended(batch.base_offset, batch.max_timestamp)
@@ -190,8 +202,29 @@ class PartitionOwner:
     async def ends(self) -> Ends:
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
 
+    async def settled_ends(self) -> Ends:
+        """Return ``ends`` once everything that was acknowledged before the call is flushed.
+
+        Raises RequestError if that does not come.
+        """
+        await self._settle()
+        return await self.ends()
+
+    async def _settle(self) -> None:
+        partition, end = self._writer.partition, self._acknowledged_to
+        if partition.high_watermark >= end:
+            return
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._writer.wait(lambda: partition.high_watermark >= end or not self.is_open)
+        except TimeoutError:
+            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"offset {end - 1} is not flushed yet") from None
+        if partition.high_watermark < end:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not open here any more")
+
     async def confirmed_ends(self) -> Ends:
-        """``ends``, if we were the owner since the call.  Costs a read of the store."""
+        """``settled_ends``, if we were the owner since the call.  Costs a read of the store."""
+        await self._settle()
         try:
             await self._writer.prove()
         except KvError as error:
@@ -241,8 +274,11 @@ class PartitionOwner:
     async def delete_before(self, offset: int) -> int:
         """Kafka's DeleteRecords: the new log start.  ``TO_WATERMARK`` deletes everything that is there.
 
-        OFFSET_OUT_OF_RANGE past the watermark; retriable when storage or store do not answer.
+        OFFSET_OUT_OF_RANGE past the end of what was acknowledged, whose flush is waited for; retriable when storage or
+        store do not answer.
         """
+        if offset == TO_WATERMARK or offset > self.high_watermark:
+            await self._settle()
         wanted = self.high_watermark if offset == TO_WATERMARK else offset
         if wanted < 0:
             raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is negative")

@@ -21,6 +21,7 @@ from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.internal_endpoint import Handler, InternalCall
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.wire.internal import (
+    ENDS_SETTLED,
     AskRequest,
     AskResponse,
     HandedOverRequest,
@@ -121,7 +122,7 @@ class Serving:
 
 
 async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return tuple(await owner.ends())
+    return tuple(await (owner.settled_ends() if argument == ENDS_SETTLED else owner.ends()))
 
 
 async def _confirm_end(owner: PartitionOwner, argument: int) -> tuple[int, ...]:

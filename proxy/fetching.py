@@ -35,7 +35,6 @@ PARALLEL_READS = 8
 """Partitions that one fetch reads from storage at once."""
 READ_BYTES_MIN = 64 << 10
 """What a read is counted with at least: it gives a whole batch, however little was asked for."""
-_TOLD_LATE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE)
 READ_COPIES = 2
 """While a range is read its bytes exist twice: in the reader's window and in the answer."""
 
@@ -350,7 +349,7 @@ class Fetching:
         """What the answer carries: everything, or in a session what is news."""
         if self._turn.partitions is not None:
             for look in self._rest.values():
-                if look.waits and not is_late and look.error in _TOLD_LATE:
+                if look.waits and not is_late and look.error is ErrorCode.OFFSET_NOT_AVAILABLE:
                     look.error = ErrorCode.NONE  # not yet: see ``proxy.look``
             return [*self._fresh, *self._rest.values()]
         watch = self._watch

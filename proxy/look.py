@@ -1,8 +1,9 @@
 """What one partition has for a fetch, as its owner and the tail cache say at this moment: pure.
 
 Rule 2 decides: nothing at or past the high watermark is shown, and OFFSET_OUT_OF_RANGE is said only by an owner in
-WRITE.  Without such an owner, and for an offset past the watermark, the fetch waits: the partition may be moving, and a
-record answered with acks=1 is below the watermark in a moment.  Both are told only when the fetch's time is up.
+WRITE.  Without such an owner the fetch waits: the partition may be moving.  For an offset past the watermark it waits
+until the owner has proven that it is the owner and has flushed what it acknowledged before (acks=1): then it is out of
+range, or below the watermark.  What is not known by the end of the fetch's time is told as a retriable error.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ def look_at(
     if offset < log_start:
         return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > watermark:
-        is_sure = followed.has_seen_end
-        return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE if is_sure else ErrorCode.OFFSET_NOT_AVAILABLE, waits=True)
+        if followed.has_seen_end:
+            return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return look.fails(ErrorCode.OFFSET_NOT_AVAILABLE, waits=True)
     look.marks = (watermark, stable, log_start)
     look.end = stable if committed else watermark
     if offset >= look.end:

@@ -41,7 +41,7 @@ class Followed(Protocol):
     @property
     def has_seen_end(self) -> bool:
         """The watermark is the owner's word of now: only then may an offset past it be called out of range (rule 2).
-        When it is False, asking has the owner asked."""
+        When it is False, asking has the owner asked, and whoever follows the partition looks again when it answered."""
 
     @property
     def live(self) -> LiveSegment | None:
@@ -83,6 +83,9 @@ class Owner(Protocol):
     async def ends(self) -> Ends:
         """Its epoch and offsets now."""
 
+    async def settled_ends(self) -> Ends:
+        """Its epoch and offsets once everything that was acknowledged before is flushed."""
+
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Kafka's OffsetForLeaderEpoch: (largest epoch at or below, where the next one begins); (-1, -1) unknown."""
 
@@ -95,7 +98,8 @@ class Owner(Protocol):
     async def producers(self) -> Sequence[ProducerState]: ...
 
     async def delete_before(self, offset: int) -> int:
-        """Kafka's DeleteRecords: the new log start.  RequestError OFFSET_OUT_OF_RANGE past the watermark."""
+        """Kafka's DeleteRecords: the new log start.  What was acknowledged before is flushed first.  RequestError
+        OFFSET_OUT_OF_RANGE past that."""
 
     async def log_bytes(self) -> int:
         """Bytes on storage, for DescribeLogDirs."""

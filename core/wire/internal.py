@@ -70,8 +70,9 @@ class InternalKey(IntEnum):
 class Question(IntEnum):
     """What is asked of a partition's owner; the methods of ``proxy.owners.Owner`` say what each answers.
 
-    ``CONFIRM_END`` is answered as ``ENDS``, once the owner has read its ownership in the store after it was asked: one
-    that was fenced and has not heard of it knows an end that is none.
+    ``ENDS`` with the argument ``ENDS_SETTLED`` is answered once everything that was acknowledged before is flushed; an
+    earlier version does not wait.  ``CONFIRM_END`` is answered like that, once the owner has read its ownership in the
+    store after it was asked: one that was fenced and has not heard of it knows an end that is none.
     """
 
     ENDS = 0
@@ -82,6 +83,8 @@ class Question(IntEnum):
     LOG_BYTES = 5
     CONFIRM_END = 6
 
+
+ENDS_SETTLED = 1
 
 Asked = Annotated[Question, Fixed("b", Question)]
 

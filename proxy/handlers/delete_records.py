@@ -1,7 +1,8 @@
 """DeleteRecords, versions 0 to 2: everything before an offset goes.
 
 Behaviour: the log start moves, durably and with the ownership proven after it, before the answer; files follow after
-``file.delete.delay.ms`` (rule 10).  Offset -1 is the high watermark; past it OFFSET_OUT_OF_RANGE.  Internal topics are
+``file.delete.delay.ms`` (rule 10).  Offset -1 is the high watermark; past it OFFSET_OUT_OF_RANGE, once everything that
+was acknowledged before (acks=1) is flushed.  Internal topics are
 refused with INVALID_TOPIC_EXCEPTION, topics whose cleanup.policy lacks "delete" with POLICY_VIOLATION
 (``Partition.deleteRecordsOnLeader``).  After ``timeout_ms`` REQUEST_TIMED_OUT: the deletion may still happen.
 

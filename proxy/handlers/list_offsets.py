@@ -4,7 +4,8 @@ Behaviour: each partition's owner answers, never a cache (rule 2).  ``timestamp`
 -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
 largest timestamp, -4 earliest on local storage (the same as earliest: there is one storage), -5 latest in tiered
 storage and -6 earliest that waits for upload (there is no tier: offset -1, as Kafka answers without one).  No record at
-or after a time: offset -1 without error.  A partition that is moving is waited for.
+or after a time: offset -1 without error.  A partition that is moving is waited for, and so is the flush of what was
+acknowledged before: a producer with acks=1 that asks for the end finds its record below it.
 
 Version notes: 2 isolation level; 4 the client's leader epoch is checked, the leader's is told; 6 flexible; 7 -3
 (KIP-734); 8 -4 (KIP-405); 9 -5 (KIP-1005); 10 ``timeout_ms`` (KIP-1075); 11 -6 (KIP-1023).  An older version that asks
@@ -104,7 +105,8 @@ async def _find(services: Services, wanted: Wanted, version: int, *, committed: 
     if timestamp < 0 and version < KNOWN_SINCE.get(timestamp, version + 1):
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
     owner = await owner_of(services, wanted.topic, wanted.partition)
-    ends = await owner.ends()
+    is_start = timestamp in (EARLIEST, EARLIEST_LOCAL)
+    ends = await (owner.ends() if is_start else owner.settled_ends())
     check_epoch(ends.epoch, wanted.epoch)
     match timestamp:
         case -1:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records import HEADER_BYTES, NO_PRODUCER_ID, Appended, Ends
-from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, ProducersRequest, ProducersResponse, Question
+from bmq.core.wire.internal import (
+    ENDS_SETTLED,
+    AskRequest,
+    AskResponse,
+    InternalKey,
+    ProducersRequest,
+    ProducersResponse,
+    Question,
+)
 from bmq.proxy.remote.asking import Asking
 from bmq.proxy.remote.produce_link import ProduceLink
 from bmq.proxy.remote.route_events import (
@@ -189,8 +197,10 @@ class RemoteOwner:
     # ---------------------------------------------------------------------------------------------------- questions
 
     async def ends(self) -> Ends:
-        epoch, log_start, stable, watermark = await self._ask(Question.ENDS, 4)
-        return Ends(epoch, log_start, stable, watermark)
+        return Ends(*await self._ask(Question.ENDS, len(Ends._fields)))
+
+    async def settled_ends(self) -> Ends:
+        return Ends(*await self._ask(Question.ENDS, len(Ends._fields), ENDS_SETTLED))
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         found, end = await self._ask(Question.END_OF_EPOCH, 2, epoch)
@@ -215,7 +225,7 @@ class RemoteOwner:
     async def delete_before(self, offset: int) -> int:
         """Asked again when no answer came; so "everything" is what is there when it was asked first."""
         if offset == TO_WATERMARK:
-            offset = (await self.ends()).high_watermark
+            offset = (await self.settled_ends()).high_watermark
         (log_start,) = await self._ask(Question.DELETE_BEFORE, 1, offset)
         return log_start
 

@@ -8,6 +8,7 @@ its open segment stands: one question for all who wait, answered with the index 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -31,6 +32,10 @@ from bmq.storage.reader import LiveSegment
 SURE_S = 2.0
 """An owner's word of where the log ends serves one reader, who comes again within this time: what was sent to it
 later is not in it."""
+CONFIRM_EVERY_S = 0.1
+"""The owner is asked no more often for one partition: a client that is told at once may ask again at once."""
+CONFIRM_AGAIN_S = 1.0
+"""Between a question that was not answered and the next one, while somebody waits for the answer."""
 
 R = TypeVar("R", bound=Response)
 
@@ -51,8 +56,8 @@ class Teller(Protocol):
 class Tail:
     """``open`` and ``close`` alternate; ``hear`` is called in between, by the link."""
 
-    __slots__ = ("_asking_live", "_is_confirming", "_live_upto", "_sure_end", "_sure_until", "_teller", "epoch",
-                 "failures", "high_watermark", "is_open", "key", "last_stable_offset", "live", "log_start",
+    __slots__ = ("_asking_live", "_confirmed_at", "_is_confirming", "_live_upto", "_sure_end", "_sure_until", "_teller",
+                 "epoch", "failures", "high_watermark", "is_open", "key", "last_stable_offset", "live", "log_start",
                  "looked_at", "opened_at")  # fmt: skip
 
     def __init__(self, key: PartitionKey, now: float) -> None:
@@ -68,6 +73,7 @@ class Tail:
         self._asking_live: asyncio.Future[None] | None = None
         self._live_upto = -1
         self._is_confirming = False
+        self._confirmed_at = -math.inf
         self._sure_end, self._sure_until = -1, 0.0
 
     def __repr__(self) -> str:
@@ -116,18 +122,23 @@ class Tail:
         return False
 
     async def _confirm(self, teller: Teller) -> None:
+        loop = asyncio.get_running_loop()
+        ends = None
         try:
+            await asyncio.sleep(self._confirmed_at + CONFIRM_EVERY_S - loop.time())
             question = AskRequest(self.key.topic_id, self.key.partition, Question.CONFIRM_END)
-            answer = await teller.ask(self.key, question, InternalKey.ASK, AskResponse)
-            ends = ends_of(answer)
+            ends = ends_of(await teller.ask(self.key, question, InternalKey.ASK, AskResponse))
         except RequestError:
-            return  # it is asked again by the next look
+            await asyncio.sleep(CONFIRM_AGAIN_S)
         finally:
-            self._is_confirming = False
-        if self._teller is teller and ends.epoch == self.epoch:
-            self._sure_end = ends.high_watermark
-            self._sure_until = asyncio.get_running_loop().time() + SURE_S
-            teller.told_end(self)
+            if self._teller is teller:
+                self._is_confirming = False
+                self._confirmed_at = loop.time()
+        if self._teller is teller:
+            if ends is not None and ends.epoch == self.epoch:
+                self._sure_end = ends.high_watermark
+                self._sure_until = loop.time() + SURE_S
+            teller.told_end(self)  # whoever waits looks again, and has it asked again if it failed
 
     # ---------------------------------------------------------------------------------------------- the open segment
 

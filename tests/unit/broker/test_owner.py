@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 
 ROLLING = BrokerConfig(block_bytes=1 << 20, idle_close_ms=1000)
+SLOW = Faults(ack_s=(0.5, 0.5))
+"""A flush takes half a second."""
 T0 = 1_700_000_000_000
 
 
@@ -341,6 +343,79 @@ def test_an_epoch_that_wrote_nothing_yet() -> None:
         assert await end_of_epoch(w, 2) == ("NONE", 2, 2)
 
     play(story)
+
+
+# ----------------------------------------------------------------------------------- acknowledged before the flush
+
+
+async def send_two(w: World) -> PartitionOwner:
+    """Two records, acknowledged (acks=1) and not flushed."""
+    owner = await w.owner()
+    for number in range(2):
+        assert (await w.produce_one(batch(base_timestamp=T0 + number), acks=1)).error_code == 0
+    assert owner.high_watermark == 0, "it was flushed already: this shows nothing"
+    return owner
+
+
+def test_list_offsets_tells_the_end_of_what_was_acknowledged() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await send_two(w)
+        assert await offsets(w, -2) == [("NONE", 0, -1, 1)], "the beginning is told at once"
+        assert owner.high_watermark == 0
+        assert await offsets(w, -1) == [("NONE", 2, -1, 1)]
+        await w.produce_one(batch(base_timestamp=T0 + 2), acks=1)
+        assert await offsets(w, -3) == [("NONE", 2, T0 + 2, -1)]
+        await w.produce_one(batch(base_timestamp=T0 + 3), acks=1)
+        assert await offsets(w, T0 + 3) == [("NONE", 3, T0 + 3, -1)]
+
+    play(story, faults=SLOW)
+
+
+@pytest.mark.parametrize("offset", [1, 2, -1])
+def test_delete_records_reaches_what_was_acknowledged(offset: int) -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await send_two(w)
+        assert await delete(w, offset, timeout_ms=10_000) == ("NONE", offset if offset > 0 else 2)
+
+    play(story, faults=SLOW)
+
+
+def test_delete_records_past_what_was_acknowledged_is_out_of_range() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await send_two(w)
+        assert await delete(w, 3, timeout_ms=10_000) == ("OFFSET_OUT_OF_RANGE", -1)
+        assert owner.high_watermark == 2
+
+    play(story, faults=SLOW)
+
+
+def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await send_two(w)
+        assert await offsets(w, -1, timeout_ms=1) == [("REQUEST_TIMED_OUT", -1, -1, -1)]
+        assert await delete(w, 1, timeout_ms=1) == ("REQUEST_TIMED_OUT", -1)
+        assert owner.high_watermark == 0
+        assert owner.log_start == 0
+
+    play(story, faults=SLOW)
+
+
+def test_what_only_waits_for_its_flush_is_not_waited_for() -> None:
+    """With acks=all nobody was told of it."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        owner = await w.owner()
+        sent = w.produce({("orders", 0): batch()})
+        assert await offsets(w, -1) == [("NONE", 0, -1, 1)]
+        assert owner.high_watermark == 0
+        assert (await sent)[0].error_code == 0
+
+    play(story, faults=SLOW)
 
 
 # ---------------------------------------------------------------------------------------------------- DeleteRecords

@@ -87,9 +87,16 @@ class RecordingTails:
 
 
 class World:
-    def __init__(self, *, broker: BrokerConfig | None = None, offload: Offload = run_inline, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        broker: BrokerConfig | None = None,
+        offload: Offload = run_inline,
+        faults: Faults | None = None,
+        **options: Any,
+    ) -> None:
         rng = Random(0)
-        self.storage = MemoryStorage(rng, Faults(), datanodes=4)
+        self.storage = MemoryStorage(rng, faults or Faults(), datanodes=4)
         self.store = MemoryStore()
         self.rng = rng
         self.broker_config = broker or BrokerConfig()

@@ -98,6 +98,9 @@ class FakeOwner:
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         raise NotImplementedError
 
+    async def settled_ends(self) -> Ends:
+        return await self.ends()
+
     async def ends(self) -> Ends:
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
 

@@ -212,7 +212,7 @@ def test_a_client_that_goes_leaves_nothing_behind() -> None:
 # ---------------------------------------------------------------------------------------------- owners and offsets
 
 
-def test_rule2_out_of_range_only_from_an_open_owner_and_never_at_once_past_the_watermark() -> None:
+def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark_once_it_is_sure() -> None:
     async def main(world: World) -> None:
         owner = world.owner("t")
         for _ in range(10):
@@ -222,15 +222,24 @@ def test_rule2_out_of_range_only_from_an_open_owner_and_never_at_once_past_the_w
         below = await world.fetch([want("t", offset=4)])
         assert (errors(below), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
         assert below.looks[0].marks == (-1, -1, -1)
+        owner.has_seen_end = False
         past = asyncio.create_task(world.fetch([want("t", offset=11)], max_wait_s=100))
         await asyncio.sleep(50)
         world.flush("t")
         world.flush("t")  # offset 11: answered with acks=1, flushed a moment later
         assert offsets(await past) == {T0: [11]}
         release(await past)
-        far = await world.fetch([want("t", offset=99)], max_wait_s=0.5)
-        assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}
+        unsure = await world.fetch([want("t", offset=99)], max_wait_s=0.5)
+        assert errors(unsure) == {T0: "OFFSET_NOT_AVAILABLE"}
         assert now() == pytest.approx(50.5)
+        waiting = asyncio.create_task(world.fetch([want("t", offset=99)], max_wait_s=3600))
+        await asyncio.sleep(10)
+        owner.has_seen_end = True
+        world.reading.log_start_moved(owner.key, 5)
+        assert errors(await waiting) == {T0: "OFFSET_OUT_OF_RANGE"}
+        far = await world.fetch([want("t", offset=99)], max_wait_s=3600)
+        assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}
+        assert now() == pytest.approx(60.5), "whoever asks with an endless wait is not left waiting"
 
     in_world(main)
 
@@ -271,6 +280,7 @@ def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_its_ta
 def test_an_offset_past_the_watermark_is_not_out_of_range_because_others_have_records() -> None:
     async def main(world: World) -> None:
         world.flush("t", 1)
+        world.owner("t").has_seen_end = False
         fetched = await world.fetch([want("t", offset=1), want("t", 1)], max_wait_s=100)
         assert (offsets(fetched), errors(fetched), now()) == ({T0: [], ("t", 1): [0]}, {}, 0)
         release(fetched)

@@ -20,6 +20,8 @@ from bmq.proxy.fetching import Fetched
 from bmq.proxy.remote.remote_owner import RemoteOwner
 from bmq.proxy.remote.remote_owners import RoutedOwners
 from bmq.proxy.remote.routes import State
+from bmq.proxy.remote.tail import CONFIRM_EVERY_S
+from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.proxy.remote.cluster import PING_S, Cluster, cluster, idempotent, plain
@@ -516,6 +518,58 @@ def test_rule_2_who_was_fenced_and_has_not_heard_of_it_calls_nothing_out_of_rang
         world.view.assign(world.key(), "b2")
         await asyncio.sleep(1)
         assert errors_of(await world.fetch(world.want(7), max_wait_s=5)) == []
+
+    play(story)
+
+
+def test_a_fetch_past_the_end_waits_for_nothing_but_the_proof() -> None:
+    """Whatever it may wait: kafka-go's has no end."""
+
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        await world.fetch(world.want(1))
+        now = asyncio.get_running_loop().time
+        begin = now()
+        assert errors_of(await world.fetch(world.want(5), max_wait_s=3600, min_bytes=1 << 20)) == [
+            "OFFSET_OUT_OF_RANGE"
+        ]
+        assert now() - begin < 1
+        world.broker("b1").kv.faults = KvFaults(unavailable=1.0)
+        waiting = asyncio.ensure_future(world.fetch(world.want(5), max_wait_s=3600))
+        await asyncio.sleep(30)
+        assert not waiting.done(), "without the store nobody can prove it"
+        world.broker("b1").kv.faults = KvFaults()
+        begin = now()
+        assert errors_of(await waiting) == ["OFFSET_OUT_OF_RANGE"]
+        assert now() - begin < 3
+
+    play(story)
+
+
+def test_a_client_that_asks_past_the_end_again_and_again_does_not_load_the_store() -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain())])
+        await world.fetch(world.want(1))
+        asked, begin = world.network.asked[InternalKey.ASK], asyncio.get_running_loop().time()
+        for _ in range(100):
+            assert errors_of(await world.fetch(world.want(5), max_wait_s=60)) == ["OFFSET_OUT_OF_RANGE"]
+        took_s = asyncio.get_running_loop().time() - begin
+        assert world.network.asked[InternalKey.ASK] - asked <= took_s / CONFIRM_EVERY_S + 1
+
+    play(story)
+
+
+def test_the_end_of_what_was_acknowledged_is_told_through_the_proxy() -> None:
+    async def story(world: Cluster) -> None:
+        world.storage.faults = Faults(ack_s=(0.5, 0.5))
+        assert await answers([world.send(plain(), acks=1) for _ in range(2)]) == [("NONE", 0), ("NONE", 1)]
+        remote = await world.owners.wait(world.key(), 5)
+        assert (await remote.ends()).high_watermark == 0
+        assert (await remote.settled_ends()).high_watermark == 2
+        assert await answers([world.send(plain(), acks=1)]) == [("NONE", 2)]
+        assert await remote.delete_before(-1) == 3
+        assert await answers([world.send(plain(), acks=1)]) == [("NONE", 3)]
+        assert await remote.delete_before(4) == 4
 
     play(story)
 
