@@ -216,24 +216,38 @@ class LocalFileSystem:
             return file
 
     def _fence(self, lease: Lease, *, sync: bool) -> int:
-        """A rename may move the file from a name not yet looked at to one looked at before: hence the scans."""
+        """A rename may move the file from a name not yet looked at to one looked at before: hence the scans.
+
+        In a root that was copied or restored no file has the inode that it had, so in the end its name is enough, as
+        the log gives no name twice; unless a process writes to the file, which is then another one.
+        """
         for _ in range(FENCE_SCANS):
             for path in lease.paths:
-                try:
-                    fd = os.open(self._real(path), _READ)
-                except FileNotFoundError:
-                    continue
-                try:
-                    status = os.fstat(fd)
-                    if stat.S_ISREG(status.st_mode) and lease.file_id in (0, status.st_ino):
-                        length = fence_open(fd)
-                        if sync:
-                            os.fdatasync(fd)
-                            self._sync_names(path)
-                        return length
-                finally:
-                    os.close(fd)
+                length = self._fence_name(path, lambda fd: lease.file_id in (0, os.fstat(fd).st_ino), sync=sync)
+                if length is not None:
+                    return length
+        for path in lease.paths:
+            length = self._fence_name(path, _has_no_writer, sync=sync)
+            if length is not None:
+                return length
         raise NoSuchFile(f"{', '.join(lease.paths)}: no such file with id {lease.file_id}")
+
+    def _fence_name(self, path: str, is_meant: Callable[[int], bool], *, sync: bool) -> int | None:
+        """Fence the file of this name if it is the one that is meant; None if there is none."""
+        try:
+            fd = os.open(self._real(path), _READ)
+        except FileNotFoundError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode) or not is_meant(fd):
+                return None
+            length = fence_open(fd)
+            if sync:
+                os.fdatasync(fd)
+                self._sync_names(path)
+            return length
+        finally:
+            os.close(fd)
 
     def _sync_names(self, path: str) -> None:
         """The writer of ``path`` may have died before it synced the folders that it made or changed."""
@@ -375,6 +389,14 @@ class _Handoff:
             self._is_abandoned = True
             if self._file is not None:
                 self._file.close()
+
+
+def _has_no_writer(fd: int) -> bool:
+    try:
+        take_lock(fd, "")
+    except LeaseLost:
+        return False
+    return True
 
 
 def _opened(stack: ExitStack, real: str, flags: int, mode: int = 0) -> int:

@@ -18,6 +18,9 @@ keeps a zombie's bytes out of the file almost always; one caught between look an
 ever told of, as a datanode may.  Linux orders write, fchmod and fstat of one inode across processes of one machine; a
 network file system may not, so a ``file:`` root has to be a local disk.
 
+**Which file.**  A lease names the inode, so that a fence finds its file under any name.  A copy of a root has other
+inodes; there a file that nobody writes to is known by its name.
+
 **What survives.**  A flush is in the page cache: it outlives the process, not the power.  A sync flush is on the disk,
 and so are the names made or changed by this process before it (folders are synced then, not at each rename).  A sync
 fence does the same for a writer that died before its own sync flush.  Without sync, a loss of power may also leave a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,30 @@ def test_the_fence_is_the_write_bit(tmp_path: Path) -> None:
         assert (tmp_path / "f").stat().st_mode & 0o777 == 0o644
         await appender.close()
         assert (tmp_path / "f").stat().st_mode & 0o777 == 0o444
+
+    with_fs(tmp_path, body)
+
+
+@pytest.mark.parametrize("name", [".spare", "final"])
+def test_a_fence_finds_the_file_in_a_copied_root(tmp_path: Path, name: str) -> None:
+    """Restored from a backup, say: no file has the inode that it had."""
+
+    async def body(fs: LocalFileSystem) -> None:
+        (tmp_path / "original").mkdir()
+        original = LocalFileSystem(tmp_path / "original", "dead")
+        appender = await original.create("/a/.spare")
+        appender.write(b"bytes")
+        await appender.flush()
+        if name != ".spare":
+            await original.rename("/a/.spare", f"/a/{name}")
+        await original.close()
+        await asyncio.to_thread(shutil.copytree, tmp_path / "original", tmp_path / "copy")
+        copy = LocalFileSystem(tmp_path / "copy", "next")
+        lease = replace(appender.lease, paths=("/a/final", "/a/.spare"))
+        assert (await copy.status(f"/a/{name}")).file_id != lease.file_id
+        assert await copy.fence(lease, sync=True) == 5
+        assert not os.stat(tmp_path / "copy" / "a" / name).st_mode & 0o200, "fenced"
+        await copy.close()
 
     with_fs(tmp_path, body)
 
