@@ -115,8 +115,21 @@ class _Facts:
         return (
             *of_broker,
             *self._of_cluster(),
+            *self._of_deleted_topics(),
             OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
             OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", node.pool.cached_bytes),
+        )
+
+    def _of_deleted_topics(self) -> Sequence[OwnMetric]:
+        """Of the process that removes what deleted topics leave."""
+        cleaner = self._node.cleaner
+        if cleaner is None:
+            return ()
+        return (
+            OwnMetric("deleted_topics", "Deleted topics that are not removed from storage yet", cleaner.waiting),
+            OwnMetric(
+                "deleted_topics_failing", "Deleted topics that could not be removed, see the log", cleaner.failing
+            ),
         )
 
     def _of_cluster(self) -> Sequence[OwnMetric]:

@@ -274,6 +274,13 @@ class Node:
             guard=guard,
         )  # fmt: skip
 
+    @property
+    def cleaner(self) -> TopicCleaner | None:
+        """The one that runs: this process is alone, or leads."""
+        if self._alone is not None:
+            return self._alone[1]
+        return self.controller.cleaner if self.controller is not None else None
+
     def _make_cleaner(self, guard: Guard) -> TopicCleaner:
         return TopicCleaner(self._kv, self.config.cluster, self._files, self._clock, guard=guard)
 

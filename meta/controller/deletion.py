@@ -18,10 +18,10 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bmq.core.clock import Clock
-from bmq.core.errors import FormatError, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.meta.controller.commits import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
 from bmq.meta.ownership import partitions_prefix
@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 FORMAT = 1
 CHECK_S = 10.0
 """How often somebody looks for deleted topics: the delay is a minute, nobody waits for the end."""
+CHECK_MAX_S = 600.0
+"""A topic that cannot be removed is tried again after 10 s, then twice as long each time, up to this."""
 RECORDS_PER_COMMIT = 100
 FOLDERS_PER_STEP = 20
 """Partitions whose folders go in one call: some hundred files, so that other work is not held up."""
@@ -87,6 +89,13 @@ def decode_deleted(entry: Entry) -> DeletedTopic:
         raise FormatError(f"{entry.key} is no deleted topic: {entry.value[:80]!r} ({error})") from error
 
 
+class _Failed(NamedTuple):
+    """A topic that could not be removed."""
+
+    again_at: float
+    pause_s: float
+
+
 class TopicCleaner:
     """Between ``start`` and ``close`` it removes what deleted topics left."""
 
@@ -99,7 +108,15 @@ class TopicCleaner:
         self._files = files
         self._clock = clock
         self._guard = guard
+        self._failed: dict[str, _Failed] = {}  # by key
+        self.waiting = 0
+        """Deleted topics that were still to be removed at the last look."""
         self._running: asyncio.Task[None] | None = None
+
+    @property
+    def failing(self) -> int:
+        """Those of them that could not be removed when their time had come."""
+        return len(self._failed)
 
     async def start(self) -> None:
         self._running = asyncio.create_task(self._run(), name="deleted topics")
@@ -117,19 +134,59 @@ class TopicCleaner:
             await asyncio.sleep(min(wait_s, CHECK_S))
 
     async def clean(self) -> float:
-        """Remove what is due; the seconds until more will be, ``CHECK_S`` when nothing is known to wait."""
+        """Remove what is due; the seconds until more will be, ``CHECK_S`` when nothing is known to wait.
+
+        A topic that cannot be removed holds up no other, and is tried again later each time.  KvError, and what
+        another leader is told, end the round.
+        """
         wait_s = CHECK_S
+        listed: dict[str, _Failed] = {}
+        waiting = 0
         try:
             async for entry in self._kv.list(deleted_prefix(self._cluster)):
-                topic = decode_deleted(entry)
-                wait_ms = topic.wait_ms(self._clock.now_ms())
+                failed = self._failed.get(entry.key)
+                if failed is not None:
+                    listed[entry.key] = failed
+                    if self._clock.monotonic() < failed.again_at:
+                        continue
+                wait_ms = await self._try(entry)
                 if wait_ms:
+                    waiting += 1
                     wait_s = min(wait_s, wait_ms / 1000)
+                if entry.key in self._failed:
+                    listed[entry.key] = self._failed[entry.key]
                 else:
-                    await self._remove(topic, entry)
-        except (KvError, RequestError, FormatError) as error:
+                    listed.pop(entry.key, None)
+        except (KvError, RequestError) as error:
             _log.warning("removing deleted topics goes on later: %s", error)
+            return wait_s
+        self._failed = listed  # those of keys that are gone are forgotten
+        self.waiting = waiting + len(listed)
         return wait_s
+
+    async def _try(self, entry: Entry) -> int:
+        """Remove what one record stands for; the milliseconds that it is to wait still."""
+        try:
+            topic = decode_deleted(entry)
+            wait_ms = topic.wait_ms(self._clock.now_ms())
+            if not wait_ms:
+                await self._remove(topic, entry)
+        except FormatError as error:
+            self._put_off(entry, f"{error}; a later version may have written it: upgrade, or delete the key")
+            return 0
+        except RequestError as error:
+            if error.code is ErrorCode.NOT_CONTROLLER:
+                raise
+            self._put_off(entry, error.message)
+            return 0
+        self._failed.pop(entry.key, None)
+        return wait_ms
+
+    def _put_off(self, entry: Entry, why: str) -> None:
+        before = self._failed.get(entry.key)
+        pause_s = CHECK_S if before is None else min(2 * before.pause_s, CHECK_MAX_S)
+        self._failed[entry.key] = _Failed(self._clock.monotonic() + pause_s, pause_s)
+        _log.warning("cannot remove what is left of a deleted topic, trying again in %d s: %s", pause_s, why)
 
     async def _remove(self, topic: DeletedTopic, entry: Entry) -> None:
         await self._files.withdraw(topic.name, topic.revision)

@@ -52,6 +52,7 @@ class Controller:
         self.term: Term | None = None
         """Set while this process leads."""
         self.topics: TopicAdmin | None = None
+        self.cleaner: TopicCleaner | None = None
         self._config = config
         self._kv = kv
         self._view = view
@@ -130,7 +131,7 @@ class Controller:
             store_back_at=self._store_back_at if self._is_store_there else self._clock.monotonic(),
         )
         topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
-        self.term, self.topics = term, topics
+        self.term, self.topics, self.cleaner = term, topics, cleaner
         parts = [
             asyncio.create_task(self._election.keep(leadership), name="leadership"),
             asyncio.create_task(term.run(), name="term"),
@@ -141,7 +142,7 @@ class Controller:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leadership.is_over = True
-            self.term = self.topics = None
+            self.term = self.topics = self.cleaner = None
             for part in parts:
                 part.cancel()
             ended = await asyncio.gather(*parts, return_exceptions=True)

@@ -39,6 +39,7 @@ def node(
         joined=joined if is_joined else None,
         remote=SimpleNamespace(kept=5, followed=7, relayed=4) if is_joined else None,
         controller=SimpleNamespace(leading=object() if is_leading else None),
+        cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         reading=SimpleNamespace(tails=SimpleNamespace(used=0)),
         pool=SimpleNamespace(cached_bytes=0),
     )

@@ -19,7 +19,7 @@ from bmq.meta.controller.deletion import (
     deleted_key,
     encode_deleted,
 )
-from bmq.meta.kv import Entry, Put
+from bmq.meta.kv import Delete, Entry, Put
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, encode, partition_key
 from bmq.storage.filesystem import write_once
@@ -222,5 +222,44 @@ def test_a_storage_that_fails_is_asked_again() -> None:
             assert w.store.get(deleted_key("c", gone.topic_id)) is not None
             await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
             assert w.store.get(deleted_key("c", gone.topic_id)) is None
+
+    run(main())
+
+
+def test_a_topic_that_cannot_be_removed_holds_up_no_other() -> None:
+    """A folder without permission, or with a snapshot; and a record that this version cannot read.  Each is tried
+    again, less and less often."""
+
+    async def main() -> None:
+        async with world() as w:
+            topics = [await w.admin.create_topic(f"t{n}", 1, configs={"file.delete.delay.ms": "0"}) for n in range(5)]
+            for topic in topics:
+                await fill(w, topic)
+                await w.admin.delete_topic(topic.name)
+            first = min(topics, key=lambda topic: str(topic.topic_id))
+            tries = 0
+
+            class Kept(StoredTopics):
+                async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
+                    nonlocal tries
+                    if topic_id == first.topic_id:
+                        tries += 1
+                        raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "Permission denied")
+                    return await super().remove_some(name, topic_id, limit)
+
+            unknown = deleted_key("c", uuid.UUID(int=0))
+            await w.kv.commit([], [Put(unknown, b'{"format": 99}')])
+            cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", Kept(w.fs), LoopClock())
+            await cleaner.clean()
+            for topic in topics:
+                assert (w.store.get(deleted_key("c", topic.topic_id)) is None) == (topic is not first)
+            assert (cleaner.waiting, cleaner.failing) == (2, 2)
+            await cleaner.start()
+            await asyncio.sleep(3_600)
+            await cleaner.close()
+            assert 8 <= tries <= 14, "after 10 s, 20 s, ... and then every ten minutes"
+            await w.kv.commit([], [Delete(unknown), Delete(deleted_key("c", first.topic_id))])
+            await cleaner.clean()
+            assert (cleaner.waiting, cleaner.failing) == (0, 0)
 
     run(main())

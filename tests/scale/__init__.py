@@ -1,0 +1,1 @@
+"""A controller with a million partitions: `make scale`."""

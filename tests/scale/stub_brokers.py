@@ -1,0 +1,98 @@
+"""Brokers that are members of a cluster and answer its leader, and do nothing with what they are given."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+
+from bmq.core.clock import SystemClock
+from bmq.core.config import NodeConfig
+from bmq.core.internal_endpoint import Body, InternalCall, InternalEndpoint
+from bmq.core.metrics import Metrics
+from bmq.core.net import Listener
+from bmq.core.rpc import PROTOCOL
+from bmq.core.wire.internal import InternalKey, LoadResponse
+from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.member import BROKER, Address, Member, encode_member
+from bmq.meta.cluster.membership import TTL_S
+from bmq.meta.kv import KeyValue, KvError, Put
+
+HOST = "127.0.0.1"
+
+
+class StubBroker:
+    """One of them: `join`, then `die` (its connections break) or `leave` (its lease is given back)."""
+
+    def __init__(self, kv: KeyValue, cluster: str, name: str) -> None:
+        self.name = name
+        self._kv = kv
+        self._cluster = cluster
+        endpoint = InternalEndpoint(name, cluster, SystemClock(), is_serving=lambda: True)
+        endpoint.register(InternalKey.LOAD, _load)
+        self._listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False)
+        self._lease = 0
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def join(self) -> None:
+        await self._listener.start(HOST, 0)
+        self._lease = await self._kv.grant(TTL_S)
+        member = Member(
+            incarnation=self.name,
+            roles=frozenset({BROKER}),
+            internal=Address(host=HOST, port=self._listener.port),
+            protocols=PROTOCOL,
+        )
+        await self._kv.commit([], [Put(member_key(self._cluster, self.name), encode_member(member), self._lease)])
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(TTL_S / 3)
+            with suppress(KvError):
+                await self._kv.keep_alive(self._lease)
+
+    async def die(self) -> None:
+        """As a killed process: its lease goes on for a while."""
+        assert self._renewing is not None
+        self._renewing.cancel()
+        self._listener.close()
+
+    async def leave(self) -> None:
+        await self._kv.revoke(self._lease)
+        await self.die()
+
+
+def _load(body: memoryview, call: InternalCall) -> Body:
+    return LoadResponse().encode()
+
+
+class StubBrokers:
+    """Those of one cluster."""
+
+    def __init__(self, kv: KeyValue, cluster: str) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._numbers: Iterator[int] = count()
+        self.living: dict[str, StubBroker] = {}
+
+    async def join(self, many: int = 1) -> None:
+        for _ in range(many):
+            broker = StubBroker(self._kv, self._cluster, f"stub-{next(self._numbers)}")
+            await broker.join()
+            self.living[broker.name] = broker
+
+    async def kill(self) -> str:
+        """The oldest one."""
+        name = next(iter(self.living))
+        await self.living.pop(name).die()
+        return name
+
+    async def leave(self) -> str:
+        name = next(iter(self.living))
+        await self.living.pop(name).leave()
+        return name
+
+    async def close(self) -> None:
+        for broker in self.living.values():
+            await broker.leave()
+        self.living.clear()
