@@ -22,6 +22,7 @@ from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
 from bmq.broker.stalls import Stalls
+from bmq.broker.store_waits import StoreWaits
 from bmq.broker.transitions import TERMINAL, State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import Clock, SystemClock
@@ -112,6 +113,7 @@ class Broker:
                 fs, alarms, now_ms, most=self.config.open_parallel, keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS
             ),
             late_indexes=LateIndexes(alarms, now_ms, self._report),
+            store_waits=StoreWaits(self.config.stalled_ms),
             report=self._report,
             is_alone=membership is None,
         )
@@ -175,6 +177,10 @@ class Broker:
     @property
     def open_pipelines(self) -> int:
         return sum(writer.has_files for writer in self.shared.busy)
+
+    @property
+    def waiting_for_store(self) -> int:
+        return len(self.shared.store_waits)
 
     @property
     def waiting_for_place(self) -> int:
@@ -370,16 +376,20 @@ class Broker:
                 self._forget(writer.partition.key, writer)
 
     def _look_for_stall(self) -> None:
-        """Takeovers count from where they meet storage: one that waits for the store says nothing of storage."""
+        """What waits for the store says nothing of storage: takeovers count from where they meet storage, and bytes of
+        a partition that cannot register its next segment do not count."""
+        waits, now_ms = self.shared.store_waits, self.shared.now_ms()
         at_storage = any(writer.partition.state in (State.FENCE, State.RECOVER) for writer in self._taken_over)
         was_stalled = self._stalls.is_stalled
         self._stalls.look(
-            self.shared.now_ms(),
-            has_work=self.shared.budget.used > 0 or at_storage,
+            now_ms,
+            has_work=at_storage or self.shared.budget.used > waits.unflushed_bytes,
             progress=self.shared.health.flushes + self._opened,
         )
         if self._stalls.is_stalled and not was_stalled:
             self._report(f"storage has acknowledged nothing for over {self.config.stalled_ms} ms")
+        if store_trouble := waits.report(now_ms):
+            self._report(store_trouble)
 
     def _leave_slow_nodes(self) -> None:
         health, now_ms = self.shared.health, self.shared.now_ms()

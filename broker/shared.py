@@ -14,6 +14,7 @@ from bmq.broker.late_indexes import LateIndexes
 from bmq.broker.load import Load
 from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms, FlushScheduler
+from bmq.broker.store_waits import StoreWaits
 from bmq.core.clock import Clock
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -70,6 +71,8 @@ class Shared:
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
     fenced: list[PartitionWriter] = field(default_factory=list)
     """Those that have heard that they are not the owner, to be forgotten."""
+    store_waits: StoreWaits[PartitionWriter]
+    """Those that wait for the metadata store."""
     load: Load = field(default_factory=Load)
     """What partitions are used for."""
     is_alone: bool = True

@@ -219,6 +219,7 @@ class PartitionWriter:
     async def abandon(self) -> None:
         """Drop everything at once, telling nobody: the process ends, or the partition is lost."""
         self._abort_files()
+        self._shared.store_waits.forget([self])
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -276,6 +277,10 @@ class PartitionWriter:
     @property
     def has_unsent(self) -> bool:
         return bool(self.partition.batches.unsent) and self.partition.current is not None
+
+    @property
+    def unflushed_bytes(self) -> int:
+        return self.partition.batches.buffered_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -346,6 +351,8 @@ class PartitionWriter:
         elif self._is_told and tails is not None:
             self._is_told = False
             tails.closed(partition.key)
+        if partition.state in TERMINAL:
+            self._shared.store_waits.forget([self])
         if partition.state is State.FENCED:
             self._shared.fenced.append(self)
         self._notify()
@@ -409,28 +416,40 @@ class PartitionWriter:
                 self.post(ev.RecordRead(*self._found))
                 return
             delay = self._shared.config.retry_ms / 1000
+            waits = self._shared.store_waits
+            waits.asked(self, self._shared.now_ms())
             while True:
                 try:
-                    self.post(ev.RecordRead(*await ownership.read(self._shared.kv, self._kv_key)))
-                except KvError:
+                    found = await ownership.read(self._shared.kv, self._kv_key)
+                except KvError as error:
+                    waits.failed(str(error))
                     await asyncio.sleep(delay)
                     continue
                 except FormatError as error:
+                    waits.answered(self)
                     self._unreadable(error)
+                    return
+                waits.answered(self)
+                self.post(ev.RecordRead(*found))
                 return
 
         self.spawn(work())
 
     def _do_store_record(self, effect: ev.StoreRecord) -> None:
         async def work() -> None:
+            waits = self._shared.store_waits
+            waits.asked(self, self._shared.now_ms())
             try:
                 result = await ownership.store(self._shared.kv, self._kv_key, effect.record, effect.revision)
-            except KvError:
+            except KvError as error:
+                waits.failed(str(error))
                 self.post(ev.RecordUnknown(effect.record))
                 return
             except FormatError as error:
+                waits.answered(self)
                 self._unreadable(error)
                 return
+            waits.answered(self)
             if isinstance(result, ownership.Stored):
                 self.post(ev.RecordStored(effect.record, result.revision))
             else:

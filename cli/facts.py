@@ -105,6 +105,11 @@ class _Facts:
                     int(WALKER.is_compiled),
                 ),
                 OwnMetric(
+                    "waiting_for_store",
+                    "Partitions that wait for the metadata store, and not for storage",
+                    broker.waiting_for_store,
+                ),
+                OwnMetric(
                     "unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes
                 ),
             )

@@ -27,6 +27,7 @@ from bmq.cli.sockets import Sockets
 from bmq.cli.workers import Workers
 from bmq.console.http import HttpServer
 from bmq.core.clock import SystemClock
+from bmq.core.collector import LongCollections
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.errors import BmqError
 from bmq.core.record_walk import WALKER
@@ -57,6 +58,9 @@ def serve(config: NodeConfig) -> int:
 async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
     async with contextlib.AsyncExitStack() as stack:
+        collections = LongCollections()
+        collections.start()
+        stack.callback(collections.stop)
         incarnation = new_incarnation(_name(config))
         _log.info("opening %s and %s", without_userinfo(config.root), without_userinfo(config.meta))
         kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
@@ -82,7 +86,6 @@ async def _serve(config: NodeConfig) -> int:
             stack.callback(sockets.close)
             last.callback(sockets.close_internal)
             await sockets.open()
-            gc.collect()
             gc.freeze()  # what is here now lives as long as the process: the collector need not look at it again
             node.is_serving = True
             if node.broker is not None:

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Protocol
 
 from bmq.core.errors import RequestError
+from bmq.core.signals import wait_for
 from bmq.meta.catalog import Catalog, Topic
 
 _log = logging.getLogger(__name__)
 
 PARALLEL = 8
-"""Topics looked at together: 10,000 take some seconds, and storage hardly notices."""
+"""Topics looked at together, of those that may be owed."""
+NEWEST = 1_000
+"""Topics changed last, which a start looks at first; they take some seconds."""
+PACE_S = 0.01
+"""Between two of the others: 100,000 topics are looked through in half an hour, with a listing at a time."""
 RETRY_S = 5.0
 
 
@@ -51,6 +59,7 @@ class Publisher:
         self._files = files
         self._catalog = catalog
         self._owed: dict[str, None] = {}  # an ordered set of names
+        self._unseen: deque[str] = deque()  # not looked at since the start, and not likely owed
         self._news = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -76,9 +85,12 @@ class Publisher:
             raise
 
     def start(self) -> None:
-        """Look through all topics, in the background."""
-        for name in self._catalog.topics:
-            self._owe(name)
+        """Look through all topics, in the background: at once those that were changed last, since a leader that ended
+        may owe them, and all others at a pace that storage does not notice."""
+        topics = self._catalog.topics.values()
+        newest = heapq.nlargest(NEWEST, topics, key=attrgetter("revision"))
+        self._owed.update(dict.fromkeys(topic.name for topic in newest))
+        self._unseen = deque(self._catalog.topics if len(topics) > len(newest) else ())
         self._running = asyncio.create_task(self._run(), name="topic files")
 
     async def close(self) -> None:
@@ -99,6 +111,9 @@ class Publisher:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(PARALLEL):
                     tasks.create_task(self._work(failed))
+            while self._unseen and not failed and not self._news.is_set():
+                await self._look_at(self._unseen.popleft(), failed)
+                await wait_for(self._news, PACE_S)
             if failed:
                 await asyncio.sleep(RETRY_S)
                 for name in failed:
@@ -109,13 +124,16 @@ class Publisher:
         while self._owed:
             name = next(iter(self._owed))
             del self._owed[name]
-            topic = self._catalog.topics.get(name)
-            try:
-                if topic is not None and await self._files.highest(name) < topic.revision:
-                    await self._write(topic)
-            except RequestError as error:
-                _log.info("topic %s is not yet told to storage: %s", name, error.message)
-                failed.append(name)
+            await self._look_at(name, failed)
+
+    async def _look_at(self, name: str, failed: list[str]) -> None:
+        topic = self._catalog.topics.get(name)
+        try:
+            if topic is not None and await self._files.highest(name) < topic.revision:
+                await self._write(topic)
+        except RequestError as error:
+            _log.info("topic %s is not yet told to storage: %s", name, error.message)
+            failed.append(name)
 
     async def _write(self, topic: Topic) -> None:
         await self._files.write(

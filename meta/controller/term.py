@@ -18,7 +18,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.steps import run_in_steps
-from bmq.meta.catalog import Catalog, TopicChange
+from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.meta.cluster.assignment import CHUNK
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
@@ -96,6 +96,7 @@ class Term:
         self.own = view.own
         self.queue = EventQueue()
         self._partitions = PartitionTable()
+        self._unread: tuple[list[Topic], list[tuple[uuid.UUID, int]]] = ([], [])  # of before this term
         self._stale_topics: dict[uuid.UUID, None] = {}  # ordered sets: changed since the table was brought up to date
         self._stale_chunks: dict[tuple[uuid.UUID, int], None] = {}
         self._planning = asyncio.Lock()
@@ -132,8 +133,7 @@ class Term:
         """The view shows everything that earlier leaders wrote when it shows the election."""
         await self._view.wait_revision(self.leadership.revision)
         forget = self._view.subscribe(self._view_changed)
-        self._stale_topics = dict.fromkeys(topic.topic_id for topic in self._catalog.topics.values())
-        self._stale_chunks = dict.fromkeys(self._view.chunks)
+        self._unread = (list(self._catalog.topics.values()), list(self._view.chunks))
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -384,6 +384,18 @@ class Term:
     def _catch_up(self) -> Generator[None, None, None]:
         """Bring the table up to date with catalog and view, in steps."""
         steps = 0
+        for topic in self._unread[0]:
+            for _ in self._read_topic(topic.topic_id):
+                steps += 1
+                if steps % CHANGES_PER_STEP == 0:
+                    yield
+        for topic_id, number in self._unread[1]:
+            if self._catalog.by_id(topic_id) is None:
+                self._read_chunk(topic_id, number)
+            steps += 1
+            if steps % CHANGES_PER_STEP == 0:
+                yield
+        self._unread = ([], [])
         while self._stale_topics or self._stale_chunks:
             topics, self._stale_topics = self._stale_topics, {}
             chunks, self._stale_chunks = self._stale_chunks, {}

@@ -709,6 +709,41 @@ def test_a_store_that_is_away_is_no_stall() -> None:
     play(story)
 
 
+def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_stall() -> None:
+    """It has bytes that nothing acknowledges, since its next segment cannot be registered: the log names the store,
+    and the writes are done when the store answers."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        broker = c["a"].broker
+        await asyncio.sleep(broker.config.idle_close_ms / 1000 + 10)
+        assert not broker.open_pipelines, "the next write opens a segment"
+        c["a"].kv.faults = KvFaults(unavailable=1.0)
+        writing = asyncio.ensure_future(c.write("a", key, batch(), timeout_s=600.0))
+        await asyncio.sleep(60)
+        assert broker.unflushed_bytes > 0
+        assert broker.waiting_for_store == 1
+        assert broker.is_serving
+        (told,) = broker.alarms_raised
+        assert "the metadata store has not answered for over 5000 ms: 1 partitions wait for it" in told
+        c["a"].kv.faults = KvFaults()
+        assert await writing == 1
+        assert broker.waiting_for_store == 0
+        await asyncio.sleep(10)
+        c["a"].kv.faults = KvFaults(unavailable=1.0)
+        c.storage.faults = Faults(hung_ack=1.0, create_fails=1.0)
+        writing = asyncio.ensure_future(c.write("a", key, batch(), timeout_s=600.0))
+        await asyncio.sleep(7.5)
+        assert not broker.is_serving, "with a segment open it is storage that does not answer"
+        c["a"].kv.faults, c.storage.faults = KvFaults(), Faults()
+        assert await writing == 2
+
+    play(story)
+
+
 def test_a_gray_brokers_partitions_are_fenced_away() -> None:
     """The controller has given them to another; the gray one cannot hand over, so patience ends it."""
 

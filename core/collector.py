@@ -1,0 +1,57 @@
+"""Python's cyclic garbage collector, kept from stopping a process that holds much.
+
+A full collection goes through every object that may be part of a cycle: 100,000 topics are a million of them, and
+100 ms in which nothing else runs.  CPython begins one whenever a quarter has been added, so a process that loads its
+views makes one after another.  What such a collection found alive is therefore set aside (``gc.freeze``): the next one
+goes through what has come since.
+
+The price: a cycle that was alive at that moment is never collected when it becomes garbage.  Long collections are few,
+each after some hundred thousand new objects, and what lives that long here are views and caches, which have no cycles
+and go when they are replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Mapping
+
+LIMIT_S = 0.01
+"""CPU time of a full collection from which on what it found is set aside: some 100,000 objects."""
+_FULL = 2
+
+
+class LongCollections:
+    """Between ``start`` and ``stop``, on the running loop."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self.set_aside = 0
+        """How often."""
+        self._limit_s = limit_s
+        self._began = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Set aside what is here already: it lives as long as the process."""
+        gc.collect()
+        gc.freeze()
+        gc.callbacks.append(self._called)
+
+    def stop(self) -> None:
+        """Collect as usual from here on.  Idempotent."""
+        if self._called in gc.callbacks:
+            gc.callbacks.remove(self._called)
+
+    def _called(self, phase: str, info: Mapping[str, int]) -> None:
+        """Inside the collector, in whichever thread it began."""
+        if info["generation"] != _FULL:
+            return
+        if phase == "start":
+            self._began = time.thread_time()
+        elif time.thread_time() - self._began >= self._limit_s:
+            self._loop.call_soon_threadsafe(self._freeze)
+
+    def _freeze(self) -> None:
+        self.set_aside += 1
+        gc.freeze()

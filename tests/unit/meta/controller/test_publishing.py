@@ -1,0 +1,70 @@
+"""A new leader finds what the one before it left unwritten, without a rush on storage."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.controller import publishing
+from bmq.meta.controller.publishing import PACE_S, Publisher
+from tests.simulation.loop import run
+
+
+class Files:
+    """Looked at, and written, in the order told."""
+
+    def __init__(self, written: Mapping[str, int]) -> None:
+        self.written = dict(written)
+        self.looked: list[tuple[float, str]] = []
+        self.failing: set[str] = set()
+
+    async def highest(self, name: str) -> int:
+        self.looked.append((asyncio.get_running_loop().time(), name))
+        if name in self.failing:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "away")
+        return self.written.get(name, 0)
+
+    async def write(self, name: str, revision: int, *rest: Any) -> None:
+        self.written[name] = revision
+
+    async def withdraw(self, name: str, revision: int) -> None:
+        raise AssertionError("nothing is deleted")
+
+
+def catalog(topics: int) -> Catalog:
+    made = {
+        f"t{n}": Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=1, revision=n + 1) for n in range(topics)
+    }
+    return cast(Catalog, SimpleNamespace(topics=made))
+
+
+def test_the_newest_are_looked_at_at_once_and_the_others_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "NEWEST", 10)
+
+    async def main() -> None:
+        files = Files({f"t{n}": n + 1 for n in range(1_000) if n not in (5, 995)})
+        files.failing = {"t7"}
+        publisher = Publisher(files, catalog(1_000))
+        publisher.start()
+        await asyncio.sleep(PACE_S / 2)
+        assert {name for _, name in files.looked[:10]} == {f"t{n}" for n in range(990, 1_000)}
+        assert files.written["t995"] == 996
+        assert len(files.looked) <= 11
+        await asyncio.sleep(2_000 * PACE_S)
+        files.failing.clear()
+        await asyncio.sleep(60)
+        assert files.written["t5"] == 6
+        assert {name for _, name in files.looked} == {f"t{n}" for n in range(1_000)}
+        assert sum(name == "t7" for _, name in files.looked) >= 2, "what failed is looked at again"
+        times = [at for at, _ in files.looked[10:]]
+        assert times[500] - times[0] >= 480 * PACE_S
+        await publisher.close()
+
+    run(main())
