@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help setup demo demo-cluster lint unit test it soak bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup demo demo-cluster lint unit test it soak scale bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -15,6 +15,7 @@ help:
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
+	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
@@ -64,6 +65,9 @@ soak: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
 	BMQ_SOAK=1 $(BIN)/pytest -q -n $(JOBS) tests/unit/core/wire tests/fuzz
 	BMQ_SOAK=1 $(BIN)/pytest -q tests/integration
+
+scale: setup etcd
+	$(BIN)/pytest -q -s tests/scale
 
 bench: setup hdfs-jars clients
 	$(BIN)/python -m bench.run

@@ -121,6 +121,7 @@ class _Facts:
             *of_broker,
             *self._of_cluster(),
             *self._of_deleted_topics(),
+            *self._of_store(),
             OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
             OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", node.pool.cached_bytes),
         )
@@ -135,6 +136,21 @@ class _Facts:
             OwnMetric(
                 "deleted_topics_failing", "Deleted topics that could not be removed, see the log", cleaner.failing
             ),
+        )
+
+    def _of_store(self) -> Sequence[OwnMetric]:
+        """Of the leader, that has looked at etcd."""
+        controller = self._node.controller
+        upkeep = controller.upkeep if controller is not None else None
+        if upkeep is None or upkeep.status is None:
+            return ()
+        status = upkeep.status
+        return (
+            OwnMetric("etcd_database_bytes", "Size of etcd's database", status.bytes),
+            OwnMetric("etcd_database_bytes_in_use", "The same without what defragmenting frees", status.bytes_in_use),
+            OwnMetric("etcd_quota_bytes", "Size past which etcd takes no writes; 0: not known", status.quota_bytes),
+            OwnMetric("etcd_is_full", "Whether etcd takes no writes, since its database is full", status.is_full),
+            OwnMetric("etcd_compacted_revision", "Revision of this leader's last compaction", upkeep.history.compacted),
         )
 
     def _of_cluster(self) -> Sequence[OwnMetric]:

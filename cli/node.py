@@ -41,6 +41,7 @@ from bmq.meta.controller.deletion import TopicCleaner
 from bmq.meta.controller.peer_asking import PeerAsking
 from bmq.meta.controller.remote_admin import RemoteAdmin
 from bmq.meta.controller.service import Controller
+from bmq.meta.controller.store_upkeep import StoreUpkeep, maintained
 from bmq.meta.controller.topics import REPLICAS_MAX, TopicAdmin
 from bmq.meta.coordinator.api import GroupCoordinator
 from bmq.meta.coordinator.forwarding import Forwarding
@@ -258,7 +259,7 @@ class Node:
             asking = PeerAsking(joined.peers)
             self.controller = Controller(
                 self.config, self._kv, joined.view, self.catalog, asking, self._clock,
-                topics=self._make_topics, cleaner=self._make_cleaner, on_failed=self._failed,
+                topics=self._make_topics, cleaner=self._make_cleaner, upkeep=self._make_upkeep, on_failed=self._failed,
             )  # fmt: skip
             leader = LeaderAdmin(self.controller, self.catalog, asking, self.config.cluster)
             service = AdminService(self.controller, joined.view, leader)
@@ -273,6 +274,12 @@ class Node:
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.members.proxies],
             guard=guard,
         )  # fmt: skip
+
+    def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
+        store, config = maintained(self._kv), self.config
+        if store is None:
+            return None
+        return StoreUpkeep(self._kv, store, config.cluster, self._clock, config.etcd_history_ms, guard=guard)
 
     @property
     def cleaner(self) -> TopicCleaner | None:

@@ -5,9 +5,9 @@ A full collection goes through every object that may be part of a cycle: 100,000
 views makes one after another.  What such a collection found alive is therefore set aside (``gc.freeze``): the next one
 goes through what has come since.
 
-The price: a cycle that was alive at that moment is never collected when it becomes garbage.  Long collections are few,
-each after some hundred thousand new objects, and what lives that long here are views and caches, which have no cycles
-and go when they are replaced.
+The price: a cycle that was alive at that moment is not collected when it becomes garbage.  Long collections are few,
+each after some hundred thousand new objects that stayed, and what stays here are views and caches, which have no cycles
+and go when they are replaced.  Every ``THAW_EVERY`` of them, everything is gone through once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import gc
 import time
 from collections.abc import Mapping
 
-LIMIT_S = 0.01
-"""CPU time of a full collection from which on what it found is set aside: some 100,000 objects."""
+LIMIT_S = 0.005
+"""CPU time of a full collection from which on what it found is set aside: some 50,000 objects."""
+THAW_EVERY = 1_000
+"""So often one collection takes as long as without all this, and what cycles were left is bounded."""
 _FULL = 2
 
 
@@ -30,6 +32,7 @@ class LongCollections:
         """How often."""
         self._limit_s = limit_s
         self._began = 0.0
+        self._is_freezing = False
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
@@ -45,7 +48,7 @@ class LongCollections:
 
     def _called(self, phase: str, info: Mapping[str, int]) -> None:
         """Inside the collector, in whichever thread it began."""
-        if info["generation"] != _FULL:
+        if info["generation"] != _FULL or self._is_freezing:
             return
         if phase == "start":
             self._began = time.thread_time()
@@ -54,4 +57,10 @@ class LongCollections:
 
     def _freeze(self) -> None:
         self.set_aside += 1
+        self._is_freezing = True
+        if self.set_aside % THAW_EVERY == 0:
+            gc.unfreeze()
+            gc.collect()
         gc.freeze()
+        gc.collect()  # of next to nothing: a quarter of that is added soon, so the next full one is short
+        self._is_freezing = False

@@ -68,6 +68,11 @@ class NodeConfig:
     shared_listen: str = _option(
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
     )
+    etcd_history_ms: int = _option(
+        3_600_000,
+        "how much of etcd's history is kept: the leader compacts all of etcd's up to then; 0, for an etcd that others"
+        " share or that compacts by itself, leaves it alone",
+    )
     internal_credit_bytes: int = _option(4 << 20, "bytes of one partition under way from a proxy to its broker at most")
     block_bytes: int = _option(
         128 << 20, "largest segment file being written; HDFS reserves as much on each datanode of an open file"
@@ -185,6 +190,11 @@ class NodeConfig:
         for name, option in _FIELDS.items():
             if _TYPES[name] is int:
                 _check_range(option_name(option), getattr(self, name), *_range(option))
+        if 0 < self.etcd_history_ms < ETCD_HISTORY_MS_MIN:
+            raise ConfigError(
+                f"etcd_history_ms={self.etcd_history_ms} is under {ETCD_HISTORY_MS_MIN}: a process that is behind would"
+                " read everything again; 0 leaves etcd's history alone"
+            )
         if not 0 < self.tail_fraction < 1:
             raise ConfigError(f"tail_fraction={self.tail_fraction} is not between 0 and 1")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
@@ -220,6 +230,7 @@ def _wrong_cluster_name(name: str) -> str:
 
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
+ETCD_HISTORY_MS_MIN = 300_000
 CLUSTER_LENGTH_MAX = 249
 ZONE_LENGTH_MAX = 249
 ANY_HOST = ("0.0.0.0", "::")
@@ -231,6 +242,7 @@ _LEAST = {  # those of Kafka's settings are ConfigDef's, where ours are not narr
     "held_produce_ms": 0,
     "drain_ms": 0,
     "workers": 1,
+    "etcd_history_ms": 0,
     "internal_credit_bytes": 64 << 10,
     "block_bytes": 1 << 20,
     "open_pipelines_max": 1,

@@ -10,12 +10,16 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import TypeVar
 
+from bmq.core.steps import run_in_steps
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
 
 T = TypeVar("T")
+EVENTS_PER_STEP = 250
+BYTES_PER_STEP = 64 << 10
+"""Of a listing, applied between two turns of the loop: 250 topics, or the owners of 10,000 partitions; some 10 ms."""
 _log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 10
@@ -26,8 +30,9 @@ RETRY_MAX_S = 2.0
 
 
 class Following:
-    """Calls ``apply`` with what is news, in the store's order: the events of one revision together, a whole listing
-    together.  What ``apply`` raises stops the view, and comes out of ``close`` and ``wait_revision``."""
+    """Calls ``apply`` with what is news, in the store's order: the events of one revision together, a listing in
+    parts, of which ``seen`` tells nothing before the last.  What ``apply`` raises stops the view, and comes out of
+    ``close`` and ``wait_revision``."""
 
     def __init__(
         self,
@@ -117,16 +122,30 @@ class Following:
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     async def _look(self) -> int:
-        """Read everything, apply the difference; the revision to watch after.
+        """Read everything, apply the difference, what is gone first; the revision to watch after.
 
         Pages are not one snapshot: an entry may be newer than the revision, and the watch then repeats what led to it.
+        Nor is it applied in one piece, which would hold the loop up for a second at 100,000 topics.
         """
         revision = await self._kv.revision()
         entries = {entry.key: entry async for entry in self._kv.list(self._prefix)}
-        gone = [Event(key, None, revision) for key in self._revisions if key not in entries]
-        self._take(gone + [Event(entry.key, entry, entry.revision) for entry in entries.values()])
+        gone = [key for key in self._revisions if key not in entries]
+        await run_in_steps(self._apply_listing([Event(key, None, revision) for key in gone]))
+        await run_in_steps(self._apply_listing(Event(entry.key, entry, entry.revision) for entry in entries.values()))
         self._show(revision)
         return revision
+
+    def _apply_listing(self, events: Iterable[Event]) -> Generator[None, None, None]:
+        some: Changes = []
+        size = 0
+        for event in events:
+            some.append(event)
+            size += len(event.entry.value) if event.entry is not None else 0
+            if len(some) >= EVENTS_PER_STEP or size >= BYTES_PER_STEP:
+                self._take(some)
+                some, size = [], 0
+                yield
+        self._take(some)
 
     def _take(self, changes: Changes) -> None:
         """Apply what is newer than the entry that is held for its key."""

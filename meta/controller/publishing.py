@@ -12,12 +12,13 @@ import heapq
 import logging
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from operator import attrgetter
 from typing import Protocol
 
 from bmq.core.errors import RequestError
 from bmq.core.signals import wait_for
+from bmq.core.steps import run_in_steps
 from bmq.meta.catalog import Catalog, Topic
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ PARALLEL = 8
 """Topics looked at together, of those that may be owed."""
 NEWEST = 1_000
 """Topics changed last, which a start looks at first; they take some seconds."""
+TOPICS_PER_STEP = 4_000
 PACE_S = 0.01
 """Between two of the others: 100,000 topics are looked through in half an hour, with a listing at a time."""
 RETRY_S = 5.0
@@ -87,10 +89,6 @@ class Publisher:
     def start(self) -> None:
         """Look through all topics, in the background: at once those that were changed last, since a leader that ended
         may owe them, and all others at a pace that storage does not notice."""
-        topics = self._catalog.topics.values()
-        newest = heapq.nlargest(NEWEST, topics, key=attrgetter("revision"))
-        self._owed.update(dict.fromkeys(topic.name for topic in newest))
-        self._unseen = deque(self._catalog.topics if len(topics) > len(newest) else ())
         self._running = asyncio.create_task(self._run(), name="topic files")
 
     async def close(self) -> None:
@@ -104,7 +102,20 @@ class Publisher:
         self._owed[name] = None
         self._news.set()
 
+    def _look_through(self) -> Generator[None, None, None]:
+        """Find the newest, some thousand topics at a time."""
+        topics = list(self._catalog.topics.values())
+        newest: list[Topic] = []
+        for start in range(0, len(topics), TOPICS_PER_STEP):
+            some = topics[start : start + TOPICS_PER_STEP]
+            newest = heapq.nlargest(NEWEST, newest + some, key=attrgetter("revision"))
+            yield
+        self._owed.update(dict.fromkeys(topic.name for topic in newest))
+        if len(topics) > len(newest):
+            self._unseen.extend(topic.name for topic in topics)
+
     async def _run(self) -> None:
+        await run_in_steps(self._look_through())
         while True:
             self._news.clear()
             failed: list[str] = []

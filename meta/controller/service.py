@@ -20,6 +20,7 @@ from bmq.meta.controller.commits import Guard
 from bmq.meta.controller.deletion import TopicCleaner
 from bmq.meta.controller.election import TTL_S, Election, Leadership
 from bmq.meta.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
+from bmq.meta.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.meta.controller.term import Term
 from bmq.meta.controller.topics import TopicAdmin
 from bmq.meta.kv import KeyValue, KvError
@@ -44,15 +45,17 @@ class Controller:
         *,
         topics: Callable[[Guard], TopicAdmin],
         cleaner: Callable[[Guard], TopicCleaner],
+        upkeep: MakeUpkeep | None = None,
         on_failed: Callable[[str], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics`` and ``cleaner`` make those of one term.  ``on_failed`` hears why this process stands for election
-        no more: it had better end and begin anew."""
+        """``topics``, ``cleaner`` and ``upkeep`` make those of one term.  ``on_failed`` hears why this process stands
+        for election no more: it had better end and begin anew."""
         self.term: Term | None = None
         """Set while this process leads."""
         self.topics: TopicAdmin | None = None
         self.cleaner: TopicCleaner | None = None
+        self.upkeep: StoreUpkeep | None = None
         self._config = config
         self._kv = kv
         self._view = view
@@ -61,6 +64,7 @@ class Controller:
         self._clock = clock
         self._make_topics = topics
         self._make_cleaner = cleaner
+        self._make_upkeep = upkeep
         self._on_failed = on_failed or _nothing_more
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, store_told=self._store_told)
         self._is_store_there = True
@@ -136,13 +140,17 @@ class Controller:
             asyncio.create_task(self._election.keep(leadership), name="leadership"),
             asyncio.create_task(term.run(), name="term"),
         ]
+        if self._make_upkeep is not None:
+            self.upkeep = self._make_upkeep(leadership.guard)
+            if self.upkeep is not None:
+                parts.append(asyncio.create_task(self.upkeep.run(), name="store upkeep"))
         try:
             await topics.start()
             await cleaner.start()
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leadership.is_over = True
-            self.term = self.topics = self.cleaner = None
+            self.term = self.topics = self.cleaner = self.upkeep = None
             for part in parts:
                 part.cancel()
             ended = await asyncio.gather(*parts, return_exceptions=True)

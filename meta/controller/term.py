@@ -64,7 +64,7 @@ LOAD_S = 5.0
 LOADS_PARALLEL = 16
 AGAIN_S = 0.1
 """Until a plan is made anew that could not be written."""
-MOVES_PER_WRITE = 10_000
+MOVES_PER_WRITE = 5_000
 MOVES_PER_STEP = 500
 CHANGES_PER_STEP = 64
 """Topics and chunks read into the table between two turns of the loop: 5 ms if the chunks are full."""

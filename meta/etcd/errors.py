@@ -35,6 +35,9 @@ class Verdict(Enum):
 # Before anything was sent: gRPC's own words, which come with UNAVAILABLE.
 _UNREACHED = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
+COMPACTED = "etcdserver: mvcc: required revision has been compacted"
+"""To a compaction: it is done already, by somebody else or by the try before."""
+
 _TEXTS = {
     # Refused at the door, before a proposal is made (v3rpc/interceptor.go, v3_server.go).
     "etcdserver: no leader": Verdict.NOT_DONE,
@@ -54,6 +57,7 @@ _TEXTS = {
     "etcdserver: duplicate key given in txn request": Verdict.FORBIDDEN,
     "etcdserver: too large lease TTL": Verdict.FORBIDDEN,
     "etcdserver: requested lease not found": Verdict.LEASE_GONE,
+    COMPACTED: Verdict.FORBIDDEN,
 }
 
 NO_SPACE = "etcdserver: mvcc: database space exceeded"

@@ -45,10 +45,11 @@ LEASE_REVOKE = Method("Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevoke
 # etcd declares it a stream in both directions.  A stream of one message each way is, on the wire, a plain call.
 LEASE_KEEP_ALIVE = Method("Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
 AUTHENTICATE = Method("Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
+COMPACT = Method("KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
 STATUS = Method("Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
 _WATCH = Method("Watch/Watch", pb.WatchRequest, pb.WatchResponse)
 
-_METHODS = (RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, LEASE_KEEP_ALIVE, AUTHENTICATE, STATUS)
+_METHODS = (RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, LEASE_KEEP_ALIVE, AUTHENTICATE, COMPACT, STATUS)
 
 
 class Member:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62mq/meta/etcd/messages.proto\x12\x08\x62mq.etcd\"\x1a\n\x06Header\x12\x10\n\x08revision\x18\x03 \x01(\x03\"K\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"P\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x11\n\tkeys_only\x18\x08 \x01(\x08\"`\n\rRangeResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.bmq.etcd.Header\x12\x1f\n\x03kvs\x18\x02 \x03(\x0b\x32\x12.bmq.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"\x1c\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"Y\n\x07\x43ompare\x12\x0e\n\x06result\x18\x01 \x01(\x05\x12\x0e\n\x06target\x18\x02 \x01(\x05\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x42\t\n\x07operand\"\x8f\x01\n\tOperation\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x16.bmq.etcd.RangeRequestH\x00\x12#\n\x03put\x18\x02 \x01(\x0b\x32\x14.bmq.etcd.PutRequestH\x00\x12)\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x17.bmq.etcd.DeleteRequestH\x00\x42\t\n\x07request\"G\n\x0fOperationResult\x12(\n\x05range\x18\x01 \x01(\x0b\x32\x17.bmq.etcd.RangeResponseH\x00\x42\n\n\x08response\"|\n\nTxnRequest\x12\"\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x11.bmq.etcd.Compare\x12$\n\x07success\x18\x02 \x03(\x0b\x32\x13.bmq.etcd.Operation\x12$\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x13.bmq.etcd.Operation\"p\n\x0bTxnResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.bmq.etcd.Header\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12,\n\tresponses\x18\x03 \x03(\x0b\x32\x19.bmq.etcd.OperationResult\".\n\x11LeaseGrantRequest\x12\r\n\x05ttl_s\x18\x01 \x01(\x03\x12\n\n\x02id\x18\x02 \x01(\x03\" \n\x12LeaseGrantResponse\x12\n\n\x02id\x18\x02 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"\'\n\x16LeaseKeepAliveResponse\x12\r\n\x05ttl_s\x18\x03 \x01(\x03\"p\n\x0bWatchCreate\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\x12\x17\n\x0fprogress_notify\x18\x04 \x01(\x08\x12\x10\n\x08\x66ragment\x18\x08 \x01(\x08\"\x0f\n\rWatchProgress\"o\n\x0cWatchRequest\x12\'\n\x06\x63reate\x18\x01 \x01(\x0b\x32\x15.bmq.etcd.WatchCreateH\x00\x12+\n\x08progress\x18\x03 \x01(\x0b\x32\x17.bmq.etcd.WatchProgressH\x00\x42\t\n\x07request\"5\n\x05\x45vent\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x1e\n\x02kv\x18\x02 \x01(\x0b\x32\x12.bmq.etcd.KeyValue\"\xb8\x01\n\rWatchResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.bmq.etcd.Header\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\x10\n\x08\x66ragment\x18\x07 \x01(\x08\x12\x1f\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x0f.bmq.etcd.Event\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\t\"\x0f\n\rStatusRequest\"!\n\x0eStatusResponse\x12\x0f\n\x07version\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62mq/meta/etcd/messages.proto\x12\x08\x62mq.etcd\"\x1a\n\x06Header\x12\x10\n\x08revision\x18\x03 \x01(\x03\"K\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"P\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x11\n\tkeys_only\x18\x08 \x01(\x08\"`\n\rRangeResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.bmq.etcd.Header\x12\x1f\n\x03kvs\x18\x02 \x03(\x0b\x32\x12.bmq.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"\x1c\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"Y\n\x07\x43ompare\x12\x0e\n\x06result\x18\x01 \x01(\x05\x12\x0e\n\x06target\x18\x02 \x01(\x05\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x42\t\n\x07operand\"\x8f\x01\n\tOperation\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x16.bmq.etcd.RangeRequestH\x00\x12#\n\x03put\x18\x02 \x01(\x0b\x32\x14.bmq.etcd.PutRequestH\x00\x12)\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x17.bmq.etcd.DeleteRequestH\x00\x42\t\n\x07request\"G\n\x0fOperationResult\x12(\n\x05range\x18\x01 \x01(\x0b\x32\x17.bmq.etcd.RangeResponseH\x00\x42\n\n\x08response\"|\n\nTxnRequest\x12\"\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x11.bmq.etcd.Compare\x12$\n\x07success\x18\x02 \x03(\x0b\x32\x13.bmq.etcd.Operation\x12$\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x13.bmq.etcd.Operation\"p\n\x0bTxnResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.bmq.etcd.Header\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12,\n\tresponses\x18\x03 \x03(\x0b\x32\x19.bmq.etcd.OperationResult\"%\n\x11\x43ompactionRequest\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x14\n\x12\x43ompactionResponse\".\n\x11LeaseGrantRequest\x12\r\n\x05ttl_s\x18\x01 \x01(\x03\x12\n\n\x02id\x18\x02 \x01(\x03\" \n\x12LeaseGrantResponse\x12\n\n\x02id\x18\x02 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"\'\n\x16LeaseKeepAliveResponse\x12\r\n\x05ttl_s\x18\x03 \x01(\x03\"p\n\x0bWatchCreate\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\x12\x17\n\x0fprogress_notify\x18\x04 \x01(\x08\x12\x10\n\x08\x66ragment\x18\x08 \x01(\x08\"\x0f\n\rWatchProgress\"o\n\x0cWatchRequest\x12\'\n\x06\x63reate\x18\x01 \x01(\x0b\x32\x15.bmq.etcd.WatchCreateH\x00\x12+\n\x08progress\x18\x03 \x01(\x0b\x32\x17.bmq.etcd.WatchProgressH\x00\x42\t\n\x07request\"5\n\x05\x45vent\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x1e\n\x02kv\x18\x02 \x01(\x0b\x32\x12.bmq.etcd.KeyValue\"\xb8\x01\n\rWatchResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.bmq.etcd.Header\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\x10\n\x08\x66ragment\x18\x07 \x01(\x08\x12\x1f\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x0f.bmq.etcd.Event\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\t\"\x0f\n\rStatusRequest\"}\n\x0eStatusResponse\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x61tabase_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x65rrors\x18\x08 \x03(\t\x12\x1d\n\x15\x64\x61tabase_bytes_in_use\x18\t \x01(\x03\x12\x13\n\x0bquota_bytes\x18\x0c \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,34 +53,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TXNREQUEST']._serialized_end=848
   _globals['_TXNRESPONSE']._serialized_start=850
   _globals['_TXNRESPONSE']._serialized_end=962
-  _globals['_LEASEGRANTREQUEST']._serialized_start=964
-  _globals['_LEASEGRANTREQUEST']._serialized_end=1010
-  _globals['_LEASEGRANTRESPONSE']._serialized_start=1012
-  _globals['_LEASEGRANTRESPONSE']._serialized_end=1044
-  _globals['_LEASEREVOKEREQUEST']._serialized_start=1046
-  _globals['_LEASEREVOKEREQUEST']._serialized_end=1078
-  _globals['_LEASEREVOKERESPONSE']._serialized_start=1080
-  _globals['_LEASEREVOKERESPONSE']._serialized_end=1101
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1103
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1138
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1140
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1179
-  _globals['_WATCHCREATE']._serialized_start=1181
-  _globals['_WATCHCREATE']._serialized_end=1293
-  _globals['_WATCHPROGRESS']._serialized_start=1295
-  _globals['_WATCHPROGRESS']._serialized_end=1310
-  _globals['_WATCHREQUEST']._serialized_start=1312
-  _globals['_WATCHREQUEST']._serialized_end=1423
-  _globals['_EVENT']._serialized_start=1425
-  _globals['_EVENT']._serialized_end=1478
-  _globals['_WATCHRESPONSE']._serialized_start=1481
-  _globals['_WATCHRESPONSE']._serialized_end=1665
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=1667
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=1720
-  _globals['_AUTHENTICATERESPONSE']._serialized_start=1722
-  _globals['_AUTHENTICATERESPONSE']._serialized_end=1759
-  _globals['_STATUSREQUEST']._serialized_start=1761
-  _globals['_STATUSREQUEST']._serialized_end=1776
-  _globals['_STATUSRESPONSE']._serialized_start=1778
-  _globals['_STATUSRESPONSE']._serialized_end=1811
+  _globals['_COMPACTIONREQUEST']._serialized_start=964
+  _globals['_COMPACTIONREQUEST']._serialized_end=1001
+  _globals['_COMPACTIONRESPONSE']._serialized_start=1003
+  _globals['_COMPACTIONRESPONSE']._serialized_end=1023
+  _globals['_LEASEGRANTREQUEST']._serialized_start=1025
+  _globals['_LEASEGRANTREQUEST']._serialized_end=1071
+  _globals['_LEASEGRANTRESPONSE']._serialized_start=1073
+  _globals['_LEASEGRANTRESPONSE']._serialized_end=1105
+  _globals['_LEASEREVOKEREQUEST']._serialized_start=1107
+  _globals['_LEASEREVOKEREQUEST']._serialized_end=1139
+  _globals['_LEASEREVOKERESPONSE']._serialized_start=1141
+  _globals['_LEASEREVOKERESPONSE']._serialized_end=1162
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1164
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1199
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1201
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1240
+  _globals['_WATCHCREATE']._serialized_start=1242
+  _globals['_WATCHCREATE']._serialized_end=1354
+  _globals['_WATCHPROGRESS']._serialized_start=1356
+  _globals['_WATCHPROGRESS']._serialized_end=1371
+  _globals['_WATCHREQUEST']._serialized_start=1373
+  _globals['_WATCHREQUEST']._serialized_end=1484
+  _globals['_EVENT']._serialized_start=1486
+  _globals['_EVENT']._serialized_end=1539
+  _globals['_WATCHRESPONSE']._serialized_start=1542
+  _globals['_WATCHRESPONSE']._serialized_end=1726
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=1728
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=1781
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=1783
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=1820
+  _globals['_STATUSREQUEST']._serialized_start=1822
+  _globals['_STATUSREQUEST']._serialized_end=1837
+  _globals['_STATUSRESPONSE']._serialized_start=1839
+  _globals['_STATUSRESPONSE']._serialized_end=1964
 # @@protoc_insertion_point(module_scope)

@@ -110,6 +110,16 @@ class TxnResponse(_message.Message):
     responses: _containers.RepeatedCompositeFieldContainer[OperationResult]
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., succeeded: _Optional[bool] = ..., responses: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ...) -> None: ...
 
+class CompactionRequest(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class CompactionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class LeaseGrantRequest(_message.Message):
     __slots__ = ("ttl_s", "id")
     TTL_S_FIELD_NUMBER: _ClassVar[int]
@@ -217,7 +227,15 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "database_bytes", "errors", "database_bytes_in_use", "quota_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_BYTES_IN_USE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
-    def __init__(self, version: _Optional[str] = ...) -> None: ...
+    database_bytes: int
+    errors: _containers.RepeatedScalarFieldContainer[str]
+    database_bytes_in_use: int
+    quota_bytes: int
+    def __init__(self, version: _Optional[str] = ..., database_bytes: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., database_bytes_in_use: _Optional[int] = ..., quota_bytes: _Optional[int] = ...) -> None: ...

@@ -10,7 +10,8 @@ from bmq.meta.etcd import requests
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Kind
 from bmq.meta.etcd.client import EtcdClient
-from bmq.meta.etcd.member import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, RANGE, STATUS, TXN
+from bmq.meta.etcd.errors import COMPACTED
+from bmq.meta.etcd.member import COMPACT, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, RANGE, STATUS, TXN
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.etcd.watching import follow
 from bmq.meta.kv import (
@@ -24,10 +25,14 @@ from bmq.meta.kv import (
     Write,
     check_commit,
 )
+from bmq.meta.maintenance import StoreStatus
 
 VERSION_MIN = (3, 5, 8)
 """Before, a member asked for a watch's progress could name a revision whose changes it had yet to send: after a
 disconnect they would be missed."""
+
+
+_NO_SPACE_ALARM = "NOSPACE"
 
 
 class EtcdKeyValue:
@@ -94,6 +99,24 @@ class EtcdKeyValue:
 
     def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
         return follow(self._client, prefix, after_revision)
+
+    async def status(self) -> StoreStatus:
+        """Of the member that is asked; alarms are the cluster's."""
+        answer = await self._client.ask(STATUS, pb.StatusRequest(), Kind.READ)
+        return StoreStatus(
+            bytes=answer.database_bytes,
+            bytes_in_use=answer.database_bytes_in_use,
+            quota_bytes=answer.quota_bytes,
+            is_full=any(_NO_SPACE_ALARM in error for error in answer.errors),
+        )
+
+    async def compact(self, revision: int) -> None:
+        """Done already is done."""
+        try:
+            await self._client.ask(COMPACT, pb.CompactionRequest(revision=revision), Kind.REPEATABLE)
+        except KvError as error:
+            if COMPACTED not in str(error):
+                raise
 
     async def close(self) -> None:
         await self._client.close()

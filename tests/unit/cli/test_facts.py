@@ -38,7 +38,7 @@ def node(
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: not_loaded) if not_loaded is not None else None,
         joined=joined if is_joined else None,
         remote=SimpleNamespace(kept=5, followed=7, relayed=4) if is_joined else None,
-        controller=SimpleNamespace(leading=object() if is_leading else None),
+        controller=SimpleNamespace(leading=object() if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         reading=SimpleNamespace(tails=SimpleNamespace(used=0)),
         pool=SimpleNamespace(cached_bytes=0),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
+from bmq.core import collector
 from bmq.core.collector import LongCollections
 
 
@@ -35,6 +37,35 @@ def test_what_a_long_collection_found_is_set_aside() -> None:
         gc.collect()
         await asyncio.sleep(0)
         assert collections.set_aside == 1
+
+    asyncio.run(main())
+
+
+class Node:
+    """In a cycle with itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_was_set_aside_is_gone_through_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle that was alive when it was set aside is collected in the end."""
+    monkeypatch.setattr(collector, "THAW_EVERY", 3)
+
+    async def main() -> None:
+        collections = LongCollections(limit_s=0.0)
+        collections.start()
+        node = Node()
+        gone = weakref.ref(node)
+        gc.collect()
+        await asyncio.sleep(0)
+        del node
+        for _ in range(2):
+            assert gone() is not None
+            gc.collect()
+            await asyncio.sleep(0)
+        assert gone() is None
+        collections.stop()
 
     asyncio.run(main())
 

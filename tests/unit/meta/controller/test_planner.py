@@ -130,6 +130,7 @@ def test_it_comes_to_an_end_and_says_the_same_of_the_same(view: PlannerView) -> 
         view,
         brokers=view.brokers[::-1],
         owners=PartitionTable.of(view.owners, dict(reversed(list(rates_of(view).items())))),
+        idle=IdlePartitions(),  # a plan takes from it
     )
     assert plan(view, 0.0) == plan(turned, 0.0)
     settle(view)

@@ -1,0 +1,30 @@
+"""The upkeep of a store that several processes share: how full it is, and what it may forget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """``bytes`` of its database, ``bytes_in_use`` without what a defragmentation would give back, ``quota_bytes`` past
+    which it takes no writes, 0 when it does not tell.  ``is_full``: it takes none now, until an operator ends that."""
+
+    bytes: int
+    bytes_in_use: int
+    quota_bytes: int
+    is_full: bool
+
+
+@runtime_checkable
+class Maintained(Protocol):
+    """A ``KeyValue`` that keeps its history, and has a bound.  All calls raise KvError."""
+
+    async def revision(self) -> int: ...
+
+    async def status(self) -> StoreStatus: ...
+
+    async def compact(self, revision: int) -> None:
+        """Forget what was before this revision; watches that are further behind get ``Compacted``.  Whatever else is
+        kept in the same store loses its history too.  Idempotent."""
