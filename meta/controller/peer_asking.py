@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.held_up import HeldUp
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import Kind, PeerLost, Peers
 from bmq.core.wire.internal import (
@@ -23,6 +24,10 @@ PING_S = 1.0
 """How long one ping of a probe may take, connecting included: a process that stands still for two of them is as good
 as dead.  A refused connection is known at once."""
 PINGS = 2
+PINGS_MAX = 8
+"""With those that do not count, since this process was held up: one that always is had better not lead."""
+TICKS = 8
+"""Of a ping's time, at which it is seen whether this process was held up: by over an eighth of it."""
 LOAD_TIMEOUT_S = 3.0
 SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
@@ -42,12 +47,24 @@ class PeerAsking:
         self._peers.get(member, Kind.CONTROL)
 
     async def is_alive(self, member: Member) -> bool:
-        """On a connection of its own, however the others fare.  An answer is life, whatever it says."""
-        for _ in range(PINGS):
+        """On a connection of its own, however the others fare.  An answer is life, whatever it says.
+
+        A ping that failed while this process was held up itself says nothing of the member: its answer may lie in the
+        socket, or have had no time.  It is repeated, though not for ever.
+        """
+        failed = 0
+        for _ in range(PINGS_MAX):
+            held_up = HeldUp(self._ping_s / TICKS)
             try:
                 await self._peers.probe(member, self._ping_s)
             except PeerLost:
+                if held_up.seconds == 0.0:
+                    failed += 1
+                if failed == PINGS:
+                    return False
                 continue
+            finally:
+                held_up.close()
             return True
         return False
 

@@ -142,11 +142,12 @@ async def scale_world(folder: Path, topics: int, partitions: int) -> AsyncIterat
         brokers = StubBrokers(kv, CLUSTER)
         controllers: list[ControllerProcess] = []
         try:
+            first = ControllerProcess(folder, 0, etcd.url)
+            await until_ready(first)
+            first.end()  # the cluster has its root
             await create_topics(kv, topics, partitions)
             controllers += [ControllerProcess(folder, number, etcd.url) for number in range(2)]
-            async with asyncio.timeout(WITHIN_S):
-                while not all(each.is_ready for each in controllers):  # noqa: ASYNC110 - another process's state
-                    await asyncio.sleep(0.1)
+            await until_ready(*controllers)
             await view.start()
             yield ScaleWorld(kv, view, controllers, brokers)
         finally:
@@ -155,6 +156,12 @@ async def scale_world(folder: Path, topics: int, partitions: int) -> AsyncIterat
             await brokers.close()
             await view.close()
             await kv.close()
+
+
+async def until_ready(*controllers: ControllerProcess) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not all(each.is_ready for each in controllers):  # noqa: ASYNC110 - another process's state
+            await asyncio.sleep(0.1)
 
 
 async def create_topics(kv: KeyValue, topics: int, partitions: int) -> None:

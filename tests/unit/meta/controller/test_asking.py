@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
@@ -16,7 +17,7 @@ from bmq.core.wire.internal import InternalKey, LeaveResponse, LoadResponse, Pin
 from bmq.core.wire.internal_fields import PartitionLoad
 from bmq.meta.cluster.member import Member
 from bmq.meta.controller.loads import Measured
-from bmq.meta.controller.peer_asking import PINGS, PeerAsking
+from bmq.meta.controller.peer_asking import PINGS, PINGS_MAX, PeerAsking
 
 T = TypeVar("T")
 MEMBER = Member(incarnation="a", roles=frozenset({"broker"}))
@@ -62,6 +63,36 @@ def test_no_answer_to_two_pings_is_death() -> None:
     peers = FakePeers(LOST, LOST)
     assert not result(asking(peers).is_alive(MEMBER))
     assert peers.keys == [InternalKey.PING] * PINGS
+
+
+class HeldUpPeers(FakePeers):
+    """The leader's loop is stopped during its first ``stops`` pings: their time is over by then."""
+
+    def __init__(self, stops: int, *answers: object) -> None:
+        super().__init__(*answers)
+        self.stops = stops
+
+    async def probe(self, member: Member, timeout_s: float) -> object:
+        if self.stops:
+            self.stops -= 1
+            time.sleep(timeout_s)  # noqa: ASYNC251 - that is the stop
+        await asyncio.sleep(0)
+        return await super().probe(member, timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("stops", "answers", "is_alive"),
+    [
+        (2, [LOST, LOST, PingResponse()], True),
+        (1, [LOST, LOST, PingResponse()], True),
+        (2, [LOST, LOST, LOST, LOST], False),
+        (PINGS_MAX, [LOST] * PINGS_MAX, False),
+    ],
+)
+def test_a_ping_during_a_stop_of_our_own_does_not_count(stops: int, answers: list[object], is_alive: bool) -> None:
+    peers = HeldUpPeers(stops, *answers)
+    assert result(PeerAsking(cast(Peers, peers), ping_s=0.2).is_alive(MEMBER)) is is_alive
+    assert not peers.answers, "so many pings"
 
 
 def test_a_load_is_read() -> None:
