@@ -19,8 +19,9 @@ Bounded by the catalog: what it no longer has is dropped.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from bmq.core.call import Answer, Buffer
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.steps import run_in_steps
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
@@ -42,6 +44,10 @@ from bmq.proxy.owners import Owners
 LOOK_S = 100e-6
 """Between two looks at the epochs, for each partition: a look takes 1 us, so looking takes a hundredth of a core."""
 LOOK_MIN_S = 0.01
+COST_OF_TOPIC = 25
+COST_PER_STEP = 4_000
+"""Work between two turns of the loop when all topics are encoded, in partitions' worth of it: a topic's element costs
+50 us and 2 us a partition, so some 8 ms."""
 EPOCH_KEPT_S = 10.0
 """A move takes less; a client that is fenced with the epoch shown meanwhile asks again for no longer than this."""
 
@@ -97,9 +103,11 @@ class _TopicEntry:
         if members.version != self._members_version:
             self._members_version = members.version
             zones = _Zones(members)
-            self._leaders = [members.leader_of(key) for key in self._keys]
-            self._replicas = [zones.replicas(leader, index) for index, leader in enumerate(self._leaders)]
-            self.encoded.clear()
+            leaders = [members.leader_of(key) for key in self._keys]
+            replicas = [zones.replicas(leader, index) for index, leader in enumerate(leaders)]
+            if leaders != self._leaders or replicas != self._replicas:
+                self._leaders, self._replicas = leaders, replicas
+                self.encoded.clear()
         if now >= self._due:
             self._due = now + max(LOOK_MIN_S, LOOK_S * len(self._keys))
             for index, key in enumerate(self._keys):
@@ -160,11 +168,19 @@ def _row(version: int, replicas: int) -> npt.DTypeLike:
 
 
 class _AllTopics(NamedTuple):
-    catalog_version: int
-    members_version: int
+    """``versions``: the catalog's and the members'."""
+
+    versions: tuple[int, int]
     due: float
     topics: int
     joined: bytes
+
+
+class _Encoding(NamedTuple):
+    """All topics, being encoded; ``versions`` are those that it began with."""
+
+    versions: tuple[int, int]
+    task: asyncio.Task[_AllTopics]
 
 
 class MetadataCache:
@@ -174,6 +190,7 @@ class MetadataCache:
         self.encoded_topics = 0
         self._topics: dict[str, _TopicEntry] = {}
         self._all: dict[tuple[int, Operations], _AllTopics] = {}
+        self._running: dict[tuple[int, Operations], _Encoding] = {}
         self._heads: dict[tuple[int, Operations], bytes] = {}
         self._heads_of: tuple[ProxyAddress, ...] = ()
 
@@ -199,18 +216,48 @@ class MetadataCache:
 
     def all_topics(
         self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
-    ) -> tuple[int, bytes]:
-        """How many there are, and all their elements."""
-        now = clock.monotonic()
+    ) -> tuple[int, bytes] | None:
+        """How many there are, and all their elements; None when some are to be encoded first (``encode_all``)."""
         found = self._all.get((version, operations))
-        if found is None or (catalog.version, members.version) != found[:2] or now >= found.due:
-            topics = catalog.topics.values()
-            joined = b"".join(self.topic(each, version, operations, owners, members, clock) for each in topics)
-            partitions = sum(each.partitions for each in topics)
-            due = now + max(LOOK_MIN_S, LOOK_S * partitions)
-            found = _AllTopics(catalog.version, members.version, due, len(topics), joined)
-            self._all[(version, operations)] = found
+        is_kept = found is not None and found.versions == (catalog.version, members.version)
+        if found is None or not is_kept or clock.monotonic() >= found.due:
+            return None
         return found.topics, found.joined
+
+    async def encode_all(
+        self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
+    ) -> tuple[int, bytes]:
+        """The same, encoded in steps: 100,000 topics take seconds.  Whoever asks meanwhile shares the work, unless
+        something has changed since it began: the work that begins after that is shared then."""
+        key = (version, operations)
+        running = self._running.get(key)
+        if running is not None and running.versions != (catalog.version, members.version):
+            await asyncio.wait([running.task])  # its own askers are told if it failed
+            running = self._running.get(key)  # of whoever waited as well, and came first
+        if running is None or running.task.done():
+            steps = self._encode_all(version, operations, catalog, owners, members, clock)
+            task = asyncio.get_running_loop().create_task(run_in_steps(steps), name="metadata of all topics")
+            running = self._running[key] = _Encoding((catalog.version, members.version), task)
+        found = await asyncio.shield(running.task)
+        return found.topics, found.joined
+
+    def _encode_all(
+        self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
+    ) -> Generator[None, None, _AllTopics]:
+        topics, versions = list(catalog.topics.values()), (catalog.version, members.version)
+        elements: list[bytes] = []
+        partitions = cost = 0
+        for topic in topics:
+            elements.append(self.topic(topic, version, operations, owners, members, clock))
+            partitions += topic.partitions
+            cost += topic.partitions + COST_OF_TOPIC
+            if cost >= COST_PER_STEP:
+                cost = 0
+                yield
+        due = clock.monotonic() + max(LOOK_MIN_S, LOOK_S * partitions)
+        found = self._all[(version, operations)] = _AllTopics(versions, due, len(topics), b"".join(elements))
+        del self._running[(version, operations)]
+        return found
 
     def answer(
         self,

@@ -45,6 +45,8 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
     missing = _to_create(services, request.api_version, message)
     if missing:
         return _create_and_answer(services, request, message, missing)
+    if _is_all(request.api_version, message):
+        return _answer_all(services, request, message)
     return _answer(services, request, message, {})
 
 
@@ -85,17 +87,31 @@ def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
 
 
 def _answer(services: Services, request: Request, message: Any, failed: Errors) -> Answer:
-    version = request.api_version
-    cache, catalog, members = services.metadata, services.catalog, services.members
+    topics = _elements(services, request.api_version, message, failed)
+    return _around(services, request, message, len(topics), topics)
+
+
+def _answer_all(services: Services, request: Request, message: Any) -> Answer | Awaitable[Answer]:
+    """At once when nothing is to be encoded."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
-    if _is_all(version, message):
-        count, joined = cache.all_topics(version, operations, catalog, services.owners, members, services.clock)
-        topics = [joined]
-    else:
-        topics = _elements(services, version, message, failed)
-        count = len(topics)
+    views = (services.catalog, services.owners, services.members, services.clock)
+    found = services.metadata.all_topics(request.api_version, operations, *views)
+    if found is not None:
+        count, joined = found
+        return _around(services, request, message, count, [joined])
+
+    async def encode() -> Answer:
+        count, joined = await services.metadata.encode_all(request.api_version, operations, *views)
+        return _around(services, request, message, count, [joined])
+
+    return encode()
+
+
+def _around(services: Services, request: Request, message: Any, count: int, topics: list[bytes]) -> Answer:
     cluster = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None
-    return cache.answer(version, request.correlation_id, count, topics, catalog, members, cluster)
+    return services.metadata.answer(
+        request.api_version, request.correlation_id, count, topics, services.catalog, services.members, cluster
+    )
 
 
 def _elements(services: Services, version: int, message: Any, failed: Errors) -> list[bytes]:

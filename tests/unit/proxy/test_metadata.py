@@ -21,7 +21,7 @@ from bmq.core.wire.messages import MetadataRequest, MetadataResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import EPOCH_KEPT_S, MetadataCache, encode_error
+from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
 from tests.unit.proxy.admin_serving import AdminServing, FakeOwners, Spread, decode, serving
@@ -102,7 +102,10 @@ def test_the_bytes_are_the_schema_encoders(
     cache = MetadataCache()
 
     async def assemble() -> list[bytes]:
-        count, joined = cache.all_topics(version, operations, catalog, owners, members, LoopClock())  # type: ignore[arg-type]
+        views: Any = (catalog, owners, members, LoopClock())
+        assert cache.all_topics(version, operations, *views) is None
+        count, joined = await cache.encode_all(version, operations, *views)
+        assert cache.all_topics(version, operations, *views) == (count, joined)
         error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
         answer = cache.answer(version, -5, count + 1, [joined, error], catalog, members, cluster)  # type: ignore[arg-type]
         again = cache.answer(version, 6, count + 1, [joined, error], catalog, members, cluster)  # type: ignore[arg-type]
@@ -417,5 +420,100 @@ def test_topics_that_are_gone_are_forgotten() -> None:
                 await w.admin.delete_topic(f"t{n}")
             await ask(w, 12, asks("kept"))
             assert repr(w.services.metadata) == "MetadataCache(topics=1, encoded=21)"
+
+    run(main())
+
+
+# ----------------------------------------------------------------------------------------------------- many topics
+
+
+def many_topics(count: int) -> list[Topic]:
+    return [Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=1 + n % 3) for n in range(count)]
+
+
+def proxies(*node_ids: int) -> list[ProxyAddress]:
+    return [ProxyAddress(node_id, f"h{node_id}", 1, "") for node_id in node_ids]
+
+
+class Turns:
+    """How often something else has its turn meanwhile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.count += 1
+
+    async def end(self) -> int:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        return self.count
+
+
+def test_all_of_many_topics_are_encoded_in_steps_and_once_for_all_who_ask() -> None:
+    async def main() -> None:
+        cache, catalog = MetadataCache(), StillCatalog(many_topics(5_000))
+        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        turns = Turns()
+        found = await asyncio.gather(*(cache.encode_all(12, None, *views) for _ in range(50)))
+        assert await turns.end() >= 5_000 * 25 / COST_PER_STEP
+        assert cache.encoded_topics == 5_000
+        assert {count for count, _ in found} == {5_000}
+        assert all(joined is found[0][1] for _, joined in found)
+
+    run(main())
+
+
+def test_who_asks_after_a_change_is_told_of_it_and_who_asked_before_delays_nobody() -> None:
+    async def main() -> None:
+        cache, catalog = MetadataCache(), StillCatalog(many_topics(2_000))
+        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        before = asyncio.ensure_future(cache.encode_all(12, None, *views))
+        while not cache.encoded_topics:  # noqa: ASYNC110 - one turn after another
+            await asyncio.sleep(0)
+        catalog.topics["new"] = Topic(name="new", topic_id=uuid.uuid4(), partitions=1)
+        catalog.version = 2
+        after = [asyncio.ensure_future(cache.encode_all(12, None, *views)) for _ in range(10)]
+        assert (await before)[0] == 2_000
+        for each in after:
+            assert (await each)[0] == 2_001
+        assert cache.encoded_topics == 2_001
+        assert cache.all_topics(12, None, *views) is not None
+
+    run(main())
+
+
+def test_one_who_hangs_up_takes_the_work_from_nobody() -> None:
+    async def main() -> None:
+        cache, catalog = MetadataCache(), StillCatalog(many_topics(2_000))
+        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        first = asyncio.ensure_future(cache.encode_all(12, None, *views))
+        second = asyncio.ensure_future(cache.encode_all(12, None, *views))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second)[0] == 2_000
+        assert cache.encoded_topics == 2_000
+
+    run(main())
+
+
+def test_a_change_of_members_that_moves_no_leader_encodes_nothing_again() -> None:
+    async def main() -> None:
+        cache, catalog, members = MetadataCache(), StillCatalog(many_topics(500)), Spread(proxies(1, 2))
+        views: Any = (catalog, FakeOwners(), members, LoopClock())
+        _, before = await cache.encode_all(12, None, *views)
+        members.version += 1
+        assert cache.all_topics(12, None, *views) is None
+        _, after = await cache.encode_all(12, None, *views)
+        assert (cache.encoded_topics, after) == (500, before)
+        members.proxies = proxies(1, 2, 3)
+        members.version += 1
+        _, after = await cache.encode_all(12, None, *views)
+        moved = cache.encoded_topics - 500
+        assert moved > 0
+        assert after != before
 
     run(main())
