@@ -11,8 +11,9 @@ With a view that assigns everything to this process (``meta.cluster.one_view``) 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from bmq.broker.assigned import Assigned
@@ -25,6 +26,8 @@ from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.topic_configs import effective
 from bmq.storage.layout import PartitionPath
+
+_log = logging.getLogger(__name__)
 
 
 class Successors(Protocol):
@@ -67,6 +70,7 @@ class AssignmentFollower:
         self._config = config
         self._successors = successors
         self._held: dict[uuid.UUID, _Held] = {}
+        self._refused: dict[uuid.UUID, str] = {}
         self._is_closed = False
         self._forget: Callable[[], None] | None = None
 
@@ -75,6 +79,12 @@ class AssignmentFollower:
 
     def __len__(self) -> int:
         return sum(len(held.partitions) for held in self._held.values())
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """The topics of which nothing is opened here, since their configs are wrong, with the reasons."""
+        topics = ((self._catalog.by_id(topic_id), why) for topic_id, why in self._refused.items())
+        return {topic.name: why for topic, why in topics if topic is not None}
 
     def start(self) -> None:
         self._catalog.subscribe(self._topic_changed)
@@ -116,7 +126,7 @@ class AssignmentFollower:
         held = self._held.get(after.topic_id)
         if held is not None:
             self._reconfigure(held, after)
-        known = before.partitions if before is not None else 0
+        known = before.partitions if before is not None and after.topic_id not in self._refused else 0
         self._look(after, range(known, after.partitions))
 
     def _configs_changed(self) -> None:
@@ -125,6 +135,10 @@ class AssignmentFollower:
             return
         for held in list(self._held.values()):
             self._reconfigure(held, held.topic)
+        for topic_id in list(self._refused):
+            topic = self._catalog.by_id(topic_id)
+            if topic is not None:
+                self._look(topic, range(topic.partitions))
 
     # --------------------------------------------------------------------------------------------------- what is done
 
@@ -138,7 +152,10 @@ class AssignmentFollower:
                 if is_held:
                     continue
                 if held is None:
-                    held = self._held[topic.topic_id] = _Held(topic, self._log_config(topic))
+                    config = self._log_config(topic)
+                    if config is None:
+                        return
+                    held = self._held[topic.topic_id] = _Held(topic, config)
                 held.partitions.add(partition)
                 self._assigned.assign(_path(topic, partition), key, held.config)
             elif is_held:
@@ -166,24 +183,39 @@ class AssignmentFollower:
     def _delete(self, topic: Topic) -> None:
         """Also of partitions that went elsewhere before: nothing is kept for their new owners any more."""
         self._held.pop(topic.topic_id, None)
+        self._refused.pop(topic.topic_id, None)
         for partition in range(topic.partitions):
             self._assigned.delete(PartitionKey(topic.topic_id, partition))
 
     def _reconfigure(self, held: _Held, topic: Topic) -> None:
         held.topic = topic
         config = self._log_config(topic)
-        if config == held.config:
+        if config is None or config == held.config:
             return
         held.config = config
         for partition in held.partitions:
             self._assigned.assign(_path(topic, partition), PartitionKey(topic.topic_id, partition), config)
 
-    def _log_config(self, topic: Topic) -> LogConfig:
-        """A broker has an id of its own towards Kafka clients only if it is a proxy too; its own configs are that
+    def _log_config(self, topic: Topic) -> LogConfig | None:
+        """Return what the topic's partitions follow; None, said in the log once, when a config is wrong.
+
+        Such a topic's partitions go on with what they had, and are not opened without: a default in the place of a
+        wrong ``retention.ms`` might delete what was to be kept.
+
+        A broker has an id of its own towards Kafka clients only if it is a proxy too; its own configs are that
         proxy's."""
         catalog, node = self._catalog, self._config.node_id
         layers = catalog.broker_configs(None), catalog.broker_configs(node) if node >= 0 else {}
-        return log_config(effective(topic.configs, self._config, *layers), topic.replication_factor)
+        try:
+            config = log_config(effective(topic.configs, self._config, *layers), topic.replication_factor)
+        except ValueError as error:
+            if self._refused.get(topic.topic_id) != str(error):
+                self._refused[topic.topic_id] = str(error)
+                held = "go on with the configs before" if topic.topic_id in self._held else "are not opened"
+                _log.error("topic %s has a wrong config, its partitions %s: %s", topic.name, held, error)
+            return None
+        self._refused.pop(topic.topic_id, None)
+        return config
 
 
 def _path(topic: Topic, partition: int) -> PartitionPath:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from bmq.broker.assigned import Assigned
 from bmq.broker.config import BrokerConfig
@@ -70,6 +71,11 @@ class BrokerRole:
             successors = HandOvers(view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._hand_overs = successors
         self._follower = AssignmentFollower(self.assigned, catalog, view, config, successors)
+
+    @property
+    def refused_topics(self) -> Mapping[str, str]:
+        """The topics of which nothing is opened, with the reasons."""
+        return self._follower.refused
 
     async def start(self) -> None:
         await self.broker.start()

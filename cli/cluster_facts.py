@@ -62,7 +62,8 @@ class Operations:
         return await self._with_failures(cast(StatusFacts, {**told, **asked}))
 
     async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
-        """``facts``, with what the coordinators say of their shards."""
+        """``facts``, with what the coordinators say of their shards, and what the asked process cannot use."""
+        facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(self._node.quarantined().items())]
         facts["shards_not_loaded"] = await shards_not_loaded(self._node)
         return facts
 
@@ -113,6 +114,7 @@ class Operations:
             members=self.members(),
             shards=self._shards(),
             shards_not_loaded=[],
+            quarantined=[],
             moves_under_way=[],
         )
 

@@ -15,7 +15,8 @@ from bmq.cli.tables import format_size, print_table
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
 NOTE = """\
-status exits with 1 when a partition has no owner, or the groups of a shard of __consumer_offsets are not served.
+status exits with 1 when a partition has no owner, the groups of a shard of __consumer_offsets are not served, or the
+process that was asked cannot use a key of the metadata store or a topic's configs.
 """
 _MEMBERS = (
     "MEMBER",
@@ -74,13 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def over_http(console: Console, arguments: argparse.Namespace) -> int:
-    """1 when a partition has no owner, or a shard is not loaded."""
+    """1 when a partition has no owner, a shard is not loaded, or something is quarantined."""
     status = console.status()
     if arguments.json:
         print_json(status)
     else:
         _print_status(status)
-    return 1 if status["unassigned"] or status.get("shards_not_loaded") else 0
+    return 1 if status["unassigned"] or status.get("shards_not_loaded") or status.get("quarantined") else 0
 
 
 def _print_status(status: Mapping[str, Any]) -> None:
@@ -100,6 +101,10 @@ def _print_status(status: Mapping[str, Any]) -> None:
             ("SHARD", "COORDINATOR", "WHY"),
             [[each[name] for name in ("shard", "coordinator", "why")] for each in failures],
         )
+    quarantined = status.get("quarantined")
+    if quarantined:
+        print(f"{len(quarantined)} keys or topics cannot be used by {status['asked']}")
+        print_table(("WHAT", "WHY"), [[each["what"], each["why"]] for each in quarantined])
     if status["moves_under_way"]:
         print(f"{len(status['moves_under_way'])} moves under way")
         print_table(

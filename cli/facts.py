@@ -69,7 +69,7 @@ class _Facts:
             return False, "the metadata store says that this process's lease is gone; it registers anew"
         if role is not None and not role.broker.is_serving:
             return False, "storage acknowledges nothing"
-        return True, _degraded(self._node.own_coordinator)
+        return True, "; ".join(filter(None, (_degraded(self._node.own_coordinator), _quarantined(self._node))))
 
     def gauges(self) -> Gauges:
         catalog, coordinator = self._node.catalog, self._node.own_coordinator
@@ -117,8 +117,10 @@ class _Facts:
             not_loaded = len(node.own_coordinator.shards_not_loaded())
             text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
             of_broker += (OwnMetric("shards_not_loaded", text, not_loaded),)
+        text = "Keys of the metadata store and topics that this process cannot use, see the log"
         return (
             *of_broker,
+            OwnMetric("quarantined", text, len(node.quarantined())),
             *self._of_cluster(),
             *self._of_deleted_topics(),
             *self._of_store(),
@@ -278,6 +280,15 @@ def _degraded(coordinator: Coordinator | None) -> str:
     number, why = min(not_loaded.items())
     more = f", and {len(not_loaded) - 1} more" if len(not_loaded) > 1 else ""
     return f"groups of shard {number} of {OFFSETS_TOPIC}{more} are not served: {why}"
+
+
+def _quarantined(node: Node) -> str:
+    found = node.quarantined()
+    if not found:
+        return ""
+    what, why = min(found.items())
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{what}{more} cannot be used: {why}"
 
 
 def _topic(topic: Topic) -> TopicFacts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -353,6 +353,13 @@ class Node:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
             endpoint.register(InternalKey.FORWARD, forwarding.handle)
             endpoint.register(InternalKey.SHARDS_NOT_LOADED, forwarding.tell_not_loaded)
+
+    def quarantined(self) -> Mapping[str, str]:
+        """Return the store's keys and the topics that this process cannot use, with the reasons: each by itself, all
+        else is served."""
+        topics = self.broker.refused_topics if self.broker is not None else {}
+        of_view = self.joined.view.unreadable if self.joined is not None else {}
+        return {**self.catalog.unreadable, **of_view, **{f"topic {name}": why for name, why in topics.items()}}
 
     def _failed(self, why: str) -> None:
         self.on_failed(why)

@@ -50,6 +50,13 @@ class NotLoadedFacts(TypedDict):
     why: str
 
 
+class QuarantinedFacts(TypedDict):
+    """A key of the metadata store, or a topic, that is not used: it is wrong, or of a later version."""
+
+    what: str
+    why: str
+
+
 MoveFacts = TypedDict("MoveFacts", {"topic": str, "partition": int, "from": str, "to": str, "why": str})
 
 
@@ -71,6 +78,8 @@ class StatusFacts(TypedDict):
     shards: Sequence[ShardFacts]
     shards_not_loaded: Sequence[NotLoadedFacts]
     """As far as their coordinators answer."""
+    quarantined: Sequence[QuarantinedFacts]
+    """What the process that was asked cannot use."""
     moves_under_way: Sequence[MoveFacts]
 
 

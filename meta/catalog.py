@@ -27,13 +27,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bmq.core.errors import FormatError
+from bmq.core.errors import FormatError, RequestError
+from bmq.meta.controller.topic_rules import PARTITIONS_MAX, check_name
 from bmq.meta.following import Following, patiently
 from bmq.meta.kv import Changes, Compare, Entry, Event, KeyValue, Put
 
 _log = logging.getLogger(__name__)
 
 FORMAT = 1
+REPLICATION_MAX = (1 << 15) - 1
+"""Kafka's replication factor is an int16."""
+NODE_DIGITS_MAX = 10
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -151,16 +155,42 @@ def decode_topic(name: str, entry: Entry) -> Topic:
     """FormatError when it is no topic, or one of a later format."""
     raw = _decode(entry)
     try:
+        check_name(name)
         return Topic(
             name=name,
             topic_id=uuid.UUID(raw["id"]),
-            partitions=raw["partitions"],
-            replication_factor=raw["replication_factor"],
-            configs=raw["configs"],
+            partitions=_whole(raw["partitions"], "partitions", PARTITIONS_MAX),
+            replication_factor=_whole(raw["replication_factor"], "replication_factor", REPLICATION_MAX),
+            configs=_texts(raw["configs"]),
             revision=entry.revision,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (RequestError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{entry.key} is no topic: {entry.value[:80]!r} ({error})") from error
+
+
+def _whole(value: object, name: str, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ValueError(f"{name} is not a whole number from 1 to {most}")
+    return value
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("configs are not texts by name")
+    return value
+
+
+def node_of_configs(key: str, rest: str) -> int | None:
+    """Return whose configs a key has, None for the cluster's defaults; `rest` of it follows ``configs/``.
+
+    Raises FormatError if it names no node.
+    """
+    node = rest.removeprefix("broker/")
+    if not node:
+        return None
+    if not (node.isascii() and node.isdigit() and len(node) <= NODE_DIGITS_MAX):
+        raise FormatError(f"{key} names no node")
+    return int(node)
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:
@@ -169,10 +199,10 @@ def encode_configs(configs: Mapping[str, str]) -> bytes:
 
 def decode_configs(entry: Entry) -> dict[str, str]:
     """FormatError, as ``decode_topic``."""
-    raw = _decode(entry)
-    if not isinstance(raw.get("configs"), dict):
-        raise FormatError(f"{entry.key} has no configs: {entry.value[:80]!r}")
-    return dict(raw["configs"])
+    try:
+        return _texts(_decode(entry).get("configs"))
+    except ValueError as error:
+        raise FormatError(f"{entry.key} has no configs: {entry.value[:80]!r} ({error})") from error
 
 
 def _encode(fields: dict[str, object]) -> bytes:
@@ -253,8 +283,13 @@ class KvCatalog:
         await self.wait_revision(entry.revision)
         return topic
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Keys that this version cannot read, with the reasons: what they tell of is not served."""
+        return self._following.unreadable
+
     async def start(self) -> None:
-        """KvError when the store does not answer, FormatError when a later version wrote what is there."""
+        """KvError when the store does not answer, FormatError when its cluster id cannot be read."""
         self._cluster_id = await patiently(lambda: find_cluster_id(self._kv, self._cluster))
         await self._following.start()
 
@@ -272,12 +307,12 @@ class KvCatalog:
             if kind == "topics":
                 self._change_topic(rest, decode_topic(rest, event.entry) if event.entry else None)
             elif kind == "configs":
-                self._change_configs(rest.removeprefix("broker/"), decode_configs(event.entry) if event.entry else {})
+                self._change_configs(
+                    node_of_configs(event.key, rest), decode_configs(event.entry) if event.entry else {}
+                )
         except FormatError as error:
-            if not self._following.has_started:
-                raise
-            self._following.keep(event.key)
-            _log.error("a change of the catalog cannot be read, what was there stays: %s", error)
+            if event.entry is not None:
+                self._following.keep(event.key, str(error))
 
     def _change_topic(self, name: str, after: Topic | None) -> None:
         before = self._topics.get(name)
@@ -296,8 +331,8 @@ class KvCatalog:
         for call in self._subscribers:
             call(TopicChange(before, after))
 
-    def _change_configs(self, node: str, configs: dict[str, str]) -> None:
-        self._configs[int(node) if node else None] = configs
+    def _change_configs(self, node: int | None, configs: dict[str, str]) -> None:
+        self._configs[node] = configs
         self._version += 1
         for call in self._config_subscribers:
             call()

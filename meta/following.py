@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TypeVar
 
 from bmq.core.steps import run_in_steps
@@ -54,6 +54,7 @@ class Following:
         """The view shows everything up to this revision."""
         self._revisions: dict[str, int] = {}  # of the last entry heard of for each key
         self._kept: dict[str, int] = {}  # of the entry shown, where the last one cannot be read
+        self._unreadable: dict[str, str] = {}  # why, for the same keys
         self._before: dict[str, int] = {}  # while news is applied: of the entries shown until then
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by revision
         self._waits = 0
@@ -63,14 +64,24 @@ class Following:
     def has_started(self) -> bool:
         return self._task is not None
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """The keys whose newest value this version cannot read, with the reasons."""
+        return self._unreadable
+
     def revision_of(self, key: str) -> int:
         """Of the entry that the view shows; 0 when it shows none."""
         return self._kept.get(key, self._revisions.get(key, 0))
 
-    def keep(self, key: str) -> None:
-        """For ``apply``, of news that it cannot read: what was there stays.  So does its revision, and a write that was
-        decided on it is refused, rather than done over what nobody here has understood."""
+    def keep(self, key: str, why: str) -> None:
+        """Quarantine one key, for ``apply``, of news that it cannot read: what was there stays, nothing at the start.
+
+        So does its revision, and a write that was decided on it is refused, rather than done over what nobody here has
+        understood.  All other keys are followed as before: one bad value stops nobody.
+        """
         self._kept[key] = self._before[key]
+        self._unreadable[key] = why
+        _log.error("%s: %s cannot be read, what was known of it before holds: %s", self._what, key, why)
 
     async def start(self) -> None:
         """Returns when the view is complete.  KvError when the store does not answer for long."""
@@ -153,6 +164,7 @@ class Following:
         self._before = {event.key: self.revision_of(event.key) for event in news}
         for event in news:
             self._kept.pop(event.key, None)
+            self._unreadable.pop(event.key, None)
             if event.entry is None:
                 self._revisions.pop(event.key, None)
             else:

@@ -42,6 +42,8 @@ def decode_chunk(data: bytes) -> AssignmentChunk:
     try:
         raw = _load(data)
         names = [*raw["names"], ""]  # the last is what -1 means
+        if not all(isinstance(name, str) for name in names) or len(raw["owners"]) > CHUNK:
+            raise FormatError(f"an assignment of other names, or of too many partitions: {data[:80]!r}")
         if any(not _NOBODY <= number < len(names) - 1 for number in raw["owners"]):
             raise FormatError(f"an assignment that names nobody known: {data[:80]!r}")
         return AssignmentChunk(tuple([names[number] for number in raw["owners"]]))
@@ -58,9 +60,17 @@ def encode_shards(shards: Mapping[int, ShardOwner]) -> bytes:
 def decode_shards(data: bytes) -> dict[int, ShardOwner]:
     """FormatError when it is none, or of a later format."""
     try:
-        return {shard: ShardOwner(incarnation, number) for shard, incarnation, number in _load(data)["shards"]}
+        shards = {shard: ShardOwner(incarnation, number) for shard, incarnation, number in _load(data)["shards"]}
+        for shard, owner in shards.items():
+            if not _is_count(shard) or not isinstance(owner.incarnation, str) or not _is_count(owner.number):
+                raise FormatError(f"shard {shard!r} of {owner!r} is none")
+        return shards
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"not the assignment of shards: {data[:80]!r} ({error})") from error
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _load(data: bytes) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class KvClusterView:
         return f"<KvClusterView members={len(self._members)} leader={self._controller} seen={self._following.seen}>"
 
     async def start(self) -> None:
-        """KvError when the store does not answer, FormatError when a later version wrote what is there."""
+        """KvError when the store does not answer."""
         await self._following.start()
 
     async def close(self) -> None:
@@ -113,6 +113,11 @@ class KvClusterView:
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
         return self._subscribers.add(call)
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Keys that this version cannot read, with the reasons."""
+        return self._following.unreadable
+
     # -------------------------------------------------------------------------------------------------- what changes
 
     def _take(self, changes: Changes) -> None:
@@ -138,10 +143,8 @@ class KvClusterView:
                     self._controller = event.entry.value.decode() if event.entry is not None else ""
                     is_controller = True
             except (FormatError, ValueError) as error:
-                if not self._following.has_started:
-                    raise
-                self._following.keep(event.key)
-                _log.error("a change of the cluster cannot be read, what was there stays: %s", error)
+                if event.entry is not None:
+                    self._following.keep(event.key, str(error))
         revision = max(event.revision for event in changes)
         change = ViewChange(
             revision=revision,
@@ -157,7 +160,10 @@ class KvClusterView:
         if event.entry is None:
             self._members.pop(incarnation, None)
         else:
-            self._members[incarnation] = decode_member(event.entry.value)
+            member = decode_member(event.entry.value)
+            if member.incarnation != incarnation:
+                raise FormatError(f"{event.key} is of {member.incarnation}, by its value")
+            self._members[incarnation] = member
 
     def _change_chunk(self, place: tuple[uuid.UUID, int], event: Event) -> set[PartitionKey]:
         before = self._chunks.get(place, AssignmentChunk(())).owners

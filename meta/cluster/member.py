@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from bmq.core.errors import FormatError
 
 FORMAT = 1
+PORT_MAX = 65_535
+T = TypeVar("T")
 PROXY, BROKER, CONTROLLER, COORDINATOR = "proxy", "broker", "controller", "coordinator"
 
 
@@ -79,22 +82,31 @@ def decode_member(data: bytes) -> Member:
         if raw["format"] != FORMAT:
             raise FormatError(f"member of format {raw['format']}: this version reads {FORMAT}")
         return Member(
-            incarnation=raw["incarnation"],
-            roles=frozenset(raw["roles"]),
-            node_id=raw["node_id"],
+            incarnation=_typed(raw["incarnation"], str),
+            roles=frozenset(_typed(role, str) for role in _typed(raw["roles"], list)),
+            node_id=_typed(raw["node_id"], int),
             kafka=_address(raw["kafka"]),
             internal=_address(raw["internal"]),
             http=_address(raw["http"]),
-            zone=raw["zone"],
-            version=raw["version"],
-            protocols=(raw["protocols"][0], raw["protocols"][1]),
-            formats=raw["formats"],
-            is_draining=raw["is_draining"],
+            zone=_typed(raw["zone"], str),
+            version=_typed(raw["version"], str),
+            protocols=(_typed(raw["protocols"][0], int), _typed(raw["protocols"][1], int)),
+            formats=_typed(raw["formats"], int),
+            is_draining=_typed(raw["is_draining"], bool),
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise FormatError(f"not a member: {data[:80]!r} ({error})") from error
 
 
-def _address(raw: list[str | int]) -> Address:
+def _address(raw: list[object]) -> Address:
     host, port = raw
-    return Address(host=str(host), port=int(port))
+    if not 0 <= _typed(port, int) <= PORT_MAX:
+        raise ValueError(f"port {port!r}")
+    return Address(host=_typed(host, str), port=_typed(port, int))
+
+
+def _typed(value: object, kind: type[T]) -> T:
+    """Return `value`.  Raises TypeError if it is of another type; true and false are not numbers."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{value!r:.80} is not {kind.__name__}")
+    return value

@@ -12,7 +12,17 @@ from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey, Rep
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.controller.admin import ClusterAdmin
-from bmq.meta.controller.admin_codec import decode, encode, from_topic, to_changes
+from bmq.meta.controller.admin_codec import (
+    decode,
+    encode,
+    from_topic,
+    to_changes,
+    to_flag,
+    to_list,
+    to_replicas,
+    to_text,
+    to_whole,
+)
 from bmq.meta.controller.service import Controller
 from bmq.meta.controller.topics import TopicAdmin
 
@@ -25,32 +35,42 @@ from what goes wrong in doing it."""
 
 
 def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    assignments = raw["assignments"]
+    configs, assignments = raw["configs"], raw["assignments"]
     return _topic(
         topics.create_topic(
-            raw["name"],
-            raw["partitions"],
-            raw["replication_factor"],
-            raw["configs"],
-            validate_only=raw["validate_only"],
-            assignments=None if assignments is None else {int(number): nodes for number, nodes in assignments.items()},
+            to_text(raw["name"]),
+            to_whole(raw["partitions"]),
+            to_whole(raw["replication_factor"]),
+            {to_text(name): None if value is None else to_text(value) for name, value in configs.items()},
+            validate_only=to_flag(raw["validate_only"]),
+            assignments=(
+                None
+                if assignments is None
+                else {to_whole(int(number)): to_replicas(nodes) for number, nodes in assignments.items()}
+            ),
             topic_id=uuid.UUID(raw["topic_id"]),
         )
     )
 
 
 def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _topic(topics.ensure_topic(raw["name"]))
+    return _topic(topics.ensure_topic(to_text(raw["name"])))
 
 
 def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
     topic_id = None if raw["topic_id"] is None else uuid.UUID(raw["topic_id"])
-    return _as("revision", topics.delete_topic(raw["name"], topic_id))
+    return _as("revision", topics.delete_topic(to_text(raw["name"]), topic_id))
 
 
 def _add_partitions(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    assignments = raw["assignments"]
     return _topic(
-        topics.add_partitions(raw["name"], raw["count"], raw["assignments"], validate_only=raw["validate_only"])
+        topics.add_partitions(
+            to_text(raw["name"]),
+            to_whole(raw["count"]),
+            None if assignments is None else [to_replicas(nodes) for nodes in to_list(assignments)],
+            validate_only=to_flag(raw["validate_only"]),
+        )
     )
 
 
@@ -58,22 +78,27 @@ def _alter_topic_configs(
     topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]
 ) -> Awaitable[dict[str, Any]]:
     changes = to_changes(raw["changes"])
-    return _topic(topics.alter_topic_configs(raw["name"], changes, validate_only=raw["validate_only"]))
+    return _topic(
+        topics.alter_topic_configs(to_text(raw["name"]), changes, validate_only=to_flag(raw["validate_only"]))
+    )
 
 
 def _alter_broker_configs(
     topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]
 ) -> Awaitable[dict[str, Any]]:
     changes = to_changes(raw["changes"])
-    return _as("revision", topics.alter_broker_configs(raw["node_id"], changes, validate_only=raw["validate_only"]))
+    node_id = None if raw["node_id"] is None else to_whole(raw["node_id"])
+    if node_id is not None and node_id < 0:
+        raise ValueError(f"no node has the id {node_id}")
+    return _as("revision", topics.alter_broker_configs(node_id, changes, validate_only=to_flag(raw["validate_only"])))
 
 
 def _drain(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _nothing(cluster.drain(raw["incarnation"]))
+    return _nothing(cluster.drain(to_text(raw["incarnation"])))
 
 
 def _move(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _nothing(cluster.move(raw["topic"], raw["partition"], raw["incarnation"]))
+    return _nothing(cluster.move(to_text(raw["topic"]), to_whole(raw["partition"]), to_text(raw["incarnation"])))
 
 
 def _balance(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:

@@ -814,3 +814,43 @@ def test_told_of_what_it_does_not_know() -> None:
         assert len(c["a"].assigned) == 1
 
     play(story)
+
+
+def test_a_topic_with_a_wrong_config_is_kept_from_opening_and_no_other() -> None:
+    """What stands in the store may be of another version; nobody ends of it, and a change that mends it is enough."""
+
+    async def story(c: Cluster) -> None:
+        wrong = replace(c.topic(2, "wrong"), configs={"compression.type": "brotli"})
+        c.catalog.put("wrong", wrong)
+        c.topic(1)
+        follower = c["a"].follower
+        c.give("a", *c.keys("wrong"), *c.keys())
+        await c.write("a", c.keys()[0], batch())
+        assert len(follower) == 1
+        assert list(follower.refused) == ["wrong"]
+        assert "brotli" in follower.refused["wrong"]
+        c.catalog.put("wrong", replace(wrong, configs={"compression.type": "zstd"}))
+        for key in c.keys("wrong"):
+            await c.write("a", key, batch())
+        assert follower.refused == {}
+        assert len(follower) == 3
+        # One that is served goes on with what it had.
+        orders = c.catalog.topics["orders"]
+        c.catalog.put("orders", replace(orders, configs={"retention.ms": "soon"}))
+        assert list(follower.refused) == ["orders"]
+        await c.write("a", c.keys()[0], batch())
+        c.catalog.put("orders", orders)
+        assert follower.refused == {}
+
+    play(story, "a")
+
+
+def test_a_deleted_topic_is_not_refused_any_more() -> None:
+    async def story(c: Cluster) -> None:
+        c.catalog.put("wrong", replace(c.topic(1, "wrong"), configs={"segment.ms": "x"}))
+        c.give("a", *c.keys("wrong"))
+        assert list(c["a"].follower.refused) == ["wrong"]
+        c.catalog.put("wrong", None)
+        assert c["a"].follower.refused == {}
+
+    play(story, "a")

@@ -44,6 +44,7 @@ class FakeCluster:
         self.members = {each["incarnation"]: each for each in members}
         self.unassigned = 0
         self.not_loaded: list[dict[str, Any]] = []
+        self.quarantined: list[dict[str, Any]] = []
         self.is_from_leader = True
         self.moves: list[dict[str, Any]] = []
         self.acts: list[tuple[str, Mapping[str, Any]]] = []
@@ -70,6 +71,7 @@ class FakeCluster:
             "members": list(self.members.values()),
             "shards": [],
             "shards_not_loaded": self.not_loaded,
+            "quarantined": self.quarantined,
             "moves_under_way": self.moves,
         }
 

@@ -109,6 +109,7 @@ def node(view: object, leader: Leader | None) -> Node:
         joined=SimpleNamespace(peers=PEERS) if leader is not None else None,
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"}),
         cluster_admin=leader,
+        quarantined=lambda: {"topic t": "wrong"},
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
         config=SimpleNamespace(cluster="bmq", zone="z"),
         members=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
@@ -159,6 +160,7 @@ def test_status_has_what_the_coordinators_cannot_load() -> None:
         {"shard": 3, "coordinator": "coordinator-1", "why": "the log ends at 566"},
         {"shard": 7, "coordinator": "proxy-1", "why": "it hangs"},
     ]
+    assert status["quarantined"] == [{"what": "topic t", "why": "wrong"}]
 
 
 def refuse() -> Mapping[str, Any]:

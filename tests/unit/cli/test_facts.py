@@ -25,6 +25,7 @@ def node(
     is_leading: bool = False,
     has_leader: bool = True,
     not_loaded: dict[int, str] | None = None,
+    quarantined: dict[str, str] | None = None,
 ) -> Node:
     view = SimpleNamespace(
         own="b", members={"a": object(), "b": object()}, controller=object() if has_leader else None,
@@ -37,6 +38,7 @@ def node(
         is_serving=True,
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: not_loaded) if not_loaded is not None else None,
         joined=joined if is_joined else None,
+        quarantined=lambda: quarantined or {},
         remote=SimpleNamespace(kept=5, followed=7, relayed=4) if is_joined else None,
         controller=SimpleNamespace(leading=object() if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
@@ -53,6 +55,7 @@ def metrics(of: Node) -> dict[str, float]:
 def test_one_of_several() -> None:
     told = metrics(node())
     assert {name: told[name] for name in told if not name.endswith("cache_bytes")} == {
+        "quarantined": 0,
         "cluster_members": 2,
         "cluster_has_leader": True,
         "is_leader": False,
@@ -63,6 +66,13 @@ def test_one_of_several() -> None:
         "produces_kept": 5,
         "partitions_followed": 7,
     }
+
+
+def test_what_cannot_be_used_is_said_aloud() -> None:
+    broken = node(quarantined={"topic t": "retention.ms is wrong", "/c/catalog/topics/x": "it is of format 2"})
+    assert metrics(broken)["quarantined"] == 2
+    text = "/c/catalog/topics/x, and 1 more cannot be used: it is of format 2"
+    assert console_state(broken).is_ready() == (True, text)
 
 
 def test_shards_that_cannot_be_loaded_are_said_aloud() -> None:
@@ -81,7 +91,7 @@ def test_who_leads(is_leading: bool) -> None:
 
 
 def test_a_process_that_is_alone_says_nothing_of_a_cluster() -> None:
-    assert set(metrics(node(is_joined=False))) == {"tail_cache_bytes", "block_cache_bytes"}
+    assert set(metrics(node(is_joined=False))) == {"quarantined", "tail_cache_bytes", "block_cache_bytes"}
 
 
 TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=4)

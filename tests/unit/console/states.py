@@ -69,6 +69,7 @@ class FakeOperations:
             "members": [PROCESS],
             "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],
             "shards_not_loaded": [{"shard": 0, "coordinator": PROCESS["incarnation"], "why": "it ends at 566"}],
+            "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
             "moves_under_way": [{"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"}],
         }
 

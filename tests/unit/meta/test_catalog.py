@@ -221,9 +221,72 @@ def test_a_later_formats_change_leaves_what_was_there() -> None:
         done = await kv.commit([], [Put(topic_key("c", "t"), b'{"format":2}')])
         await catalog.wait_revision(done.revision)
         assert catalog.topics["t"].partitions == 1
+        assert list(catalog.unreadable) == [topic_key("c", "t")]
         await catalog.close()
-        with pytest.raises(FormatError):
-            await KvCatalog(kv, "c").start()
+
+    run(main())
+
+
+BAD = {
+    topic_key("c", "float"): b'{"format":1,"id":"%s","partitions":1.5,"replication_factor":1,"configs":{}}',
+    topic_key("c", "bool"): b'{"format":1,"id":"%s","partitions":true,"replication_factor":1,"configs":{}}',
+    topic_key("c", "none"): b'{"format":1,"id":"%s","partitions":0,"replication_factor":1,"configs":{}}',
+    topic_key("c", "many"): b'{"format":1,"id":"%s","partitions":100001,"replication_factor":1,"configs":{}}',
+    topic_key("c", "copies"): b'{"format":1,"id":"%s","partitions":1,"replication_factor":"3","configs":{}}',
+    topic_key("c", "list"): b'{"format":1,"id":"%s","partitions":1,"replication_factor":1,"configs":[]}',
+    topic_key("c", "texts"): b'{"format":1,"id":"%s","partitions":1,"replication_factor":1,"configs":{"a":1}}',
+    topic_key("c", "a/b"): b'{"format":1,"id":"%s","partitions":1,"replication_factor":1,"configs":{}}',
+    topic_key("c", "later"): b'{"format":2}',
+    topic_key("c", "bytes"): b"\xff",
+    broker_configs_key("c", None) + "x/../../y": b'{"format":1,"configs":{}}',
+    broker_configs_key("c", 3): b'{"format":1,"configs":{"a":1}}',
+    broker_configs_key("c", 4): b'{"format":1,"configs":null}',
+}
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_one_bad_key_stops_nobody(is_started: bool) -> None:
+    """Neither one that comes while the view follows, nor one that is there when it starts."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        catalog = KvCatalog(kv, "c", failures.append)
+        changes: list[TopicChange] = []
+        catalog.subscribe(changes.append)
+        if is_started:
+            await catalog.start()
+        for key, value in BAD.items():
+            await kv.commit([], [Put(key, value.replace(b"%s", str(uuid.UUID(int=9)).encode()))])
+        await put(kv, topic("sound"))
+        if not is_started:
+            await catalog.start()
+        await catalog.wait_revision(await kv.revision())
+        assert set(catalog.topics) == {"sound"}
+        assert set(catalog.unreadable) == set(BAD)
+        assert catalog.broker_configs(3) == {}
+        for key in BAD:
+            done = await kv.commit([], [Delete(key)])
+        await catalog.wait_revision(done.revision)
+        assert catalog.unreadable == {}
+        assert len(changes) == 1
+        await catalog.close()
+
+    failures: list[str] = []
+    run(main())
+    assert failures == []
+
+
+def test_a_key_that_is_mended_is_shown() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        await kv.commit([], [Put(topic_key("c", "t"), b"")])
+        catalog = KvCatalog(kv, "c")
+        await catalog.start()
+        assert "t" not in catalog.topics
+        await catalog.wait_revision(await put(kv, topic("t", 1, 3)))
+        assert catalog.topics["t"].partitions == 3
+        assert catalog.unreadable == {}
+        await catalog.close()
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 import pytest
@@ -67,6 +68,64 @@ def test_what_is_no_record_is_refused(data: bytes) -> None:
     for decode in (decode_chunk, decode_member, decode_shards):
         with pytest.raises(FormatError):
             decode(data)
+
+
+def changed(**fields: object) -> bytes:
+    """A member's record, wrong in these."""
+    raw = json.loads(encode_member(Member(incarnation="bad", roles=frozenset({"broker"}))))
+    return json.dumps(raw | fields).encode()
+
+
+BAD = {
+    member_key("c", "other"): changed(),  # its value says that it is another
+    member_key("c", "bad"): changed(node_id="1"),
+    controller_key("c"): b"\xff",
+    assignment_key("c", TOPIC, 1): b'{"format":1,"names":[7],"owners":[0]}',
+    assignment_key("c", TOPIC, 2): encode_chunk(AssignmentChunk(("b",) * 1_001)),
+    f"/c/cluster/assignment/{TOPIC}/x": encode_chunk(AssignmentChunk(("b",))),
+    shards_key("c"): b'{"format":1,"shards":[[1.5,"a",1]]}',
+}
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_one_bad_key_stops_nobody(is_started: bool) -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        failures: list[str] = []
+        view = KvClusterView(kv, "c", "a", failures.append)
+        if is_started:
+            await view.start()
+        for key, value in BAD.items():
+            await kv.commit([], [Put(key, value)])
+        await kv.commit([], [member("a"), chunk("a", "b")])
+        if not is_started:
+            await view.start()
+        await view.wait_revision(await kv.revision())
+        assert set(view.unreadable) == set(BAD)
+        assert set(view.members) == {"a"}
+        assert view.owned_by("a") == keys(0)
+        assert (view.controller, view.shards, failures) == (None, {}, [])
+        for key in BAD:
+            done = await kv.commit([], [Delete(key)])
+        await view.wait_revision(done.revision)
+        assert view.unreadable == {}
+        await view.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"incarnation": 1}, {"roles": "broker"}, {"roles": [1]}, {"node_id": True}, {"node_id": 1.5}, {"kafka": ["h"]},
+        {"kafka": ["h", "1"]}, {"internal": [None, 1]}, {"http": ["h", 65_536]}, {"http": ["h", -1]}, {"zone": None},
+        {"version": 1}, {"protocols": [1]}, {"protocols": ["0", "1"]}, {"formats": "1"}, {"is_draining": 0},
+    ],
+)  # fmt: skip
+def test_a_member_has_the_right_types(fields: dict[str, object]) -> None:
+    assert decode_member(changed()).incarnation == "bad"
+    with pytest.raises(FormatError):
+        decode_member(changed(**fields))
 
 
 def chunk(*owners: str) -> Put:

@@ -272,6 +272,53 @@ def test_a_leader_in_the_same_process_that_stands_still_is_not_waited_for_for_ev
     run(main())
 
 
+_SOUND: dict[str, dict[str, Any]] = {
+    "create_topic": {
+        "name": "t", "partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "5"}, "validate_only": False,
+        "assignments": None, "topic_id": "00000000-0000-0000-0000-000000000007",
+    },
+    "ensure_topic": {"name": "t"},
+    "delete_topic": {"name": "t", "topic_id": None},
+    "add_partitions": {"name": "t", "count": 3, "assignments": None, "validate_only": False},
+    "alter_topic_configs": {"name": "t", "changes": [["retention.ms", 0, "5"]], "validate_only": False},
+    "alter_broker_configs": {"node_id": 1, "changes": {"log.retention.ms": "5"}, "validate_only": False},
+    "drain": {"incarnation": "x"},
+    "move": {"topic": "t", "partition": 0, "incarnation": "x"},
+}  # fmt: skip
+_WRONG: dict[str, tuple[object, ...]] = {
+    "name": (1, None, ["t"], {}),
+    "partitions": (1.5, True, "2", None, 1 << 31),
+    "replication_factor": (1.0, False, "1", None),
+    "configs": (None, [], "a", {"retention.ms": 5}, {"retention.ms": ["5"]}),
+    "validate_only": (0, None, "no"),
+    "assignments": ("x", {"0": [1.5]}, {"x": [1]}, [[True]], {"0": None}),
+    "topic_id": (7, "x", True),
+    "count": (2.5, True, "3", None),
+    "changes": (None, "x", 5, {"a": 1}, [["a", 0]], [["a", 9, "b"]], [["a", 0.5, "b"]], [["a", 0, 1]], [[1, 0, "b"]]),
+    "node_id": ("x/../../y", 1.5, True, -1, "1"),
+    "incarnation": (1, None),
+    "topic": (1, None),
+    "partition": (0.5, True, "0"),
+}
+
+
+@story("c1")
+async def test_a_wrong_type_is_refused_before_anything_is_done(w: World, one: Remote) -> None:
+    """One such value in the store would stop every process that reads it."""
+    service = one.peers.services["c1"]
+    assert await service.act("create_topic", _SOUND["create_topic"] | {"name": "sound"})
+    before = await w.standbys[0].kv.revision()
+    for method, sound in _SOUND.items():
+        for name in sound:
+            for value in _WRONG[name]:
+                with pytest.raises(FormatError, match=method):
+                    await service.act(method, sound | {name: value})
+            with pytest.raises(FormatError, match=method):
+                await service.act(method, {key: value for key, value in sound.items() if key != name})
+    async for entry in w.standbys[0].kv.list("/c/catalog/"):
+        assert entry.revision <= before
+
+
 @story("c1")
 async def test_arguments_of_another_version_are_told_from_a_bug(w: World, one: Remote) -> None:
     service = one.peers.services["c1"]
