@@ -99,7 +99,10 @@ class SegmentFiles:
     async def lacks_idx(self, name: SegmentName, length: int) -> bool:
         """Whether the closed segment is still as long as that, and has no index.  NoSuchFile: it is gone."""
         fs = self._shared.fs
-        if (await fs.status(self.path.log(name))).length != length:
+        found = (await fs.status(self.path.log(name))).length
+        if found < length:
+            self._shared.report(f"{self.path.log(name)}: storage lost {length - found} of its {length} bytes")
+        if found != length:
             return False  # joined with its neighbour, under an index of its own
         try:
             await fs.status(self.path.idx(name))

@@ -27,7 +27,7 @@ IDX_ATTEMPTS = 3
 class Takeover:
     """One partition's; all of it may be repeated."""
 
-    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_segments", "_shared", "handed")
+    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_segments", "_shared", "handed")
 
     def __init__(self, shared: Shared, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int) -> None:
         self._shared = shared
@@ -35,6 +35,7 @@ class Takeover:
         self._key = key
         self._index_interval_bytes = index_interval_bytes
         self._indexed: set[SegmentName] = set()  # closed segments whose indexes are known to be sound
+        self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and where they ended
         self.handed: Handed | None = None
         """What the owner before us has told of the log's end."""
 
@@ -55,6 +56,7 @@ class Takeover:
 
     async def recover(self, effect: ev.RecoverLog) -> Event:
         """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
+        self._missing.clear()
         settled = await self._settled_index(effect)
         found: list[Checkpoint | None] = [settled] if settled is not None else await self._find_checkpoints(effect)
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
@@ -74,6 +76,7 @@ class Takeover:
             return ev.RecoveryRefused(recovered.reason)
         if settled is None:
             log_start = await self._clamped(log_start)
+        self._report_missing(log_start)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
 
     async def _clamped(self, log_start: int) -> int:
@@ -119,7 +122,8 @@ class Takeover:
         try:
             return await self._from_index(entry)
         except NoSuchFile:
-            if await self._is_there(entry):
+            await self._check_length(entry)
+            if entry.name not in self._missing:
                 return None
             return Checkpoint(
                 key=self._key,
@@ -129,13 +133,6 @@ class Takeover:
                 log_start=0,
                 is_closed=True,
             )
-
-    async def _is_there(self, entry: SegmentEntry) -> bool:
-        try:
-            await self._shared.fs.status(self._segments.path.log(entry.name))
-        except NoSuchFile:
-            return False
-        return True
 
     def _from_handed(self, entry: SegmentEntry) -> Checkpoint | None:
         """What we were told of it; None when that was nothing, or of something else."""
@@ -155,8 +152,13 @@ class Takeover:
         return replace(said, is_full=True)
 
     async def _from_index(self, entry: SegmentEntry) -> Checkpoint | None:
-        """What the index says; None when it is damaged.  NoSuchFile."""
-        status = await self._shared.fs.status(self._segments.path.idx(entry.name))
+        """Return what the index says; None when it is damaged.  Raises NoSuchFile.
+
+        Since nothing is scanned then, see on the way that the segment is still as long as it was when it was closed.
+        """
+        status, _ = await asyncio.gather(
+            self._shared.fs.status(self._segments.path.idx(entry.name)), self._check_length(entry)
+        )
         data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
             found = replace(decode_idx(data), is_full=True)
@@ -165,6 +167,23 @@ class Takeover:
         except FormatError as error:
             self._shared.report(f"{self._segments.path.idx(entry.name)}: {error}: scanning the segment")
             return None
+
+    async def _check_length(self, entry: SegmentEntry) -> None:
+        """Report a closed segment that has lost bytes.  The log's end is known, so the partition goes on without."""
+        path = self._segments.path.log(entry.name)
+        try:
+            length = (await self._shared.fs.status(path)).length
+        except NoSuchFile:
+            self._missing[entry.name] = entry.end_offset
+            return
+        if length < entry.length:
+            self._shared.report(f"{path}: storage lost {entry.length - length} of its {entry.length} bytes")
+
+    def _report_missing(self, log_start: int) -> None:
+        """Report closed segments without a file, unless retention may have removed them."""
+        for name, end_offset in self._missing.items():
+            if end_offset > log_start:
+                self._shared.report(f"{self._segments.path.log(name)}: vanished with records up to offset {end_offset}")
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
         """The ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""

@@ -5,14 +5,17 @@ Small stories with names, of what was wrong once.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bmq.storage import layout
 from bmq.storage.checkpoint import encode
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import MemoryFileSystem
-from tests.simulation.stories import delete_records, owner, story, write, writer_of
-from tests.simulation.world import Process, World
+from tests.simulation.loop import run
+from tests.simulation.stories import delete_records, logs, names, owner, story, write, writer_of
+from tests.simulation.world import KEY, PATH, Process, World
 
 
 @pytest.mark.parametrize("kind", [b"X", b""])
@@ -44,3 +47,35 @@ async def _append_to_journal(process: Process, data: bytes) -> None:
     path = layout.journal(process.name, process.broker.journal._n)
     shown = await MemoryFileSystem(process.world.storage, "reader").read(path, 0, 1 << 20)
     assert shown.endswith(data), "the story needs the record in the journal"
+
+
+@pytest.mark.parametrize("end", ["moved", "crashed"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: str, is_gone: bool) -> None:
+    """Nothing of it is scanned, since it was closed and its index is sound; readers would find it first."""
+
+    async def main() -> None:
+        world = World(7)
+        process = await owner(world)
+        await write(process, range(5), size=900)
+        await process.broker.move(KEY)
+        if end == "crashed":
+            process = await owner(world)
+            await write(process, range(5, 6))
+            await asyncio.sleep(1)
+            process.crash()
+        name = logs(await names(world))[-1 if end == "moved" else -2]
+        fs = MemoryFileSystem(world.storage, "thief")
+        if is_gone:
+            await fs.delete(f"{PATH.folder}/{name}")
+        else:
+            file = world.storage.namespace.file(f"{PATH.folder}/{name}")
+            del file.data[-1:]
+            file.length -= 1
+        heir = await owner(world)
+        assert writer_of(heir).partition.high_watermark == (5 if end == "moved" else 6)
+        (alarm,) = heir.broker.alarms_raised
+        assert name in alarm
+        assert ("vanished" if is_gone else "lost 1 of its") in alarm
+
+    run(main(), 7)
