@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bmq.broker import events as ev
@@ -38,6 +39,20 @@ class Takeover:
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and where they ended
         self.handed: Handed | None = None
         """What the owner before us has told of the log's end."""
+
+    async def fence_all(self, entries: Sequence[SegmentEntry]) -> tuple[FencedSegment, ...]:
+        """Stop whoever writes these segments.  Raises StorageError, when all attempts have ended, to be tried again.
+
+        One that fails at once does not end the others: a recovery of a lease takes seconds, and would begin again and
+        again.  None goes on beside the next try, or after the partition's end.
+        """
+        outcomes = await asyncio.gather(*map(self.fence, entries), return_exceptions=True)
+        fenced = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            fenced.append(outcome)
+        return tuple(fenced)
 
     async def fence(self, entry: SegmentEntry) -> FencedSegment:
         """Stop whoever writes the segment.  StorageError: to be tried again."""

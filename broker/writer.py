@@ -61,6 +61,7 @@ class PartitionWriter:
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
         self._durable_start = 0
+        self._is_abandoned = False
         self._found: tuple[PartitionRecord, int] | None = None
         self._is_told = False  # the tails hear of this partition
         self.on_end: Callable[[], None] | None = None
@@ -218,6 +219,7 @@ class PartitionWriter:
 
     async def abandon(self) -> None:
         """Drop everything at once, telling nobody: the process ends, or the partition is lost."""
+        self._is_abandoned = True
         self._abort_files()
         self._shared.store_waits.forget([self])
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
@@ -228,7 +230,9 @@ class PartitionWriter:
     # ------------------------------------------------------------------------------------------------------ the loop
 
     def post(self, event: Event) -> None:
-        """Hand an event to the machine and perform what it asks for."""
+        """Hand an event to the machine and perform what it asks for; once abandoned, nothing."""
+        if self._is_abandoned:
+            return
         now_ms = self._shared.now_ms()
         self._apply(self.partition.handle(event, now_ms))
         deadline = self.partition.deadline_ms()
@@ -276,7 +280,8 @@ class PartitionWriter:
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self.partition.batches.unsent) and self.partition.current is not None
+        is_open = self.partition.current is not None and not self._is_abandoned
+        return is_open and bool(self.partition.batches.unsent)
 
     @property
     def unflushed_bytes(self) -> int:
@@ -288,6 +293,8 @@ class PartitionWriter:
 
     def send(self) -> bool:
         """One flush of what is queued (the scheduler's turn)."""
+        if self._is_abandoned:
+            return False  # it was in line already
         segment = self.partition.current
         if segment is not None and self._shared.health.has_silent(self._files[segment.entry.spare].nodes):
             self.post(ev.PipelineFailed(segment.entry.name, "a node of its pipeline does not answer"))
@@ -477,11 +484,11 @@ class PartitionWriter:
     def _do_fence(self, effect: ev.FenceSegments) -> None:
         async def work() -> None:
             try:
-                fenced = await asyncio.gather(*(self._takeover.fence(entry) for entry in effect.entries))
+                fenced = await self._takeover.fence_all(effect.entries)
             except StorageError as error:
                 self.post(ev.FenceFailed(repr(error)))
                 return
-            self.post(ev.SegmentsFenced(tuple(fenced)))
+            self.post(ev.SegmentsFenced(fenced))
 
         self.spawn(work())
 

@@ -55,7 +55,8 @@ OVERHEAD = HEAD.size + _TAIL.size
 _PATIENCE_MAX_S = 10.0
 _SYNC_S = 2.0  # more for a flush that waits for disks
 _SLOW_BYTES_PER_S = 10 << 20
-_ABANDONED_MAX = 100
+_ABANDONED_MAX = 1_000
+_SEAL_PARALLEL = 8
 _FLUSH_BYTES_MAX = 8 << 20
 _BLOCK_BYTES_MIN = 64 << 20
 RECORD_BYTES_MAX = 256 << 20  # a full checkpoint of a segment of 1 GB and 100,000 producers is about 15 MB
@@ -463,18 +464,25 @@ class JournalWriter:
     async def seal_abandoned(self) -> None:
         """Close what was left open: our lease would keep it open, and its block reserved, for as long as we live.
 
-        To be called now and then by whoever has time; a file that cannot be closed is tried again.
+        To be called now and then by whoever has time; each file is tried once, a few at a time, since one on a dead
+        datanode takes minutes.  One that cannot be closed is tried again by the next call.
         """
-        while self._abandoned:
-            lease = self._abandoned[0]
-            try:
-                await self._fs.fence(lease)
-            except NoSuchFile:
-                pass  # deleted as an old one
-            except StorageError:
-                return
+        turns = asyncio.Semaphore(_SEAL_PARALLEL)
+
+        async def seal(lease: Lease) -> None:
+            async with turns:  # held across the fence on purpose: it bounds how many run at once
+                try:
+                    await self._fs.fence(lease)
+                except NoSuchFile:
+                    pass  # deleted as an old one
+                except StorageError:
+                    return
             if lease in self._abandoned:
                 self._abandoned.remove(lease)
+
+        async with asyncio.TaskGroup() as group:
+            for lease in self._abandoned:
+                group.create_task(seal(lease))
 
     async def _roll(self) -> None:
         old, self._appender = self._appender, None

@@ -11,11 +11,23 @@ import pytest
 
 from bmq.storage import layout
 from bmq.storage.checkpoint import encode
+from bmq.storage.filesystem import Lease, StorageUnavailable
 from bmq.storage.journal import CHECKPOINT, frame
-from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
-from tests.simulation.stories import delete_records, logs, names, owner, story, write, writer_of
-from tests.simulation.world import KEY, PATH, Process, World
+from tests.simulation.stories import (
+    HUNG,
+    delete_records,
+    logs,
+    names,
+    nodes_of,
+    owner,
+    record_of,
+    story,
+    write,
+    writer_of,
+)
+from tests.simulation.world import KEY, PATH, Process, World, make, until
 
 
 @pytest.mark.parametrize("kind", [b"X", b""])
@@ -77,5 +89,45 @@ def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: str, i
         (alarm,) = heir.broker.alarms_raised
         assert name in alarm
         assert ("vanished" if is_gone else "lost 1 of its") in alarm
+
+    run(main(), 7)
+
+
+def test_a_fence_that_fails_leaves_no_other_behind() -> None:
+    """Fences of one takeover end together: the next try meets none of the last one, nor does the partition's end."""
+
+    async def main() -> None:
+        world = World(7)
+        process = await owner(world)
+        await write(process, range(3))
+        world.storage.faults = HUNG
+        world.storage.kill_datanode(nodes_of(process)[0])
+        writer_of(process).append(make(2, 0, pid=-1, size=10))
+        await until(lambda: len(record_of(world).segments) == 2)
+        process.crash()
+        world.storage.faults = Faults()
+        heir = Process(world, "heir")
+        fence, under_way, most = heir.fs.fence, 0, 0
+
+        async def slow(lease: Lease, *, sync: bool = False) -> int:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                if lease.file_id == record_of(world).segments[0].file_id:
+                    raise StorageUnavailable("no datanode of it answers")
+                await asyncio.sleep(5)
+                return await fence(lease, sync=sync)
+            finally:
+                under_way -= 1
+
+        heir.fs.fence = slow  # type: ignore[method-assign]
+        heir.start()
+        await asyncio.sleep(22)
+        assert most == 1, "one failed at once, the other goes on alone"
+        assert under_way == 1
+        await heir.broker.move(KEY)
+        await asyncio.sleep(0)
+        assert under_way == 0
 
     run(main(), 7)

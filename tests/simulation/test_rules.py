@@ -617,3 +617,26 @@ def test_the_model_itself_a_deleted_open_file_is_still_acknowledged() -> None:
         assert await read_log(fs, 0) == []
 
     run(main(), 7)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_a_partition_that_is_abandoned_sends_nothing_more(in_flight: int) -> None:
+    """A broker that may wait no longer for storage drops files; what is queued then has none to go to."""
+
+    async def main() -> None:
+        world = World(7)
+        process = await owner(world)
+        await write(process, range(1))
+        world.storage.faults = HUNG
+        writer = writer_of(process)
+        for number in range(1, 1 + in_flight):
+            writer.append(make(1, number, pid=1, size=900))
+        if in_flight:
+            await asyncio.sleep(0.1)
+        for number in range(1 + in_flight, 8 + in_flight):
+            writer.append(make(1, number, pid=1, size=900))
+        await writer.abandon()
+        await asyncio.sleep(1)
+        assert not writer.has_files
+
+    run(main(), 7)

@@ -22,7 +22,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, ProducerState, encode
-from bmq.storage.filesystem import CreateOptions, StorageError, write_once
+from bmq.storage.filesystem import CreateOptions, Lease, StorageError, StorageUnavailable, write_once
 from bmq.storage.journal import (
     CHECKPOINT,
     OVERHEAD,
@@ -918,6 +918,39 @@ def test_a_file_left_behind_is_closed_in_the_end() -> None:
         await journal.seal_abandoned()
         journal.close()
         await task
+
+    run(main())
+
+
+def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
+    """Its datanodes are dead, say: it is tried again each time, and the others are closed meanwhile."""
+
+    async def main() -> None:
+        storage = MemoryStorage()
+        fs = MemoryFileSystem(storage, "b")
+        journal = JournalWriter(fs, "b", list)
+        bad = ""
+        for n in range(20):
+            appender = await fs.create(f"/journals/b-{n:08d}.jnl")
+            bad = bad or appender.lease.paths[0]
+            journal._leave(appender)
+        fence, tries = fs.fence, 0
+
+        async def failing(lease: Lease, *, sync: bool = False) -> int:
+            nonlocal tries
+            if bad in lease.paths:
+                tries += 1
+                raise StorageUnavailable("its datanodes are dead")
+            return await fence(lease, sync=sync)
+
+        fs.fence = failing  # type: ignore[method-assign]
+        for _ in range(3):
+            await journal.seal_abandoned()
+            assert list(storage.open_files()) == [bad]
+        assert tries == 3
+        fs.fence = fence  # type: ignore[method-assign]
+        await journal.seal_abandoned()
+        assert storage.open_files() == {}
 
     run(main())
 
