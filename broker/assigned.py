@@ -18,9 +18,9 @@ lines, until ``handed_over``, until that member is gone (``members_gone``), or f
 then it is opened at full width, by fencing if need be.  Requests for it wait meanwhile.
 
 An ownership that ends although the partition is still assigned (fenced, or its opening failed) is tried again for ever,
-with bounded back-off: throttled storage at start is no reason to give up (AutoMQ #3177).  Only a partition that is
-OFFLINE waits for its operator.  An open partition costs its owner object here; a task or a timer exists only while
-something is being opened, waited for or tried again.
+with bounded back-off: throttled storage at start is no reason to give up (AutoMQ #3177).  A partition that is
+OFFLINE waits for its operator, and is looked at again more and more rarely.  An open partition costs its owner object
+here; a task or a timer exists only while something is being opened, waited for or tried again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.readpool import ReadConfig, ReadPool
 
 BACKGROUND_PARALLEL = 2
+OFFLINE_LOOK_MS = 10_000
+"""So often the record of a partition that is OFFLINE is read: a repair releases it.  After 1, 2, 4, ... 64 looks, and
+then each 64, it is taken over again in any case: what storage could not give may be there by now."""
+OFFLINE_LOOKS_MAX = 64
+REPAIR_OWNER = "repair-"
+"""How the owner's name begins in a record while `bmq segment repair` is at work."""
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
 
 
@@ -71,6 +77,7 @@ class _Slot:
         "is_released",
         "key",
         "next_epoch",
+        "offline_looks",
         "opening",
         "owner",
         "path",
@@ -92,6 +99,7 @@ class _Slot:
         self.waiters: list[asyncio.Future[None]] = []  # as many as requests wait
         self.failures = 0
         self.reason = ""
+        self.offline_looks = 0
         self.was_open = False  # its record may name us
         self.is_released = False  # nobody is to be waited for before the next opening
         self.handed: Handed | None = None  # what the one who released it told
@@ -421,6 +429,7 @@ class Assigned:
         writer.on_end = lambda: self._failed(slot, f"its ownership ended: {writer.partition.state.name}")
         slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
         slot.place, slot.failures, slot.reason, slot.was_open = _Place.OPEN, 0, "", True
+        slot.offline_looks = 0
         _wake(slot)
         return slot.owner
 
@@ -432,6 +441,7 @@ class Assigned:
         if writer is not None and writer.partition.state is State.OFFLINE:
             slot.place, slot.reason = _Place.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
             _wake(slot)
+            self._look_at_offline_later(slot)
             return
         shared = self._broker.shared
         delay_ms = min(shared.config.retry_ms << min(slot.failures, 16), shared.config.retry_max_ms)
@@ -442,6 +452,37 @@ class Assigned:
     def _again(self, slot: _Slot) -> None:
         if slot.place is _Place.DELAYED:
             self._line_up(slot, _Place.AWAITED if slot.waiters else _Place.QUEUED)
+
+    def _look_at_offline_later(self, slot: _Slot) -> None:
+        shared = self._broker.shared
+        shared.alarms.at(shared.now_ms() + OFFLINE_LOOK_MS, lambda: self._look_at_offline(slot))
+
+    def _look_at_offline(self, slot: _Slot) -> None:
+        writer = self._broker.get(slot.key)
+        if slot.place is not _Place.OFFLINE or self._slots.get(slot.key) is not slot or self._is_closed:
+            return
+        assert writer is not None
+        writer.spawn(self._reopen(slot, writer.partition.epoch))
+
+    async def _reopen(self, slot: _Slot, epoch: int) -> None:
+        """Take an OFFLINE partition over again if somebody has released it, or now and then."""
+        slot.offline_looks += 1
+        looks = slot.offline_looks
+        is_due = looks % OFFLINE_LOOKS_MAX == 0 or looks & (looks - 1) == 0
+        try:
+            record, _ = await self._broker.read_record(slot.key)
+            is_due = is_due and not record.owner.startswith(REPAIR_OWNER)
+            is_due = is_due or (record.epoch > epoch and not record.owner)
+        except FormatError:
+            pass  # its taking over says so
+        except KvError:
+            is_due = False
+        if slot.place is not _Place.OFFLINE or self._slots.get(slot.key) is not slot:
+            return
+        if is_due:
+            self._line_up(slot, _Place.QUEUED)
+        else:
+            self._look_at_offline_later(slot)
 
     def _opening_ended(self, slot: _Slot, task: asyncio.Task[None]) -> None:
         slot.opening = None

@@ -16,7 +16,7 @@ from bmq.meta.registration import broker_key
 from bmq.storage import layout
 from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
-_DRAFT = re.compile(r"\.(?:idx|join)-\d{20}-\d{8}-\d{4,}-(.+)")
+_DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}-(.+)")
 _CONCAT = re.compile(r"\..+\.concat")
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Protocol
 
 from bmq.core.errors import FormatError
 from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, peek_batch
 from bmq.storage import journal
-from bmq.storage.filesystem import FileSystem
 from bmq.storage.segment import BATCH_BYTES_MAX
 
 BLOCK_BYTES = 4 << 20
@@ -55,10 +55,16 @@ class Damage:
     header: Batch | None = None  # of the batch that should be here, when its size can be believed
 
 
+class Reads(Protocol):
+    """The part of a ``FileSystem`` that is needed here."""
+
+    async def read(self, path: str, position: int, length: int) -> bytes: ...
+
+
 class BlockReader:
     """A window on a file that moves forward; ``length`` is where reading ends."""
 
-    def __init__(self, fs: FileSystem, path: str, length: int) -> None:
+    def __init__(self, fs: Reads, path: str, length: int) -> None:
         self.length = length
         self._fs = fs
         self._path = path
@@ -91,7 +97,7 @@ class BlockReader:
 
 
 async def walk_batches(
-    fs: FileSystem, path: str, position: int, length: int, offset: int
+    fs: Reads, path: str, position: int, length: int, offset: int
 ) -> AsyncGenerator[FoundBatch | Damage, None]:
     """The batches in [position, length).  ``offset`` is the one due at ``position``; it guides the search only."""
     reader = BlockReader(fs, path, length)
@@ -159,7 +165,8 @@ def _is_plausible(head: memoryview, offset: int) -> bool:
     if not (offset <= base < offset + _OFFSETS_AHEAD_MAX and HEADER_BYTES <= _declared_size(head) <= BATCH_BYTES_MAX):
         return False
     batch = Batch(head)
-    return bool(batch.count > 0 and batch.count == batch.last_offset_delta + 1)
+    is_gap = batch.count == 0 <= batch.last_offset_delta
+    return bool(is_gap or (batch.count > 0 and batch.count == batch.last_offset_delta + 1))
 
 
 def _declared_size(head: memoryview) -> int:
@@ -169,7 +176,7 @@ def _declared_size(head: memoryview) -> int:
 # ------------------------------------------------------------------------------------------------- journal records
 
 
-async def walk_journal(fs: FileSystem, path: str, length: int) -> AsyncGenerator[FoundRecord | Damage, None]:
+async def walk_journal(fs: Reads, path: str, length: int) -> AsyncGenerator[FoundRecord | Damage, None]:
     """The records of a journal, forward."""
     reader = BlockReader(fs, path, length)
     position = 0

@@ -7,22 +7,25 @@ is often when there is no leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, cast
 
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
+from bmq.cli.repair_direct import NotRepaired, wanted_of
 from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.console.operations import DrainFacts, MovedFacts, NotPossible, ProcessFacts, ShardFacts, StatusFacts
-from bmq.core.errors import RequestError
+from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PROTOCOL
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.controller.admin import ClusterAdmin
 from bmq.meta.controller.cluster_admin import describe
+from bmq.meta.kv import KvError
+from bmq.storage.filesystem import StorageError
 from bmq.storage.topics import FORMAT
 
 LEADER_S = 5.0
@@ -79,6 +82,14 @@ class Operations:
         admin, incarnation = self._admin(), self._find(member)["incarnation"]
         await admin.move(topic, partition, incarnation)
         return MovedFacts(topic=topic, partition=partition, member=incarnation)
+
+    async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return (await self._node.repair(wanted_of(wanted))).told()
+        except NotRepaired as error:
+            raise NotPossible(409, "not_repaired", str(error)) from None
+        except (StorageError, KvError, FormatError) as error:
+            raise NotPossible(503, "not_repaired", f"{error or type(error).__name__}: run it again") from None
 
     def _admin(self) -> ClusterAdmin:
         """NotPossible in a process that is alone."""

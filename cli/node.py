@@ -18,6 +18,7 @@ from bmq.broker.janitor import JanitorConfig
 from bmq.cli.broker_role import BrokerRole
 from bmq.cli.internal import internal_dispatch, internal_services, register_broker
 from bmq.cli.joined import Joined
+from bmq.cli.repair_run import Repair, Report, Wanted, find_partition
 from bmq.cli.root_guard import RootGuard
 from bmq.cli.shard_logs import LocalShardLogs
 from bmq.core.call import Buffer
@@ -379,6 +380,14 @@ class Node:
     def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asyncio.get_running_loop().call_soon(self.on_leave)
         return LeaveResponse(ErrorCode.NONE).encode()
+
+    async def repair(self, wanted: Wanted) -> Report:
+        """Look at a partition's files, or mend them.  Raises NotRepaired, StorageError, KvError."""
+        key, path = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
+        report = await Repair(self._fs, self._kv, self._clock, self.config.cluster, key, path).run(wanted)
+        for plan in (*report.older, *report.plans):
+            self.pool.forget(path.log(plan.name))
+        return report
 
     # ----------------------------------------------------------------------------------------------------- questions
 

@@ -123,8 +123,8 @@ async def read_partitions(
         topic, number = place
         path = PartitionPath(topic.stored.name, str(topic.stored.topic_id), number)
         key = PartitionKey(topic.stored.topic_id, number)
-        folder = await _read_folder(fs, path) if number in topic.with_folder else Folder()
-        newest = await _newest_index(fs, path, folder)
+        folder = await read_folder(fs, path) if number in topic.with_folder else Folder()
+        newest = await newest_index(fs, path, folder)
         made = record(path, folder, spoken.get(key, SILENCE), newest, incarnation)
         return FoundPartition(path=path, key=key, record=made)
 
@@ -134,7 +134,7 @@ async def read_partitions(
             yield each
 
 
-async def _read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
+async def read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
     folder = Folder()
     async for status in fs.list(path.folder):
         name = layout.base_name(status.path)
@@ -146,7 +146,7 @@ async def _read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
     return folder
 
 
-async def _newest_index(fs: FileSystem, path: PartitionPath, folder: Folder) -> Checkpoint | None:
+async def newest_index(fs: FileSystem, path: PartitionPath, folder: Folder) -> Checkpoint | None:
     """Of the newest segment whose index is sound and covers all of it."""
     for name in folder.closed():
         checkpoint = await read_idx(fs, path.idx(name), _tell_damaged)

@@ -1,6 +1,6 @@
-"""``bmq segment``: look into a root's files without any server.
+"""``bmq segment``: look into a root's files without any server; and ``repair``, which mends a partition.
 
-It only reads, and needs no running broker: it may be used on a live cluster, on a stopped one, or on a copy.
+The others only read, and need no running broker: they may be used on a live cluster, on a stopped one, or on a copy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
+from bmq.cli import repair
 from bmq.cli.cat import cat
 from bmq.cli.dump import dump
 from bmq.cli.output import fail
@@ -30,11 +31,13 @@ Command = Callable[[FileSystem, Targets, argparse.Namespace], Awaitable[int]]
 
 _DESCRIPTION = """\
 Look into the files of a root: segments (.log), their indexes (.idx) and brokers' journals (.jnl).
-Nothing is written and no broker is asked, so this works on a live cluster, on a stopped one and on a copy.
+But for `repair`, nothing is written and no broker is asked: this works on a live cluster, on a stopped one and on a
+copy.
 
   dump    what the files say: batch headers, index entries, checkpoints
   verify  whether everything is there and right; what is wrong, where, and what it means
   cat     the records, decompressed
+  repair  what is damaged of one partition, and a way back when it is OFFLINE
 """
 
 _EPILOG = """\
@@ -58,18 +61,19 @@ _EXAMPLES = {
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "segment",
-        help="dump, verify or print a log's files, without a server",
+        help="dump, verify, print or repair a log's files",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(dest="action", metavar="dump|verify|cat", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="dump|verify|cat|repair", required=True)
     dumping = _add_action(actions, "dump", dump, "what the files say: batch headers, index entries, checkpoints")
     dumping.add_argument(
         "--entries", action="store_true", help="of a journal, also the index entries and producers of each checkpoint"
     )
     verifying = _add_action(actions, "verify", verify, "whether everything is there and right, and what is not")
     verifying.add_argument("--records", action="store_true", help="also decompress every batch and parse its records")
+    repair.add_parser(actions)
     _add_cat(_add_action(actions, "cat", cat, "the records: key, value, headers, timestamp, offset"))
 
 

@@ -65,7 +65,14 @@ class SegmentCheck:
     def on_batch(self, found: FoundBatch) -> None:
         batch = found.batch
         self._check_offset(found)
-        if batch.count != batch.last_offset_delta + 1 or batch.count < 1:
+        if batch.count == 0 <= batch.last_offset_delta:
+            self._note(
+                f"{batch.last_offset_delta + 1} offsets without records",
+                "A repair put this gap where records were lost; consumers go on behind it.",
+                found.position,
+                batch.base_offset,
+            )
+        elif batch.count != batch.last_offset_delta + 1 or batch.count < 1:
             self._fault(
                 f"the header counts {batch.count} records, its offsets {batch.last_offset_delta + 1}",
                 "No broker accepts such a batch: it was written by something else.",

@@ -41,6 +41,8 @@ class _Wanted(NamedTuple):
     is_met: Callable[[object], bool]
 
 
+_FLAG = _Wanted("true or false", lambda value: isinstance(value, bool))
+_CHOICE = _Wanted('"skip" or "shorter"', lambda value: value in ("skip", "shorter"))
 _TEXT = _Wanted("a text", lambda value: isinstance(value, str) and value != "")
 _NUMBER = _Wanted(
     "a number from 0 up", lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -75,6 +77,23 @@ class ClusterApi:
         body = await _body(request, {"topic": _TEXT, "partition": _NUMBER, "member": _TEXT})
         try:
             return _answer(await self._operations.move(body["topic"], body["partition"], body["member"]))
+        except RequestError as error:
+            raise _refusal(error) from error
+
+    async def repair(self, request: web.Request) -> web.Response:
+        """200: what is damaged, and whether it was mended.  Takes as long as reading, and copying, the files does."""
+        fields = {
+            "topic": _TEXT,
+            "partition": _NUMBER,
+            "choice": _CHOICE,
+            "records": _FLAG,
+            "all": _FLAG,
+            "unreadable_is_lost": _FLAG,
+            "apply": _FLAG,
+        }
+        body = await _body(request, fields)
+        try:
+            return _answer(await self._operations.repair(body))
         except RequestError as error:
             raise _refusal(error) from error
 

@@ -91,6 +91,7 @@ def make_app(state: ConsoleState) -> web.Application:
     app.router.add_post("/api/v1/cluster/drain", cluster.drain)
     app.router.add_post("/api/v1/cluster/balance", cluster.balance)
     app.router.add_post("/api/v1/cluster/move", cluster.move)
+    app.router.add_post("/api/v1/cluster/repair", cluster.repair)
     app.router.add_get("/api/v1/topics", pages.topics)
     app.router.add_get("/api/v1/topics/{name}", pages.topic)
     app.router.add_get("/api/v1/groups", pages.groups)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypedDict
 
 
 class ProcessFacts(TypedDict):
@@ -122,6 +122,9 @@ class ClusterOperations(Protocol):
 
     async def balance(self) -> int:
         """The moves that this begins with.  NotPossible."""
+
+    async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Tell what is damaged of a partition's files, and mend them if ``wanted["apply"]``.  NotPossible."""
 
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
         """Returns when it is written who is to own the partition.  NotPossible."""

@@ -313,6 +313,23 @@ def build_batch(
     return body
 
 
+def build_gap(base_offset: int, end_offset: int, leader_epoch: int) -> Iterator[bytearray]:
+    """Yield batches without records for the offsets [base_offset, end_offset): usually one.
+
+    Kafka's readers know them from compacted topics (``DefaultRecordBatch.writeEmptyHeader``).
+    """
+    while base_offset < end_offset:
+        delta = min(end_offset - base_offset - 1, MAX_SEQUENCE)
+        body = bytearray(HEADER_BYTES)
+        _HEADER.pack_into(
+            body, 0, base_offset, HEADER_BYTES - LENGTH_OVERHEAD, leader_epoch, MAGIC, 0, 0, delta,
+            NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, -1, -1, 0,
+        )  # fmt: skip
+        _UINT.pack_into(body, 17, crc32c(memoryview(body)[CRC_START:]))
+        yield body
+        base_offset += delta + 1
+
+
 def _encode_record(delta: int, record: Record) -> bytes:
     out = bytearray(b"\x00")
     out += encode_varint(record.timestamp_delta)

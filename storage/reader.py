@@ -220,6 +220,9 @@ class LogReader:
                 if attempt == REFRESHES_MAX:
                     raise
                 await self.segments.refresh(extent.name)
+            except CorruptData:  # a repair may have replaced the file since it was read
+                if attempt == REFRESHES_MAX or not self.pool.forget(self.path.log(extent.name)):
+                    raise
         raise OffsetNotFound(self.path, offset, self.segments.first_offset)
 
     async def _read_extent(

@@ -9,6 +9,7 @@ who asked under the same watermark: an older read may have seen other bytes.
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
@@ -43,6 +44,8 @@ class ReadConfig:
     """How many of them may be reading ahead."""
     parallel_indexes: int = 8
     """Indexes read at once by one search for a timestamp."""
+    block_age_s: float = 600.0
+    """A block is read again when it is older: segments never change, unless `bmq segment repair` replaces one."""
 
     def validate(self) -> None:
         """ValueError naming the setting."""
@@ -104,12 +107,16 @@ class Facts:
 class ReadPool:
     """Shared by all readers of a process.  ``close`` ends what is under way."""
 
-    def __init__(self, fs: FileSystem, config: ReadConfig | None = None) -> None:
+    def __init__(
+        self, fs: FileSystem, config: ReadConfig | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.fs = fs
+        self._monotonic = monotonic
         self.config = config or ReadConfig()
         self.config.validate()
         self._turn = asyncio.Semaphore(self.config.reads_max)
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._read_s: dict[tuple[str, int], float] = {}  # when each of them was read
         self._facts: OrderedDict[str, Facts] = OrderedDict()
         self._shared: dict[Hashable, _Shared[Any]] = {}
         self.cached_bytes = 0
@@ -170,6 +177,9 @@ class ReadPool:
         data = self._blocks.get((path, number))
         if data is None or len(data) < length:
             return None
+        if self._monotonic() - self._read_s[path, number] > self.config.block_age_s:
+            self._drop((path, number))
+            return None
         self._blocks.move_to_end((path, number))
         return data
 
@@ -221,9 +231,27 @@ class ReadPool:
         old = self._blocks.get(key)
         if len(data) > self.cache_bytes or (old is not None and len(old) >= len(data)):
             return
-        self.cached_bytes += len(data) - len(self._blocks.pop(key, b""))
-        self._blocks[key] = data
+        self._drop(key)
+        self.cached_bytes += len(data)
+        self._blocks[key], self._read_s[key] = data, self._monotonic()
         self._shrink()
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        data = self._blocks.pop(key, None)
+        if data is not None:
+            self.cached_bytes -= len(data)
+            del self._read_s[key]
+
+    def forget(self, path: str) -> bool:
+        """Drop what is kept of a file that is not what it was; whether there was anything."""
+        keys = [key for key in self._blocks if key[0] == path]
+        for key in keys:
+            self._drop(key)
+        facts = self._facts.pop(path, None)
+        if facts is not None:
+            self.facts_bytes -= facts.counted
+            facts.counted = 0
+        return bool(keys) or facts is not None
 
     def limit_cache(self, cache_bytes: int) -> None:
         """Keep no more than so many bytes of blocks, those being read included, from now on.
@@ -235,7 +263,7 @@ class ReadPool:
 
     def _shrink(self) -> None:
         while self._blocks and self.cached_bytes + self.reading_bytes > self.cache_bytes:
-            self.cached_bytes -= len(self._blocks.popitem(last=False)[1])
+            self._drop(next(iter(self._blocks)))
 
     # Indexes
 

@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, split_batches
+from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, build_gap, split_batches
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
@@ -711,3 +711,27 @@ def test_read_config_names_what_is_wrong() -> None:
         ReadConfig(block_bytes=10).validate()
     with pytest.raises(ValueError, match="reads_max"):
         ReadConfig(reads_max=0).validate()
+
+
+def test_a_repaired_segment_is_read_as_it_is_now() -> None:
+    """`bmq segment repair` replaces a file: what is kept of the old one goes when it does not fit, and with age."""
+
+    async def main() -> None:
+        fs = MemoryFileSystem(MemoryStorage(), "h")
+        now = 0.0
+        pool = ReadPool(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
+        name = SegmentName(0, 1, 0)
+        old = [build_batch([Record(value=b"old" * 20)], base_offset=offset) for offset in range(40)]
+        gap = next(build_gap(0, 2, 1))
+        await write_once(fs, PATH.log(name), b"".join(old))
+        reader = LogReader(pool, PATH)
+        for offset in range(0, 40, 8):
+            await reader.read(offset, 1 << 20, 40)
+        await fs.delete(PATH.log(name))
+        await write_once(fs, PATH.log(name), bytes(gap) + b"".join(old[2:]))
+        assert (await reader.read(0, 1, 40)).startswith(old[0]), "from the cache"
+        now = 601.0
+        assert await reader.read(0, 1, 40) == gap
+        assert await reader.read(39, 1 << 20, 40) == old[39]
+
+    run(main())

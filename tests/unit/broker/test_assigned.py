@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.assigned import BACKGROUND_PARALLEL
+from bmq.broker.assigned import BACKGROUND_PARALLEL, OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.log_config import log_config
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import BatchRules
 from bmq.meta import ownership
-from bmq.meta.kv import Put
+from bmq.meta.kv import Delete, Put
 from bmq.meta.memory import KvFaults
+from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import broker_key
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
@@ -468,5 +469,58 @@ def test_an_idle_partition_has_no_task_and_no_timer() -> None:
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == before
         assert not w.broker.shared.alarms._heap
+
+    play(story)
+
+
+# ------------------------------------------------------------------------------------------------------------ OFFLINE
+
+
+async def offline(w: World) -> None:
+    """Have a partition that nobody can decode the record of."""
+    w.topic(assign=False)
+    await w.kv.commit([], [Put(ownership.partition_key("bmq", w.key()), b"what?")])
+    w.assign()
+    with pytest.raises(RequestError) as refused:
+        await w.owner()
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("owner", ["", "repair-1"])
+def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
+    """Within one look; not while the repair is at work."""
+
+    async def story(w: World) -> None:
+        await offline(w)
+        await asyncio.sleep(5 * OFFLINE_LOOK_MS / 1000 + 1)  # the looks at which it is tried in any case are 1, 2, 4, 8
+        record = PartitionRecord(epoch=7, owner=owner)
+        await w.kv.commit([], [Put(ownership.partition_key("bmq", w.key()), ownership.encode(record))])
+        await asyncio.sleep(2 * OFFLINE_LOOK_MS / 1000)
+        assert (w.assigned.get(w.key()) is not None) == (owner == "")
+
+    play(story)
+
+
+def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> None:
+    """What storage could not give may be there again: nobody has to say so."""
+
+    async def story(w: World) -> None:
+        await offline(w)
+        tries = 0
+        opened = w.broker.open
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            return await opened(*args, **kwargs)
+
+        w.broker.open = counted  # type: ignore[method-assign]
+        key = ownership.partition_key("bmq", w.key())
+        for _ in range(100):
+            await asyncio.sleep(OFFLINE_LOOK_MS / 1000)
+        assert 6 <= tries <= 8
+        await w.kv.commit([], [Delete(key)])
+        await asyncio.sleep(OFFLINE_LOOKS_MAX * OFFLINE_LOOK_MS / 1000)
+        assert w.assigned.get(w.key()) is not None
 
     play(story)

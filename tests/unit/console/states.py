@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from bmq.console.operations import DrainFacts, MovedFacts, ProcessFacts, StatusFacts
 from bmq.console.state import ClusterFacts, ConsoleState, Gauges, GroupDetails, GroupFacts, TopicDetails, TopicFacts
@@ -45,6 +46,33 @@ PROCESS = ProcessFacts(
 )
 
 
+REPAIRED = {
+    "topic": "orders",
+    "partition": 1,
+    "offline_reason": "/topics/orders/x.log: shorter than its checkpoint: storage lost flushed bytes",
+    "owner": "",
+    "choice": "skip",
+    "is_done": False,
+    "log_start": 0,
+    "end_offset": 6,
+    "lost_offsets": 3,
+    "segments": [
+        {
+            "segment": "x",
+            "file": "/topics/orders/x.log",
+            "bytes": 400,
+            "base_offset": 0,
+            "end_offset": 6,
+            "is_changed": True,
+            "gaps": [{"first": 3, "last": 5, "position": 400, "why": "the file ends before"}],
+            "notes": [],
+        }
+    ],
+    "set_aside": [],
+    "notes": ["the journal of b is not read"],
+}
+
+
 class FakeOperations:
     """What was asked for; ``fails`` is raised by the next act."""
 
@@ -80,6 +108,10 @@ class FakeOperations:
     async def balance(self) -> int:
         self._ask("balance")
         return 4
+
+    async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._ask("repair", *wanted.values())
+        return REPAIRED
 
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
         self._ask("move", topic, partition, member)

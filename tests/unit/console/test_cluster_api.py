@@ -15,12 +15,26 @@ from bmq.console.cluster_api import BODY_BYTES_MAX
 from bmq.console.http import HttpServer
 from bmq.console.operations import NotPossible
 from bmq.core.errors import ErrorCode, RequestError
-from tests.unit.console.states import PROCESS, FakeOperations, state
+from tests.unit.console.states import PROCESS, REPAIRED, FakeOperations, state
 from tests.unit.console.test_http import OPENAPI, Reply, faults
 
 JSON = {"Content-Type": "application/json"}
 MOVE = {"topic": "orders", "partition": 1, "member": "broker"}
-BODIES: dict[str, dict[str, Any]] = {"drain": {"member": "broker"}, "balance": {}, "move": MOVE}
+REPAIR = {
+    "topic": "orders",
+    "partition": 1,
+    "choice": "skip",
+    "records": False,
+    "all": True,
+    "unreadable_is_lost": False,
+    "apply": False,
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "drain": {"member": "broker"},
+    "balance": {},
+    "move": MOVE,
+    "repair": REPAIR,
+}
 
 
 def post(
@@ -59,6 +73,7 @@ def post(
             ("move", "orders", 1, "broker"),
             {"topic": "orders", "partition": 1, "member": PROCESS["incarnation"]},
         ),
+        ("repair", ("repair", "orders", 1, "skip", False, True, False, False), REPAIRED),
     ],
 )
 def test_an_act_is_passed_on_and_answered_as_openapi_says(

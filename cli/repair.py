@@ -1,0 +1,169 @@
+"""``bmq segment repair``: what is damaged of a partition, what each way out keeps and loses, and doing it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from bmq.cli.admin_client import Refused, UsageError, tell
+from bmq.cli.cluster_status import add_http, http_url
+from bmq.cli.console_client import Console
+from bmq.cli.output import print_json
+from bmq.core.config import ConfigError
+from bmq.core.errors import FormatError
+
+REPAIR_S = 600.0
+EXIT_DAMAGED = 1
+
+_DESCRIPTION = """\
+Show what is damaged of a partition's files, why its broker takes it OFFLINE, and what a repair keeps and loses.
+With --yes, do it: nothing is changed without.
+
+Batches that can be read are kept byte for byte, with their offsets. Offsets that are lost become a gap: consumers go
+on behind it, and no record ever gets one of them again. The old file is kept beside the new one as damaged-*.log;
+delete it when you need it no more.
+
+  wait              do nothing: bring back the datanodes, or the files, that are missing. A broker looks at an OFFLINE
+                    partition again by itself, after 10 s, 20 s, 40 s, ... and then about every ten minutes
+  --choice skip     (default) skip what is lost, also at the log's end
+  --choice shorter  end the log at its last record that can be read: lost offsets there are given to new records, and
+                    consumers that had come further are reset
+
+A server does it that runs on the same metadata store (--http). Where none runs, as with a stopped single process, name
+root and store (--root and --meta, or --config). Whoever owns the partition is fenced first.
+"""
+_EPILOG = """\
+examples:
+  bmq segment repair orders 3
+  bmq segment repair orders 3 --all --records          look at the whole log, and into the batches
+  bmq segment repair orders 3 --yes
+  bmq segment repair orders 3 --root hdfs://namenode:8020/bmq --meta etcd://etcd1:2379 --yes
+
+exit status:
+  0  nothing is damaged, or it is repaired      1  something is damaged, or refused      2  wrong usage, or no answer
+"""
+
+
+def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = actions.add_parser(
+        "repair",
+        help="what is damaged of a partition, and a way back when it is OFFLINE",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="its topic")
+    parser.add_argument("partition", type=_number, metavar="PARTITION", help="its number")
+    parser.add_argument("--choice", choices=("skip", "shorter"), default="skip", help="what becomes of a lost end")
+    parser.add_argument("--records", action="store_true", help="also skip batches whose records no consumer can read")
+    parser.add_argument("--all", action="store_true", help="look at all segments, not only at those not known closed")
+    parser.add_argument(
+        "--unreadable-is-lost", action="store_true", help="give up what no datanode gives now: it may come back"
+    )
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--timeout", type=float, default=REPAIR_S, metavar="S", help="seconds (default: %(default)g)")
+    add_http(parser)
+    parser.add_argument("--root", metavar="URL", help="where segments lie, as for `bmq serve`: no server is asked")
+    parser.add_argument("--meta", metavar="URL", help="the metadata store: sqlite:///file or etcd://...")
+    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys")
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="the servers' settings: root, meta and cluster from there"
+    )
+    parser.set_defaults(run=run)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return tell(lambda: _repair(arguments))
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    is_direct = bool(arguments.root or arguments.meta or arguments.config)
+    if is_direct and arguments.http:
+        raise UsageError("--http asks a server, --root, --meta and --config do without one: give one or the other")
+    told = (
+        _direct(arguments)
+        if is_direct
+        else Console(http_url(arguments), arguments.timeout).act("repair", _body(arguments))
+    )
+    if arguments.json:
+        print_json(dict(told))
+    else:
+        print("\n".join(lines(told, records=arguments.records)))
+    return EXIT_DAMAGED if is_damaged(told) and not told["is_done"] else 0
+
+
+def _body(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "topic": arguments.topic,
+        "partition": arguments.partition,
+        "choice": arguments.choice,
+        "records": arguments.records,
+        "all": arguments.all,
+        "unreadable_is_lost": arguments.unreadable_is_lost,
+        "apply": arguments.yes,
+    }
+
+
+def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
+    """Without a server.  Raises UsageError, Refused."""
+    from bmq.cli.repair_direct import NotRepaired, repair
+    from bmq.meta.kv import KvError
+    from bmq.storage.filesystem import StorageError
+
+    try:
+        return asyncio.run(repair(arguments, _body(arguments), f"bmq-repair-{uuid.uuid4().hex}"))
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    except NotRepaired as error:
+        raise Refused(str(error)) from error
+    except (StorageError, KvError, FormatError, OSError) as error:
+        raise UsageError(f"{error}" or type(error).__name__) from error
+
+
+# ------------------------------------------------------------------------------------------------- for people
+
+
+def is_damaged(told: Mapping[str, Any]) -> bool:
+    return bool(told["offline_reason"]) or any(segment["is_changed"] for segment in told["segments"])
+
+
+def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
+    """Return the report as text."""
+    name = f"{told['topic']}-{told['partition']}"
+    if not is_damaged(told):
+        return [f"{name}: nothing is damaged; offsets {told['log_start']} to {told['end_offset'] - 1}", *_notes(told)]
+    out = [f"{name}: OFFLINE because of {told['offline_reason']}" if told["offline_reason"] else f"{name}: damaged"]
+    for segment in told["segments"]:
+        if not (segment["is_changed"] or segment["notes"]):
+            continue
+        where = segment["file"] or f"{segment['segment']}.log, which is nowhere"
+        out.append(f"  {where}: {segment['bytes']} bytes")
+        for gap in segment["gaps"]:
+            count = gap["last"] - gap["first"] + 1
+            what = f"offset {gap['first']} is" if count == 1 else f"offsets {gap['first']} to {gap['last']} are"
+            out.append(f"    {what} lost, at byte {gap['position']}: {gap['why']}")
+        out += [f"    {note}" for note in segment["notes"]]
+    out += _notes(told)
+    lost = told["lost_offsets"]
+    if told["is_done"]:
+        out.append(f"repaired: {lost} offsets are skipped, the log goes on at {told['end_offset']}")
+        out += [f"the old file is kept as {path}" for path in told["set_aside"]]
+        out.append("its broker opens the partition within ten seconds")
+        return out
+    out.append(f"--choice {told['choice']} loses {lost} offsets; the log goes on at {told['end_offset']}")
+    out.append("nothing was changed; with --yes it is")
+    return out
+
+
+def _notes(told: Mapping[str, Any]) -> list[str]:
+    return [f"  note: {note}" for note in told["notes"]]

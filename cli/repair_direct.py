@@ -1,0 +1,44 @@
+"""``bmq segment repair`` without a server: on the root and the metadata store that are named."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from bmq.cli.repair_plan import Choice
+from bmq.cli.repair_run import NotRepaired, Repair, Wanted, find_partition
+from bmq.cli.serve import load_settings
+from bmq.core.clock import SystemClock
+from bmq.meta.open import open_keyvalue
+from bmq.storage.open import open_filesystem
+
+__all__ = ["NotRepaired", "repair"]
+
+
+def wanted_of(body: Mapping[str, Any]) -> Wanted:
+    """Return what an operator asks for over HTTP, or by flags."""
+    return Wanted(
+        topic=body["topic"],
+        partition=body["partition"],
+        choice=Choice(body["choice"]),
+        with_records=body["records"],
+        all_segments=body["all"],
+        unreadable_is_lost=body["unreadable_is_lost"],
+        is_dry=not body["apply"],
+    )
+
+
+async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
+    """Return the report.  Raises ConfigError, NotRepaired, StorageError, KvError."""
+    flags = {name: value for name in ("root", "meta", "cluster") if (value := getattr(arguments, name)) is not None}
+    config = load_settings(arguments.config, flags)
+    async with AsyncExitStack() as stack:
+        kv = await open_keyvalue(config.meta)
+        stack.push_async_callback(kv.close)
+        fs = await open_filesystem(config.root, holder=holder)
+        stack.push_async_callback(fs.close)
+        key, path = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
+        report = await Repair(fs, kv, SystemClock(), config.cluster, key, path).run(wanted_of(body))
+        return report.told()

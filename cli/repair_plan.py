@@ -1,0 +1,248 @@
+"""The plan of a partition's repair: what of each segment can be kept, and which offsets are lost.
+
+Good batches are kept byte for byte.  Offsets that are lost become a *gap*: a batch without records, as Kafka's
+compaction leaves one where a producer's last batch was (``DefaultRecordBatch.writeEmptyHeader``).  So offsets stay
+dense, every reader goes on behind the gap, and no offset is ever given to two records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bmq.broker.producers import ProducerTable
+from bmq.cli.blocks import Damage, FoundBatch, walk_batches
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.model import SegmentName
+from bmq.core.record_check import unpack
+from bmq.core.record_reader import read_records
+from bmq.core.record_walk import WALKER, Fault
+from bmq.core.records import Batch, build_gap
+from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError
+from bmq.storage.index import SegmentIndex
+
+_LONGS = (-(1 << 63), (1 << 63) - 1)
+_CORRUPT_STEP = 4 << 10
+_UNREADABLE_STEP = 256 << 10
+"""How finely bytes that cannot be read are told from those that can; one try of the second kind may take seconds."""
+
+
+class Choice(Enum):
+    """What becomes of offsets that are lost at the log's end; those before it are skipped in any case."""
+
+    SKIP = "skip"
+    SHORTER = "shorter"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes of the old file."""
+
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets [first, end) that are lost; ``position`` is where they stood in the old file."""
+
+    first: int
+    end: int
+    position: int
+    why: str
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class SegmentPlan:
+    """One segment as it will be.  ``source`` is where its bytes are now, "" if nowhere."""
+
+    name: SegmentName
+    source: str
+    length: int
+    leader_epoch: int
+    parts: list[Kept | Gap] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    position: int = 0
+    end_offset: int = 0
+    is_changed: bool = False
+    index: SegmentIndex = field(default_factory=SegmentIndex)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        return [part for part in self.parts if isinstance(part, Gap)]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.parts
+
+    @property
+    def lost(self) -> int:
+        """How many offsets it loses."""
+        return sum(gap.end - gap.first for gap in self.gaps)
+
+
+class Planner:
+    """Builds one ``SegmentPlan`` of what is found: pure.  ``limit`` is the next segment's base."""
+
+    def __init__(
+        self,
+        name: SegmentName,
+        source: str,
+        length: int,
+        limit: int | None,
+        *,
+        with_records: bool,
+        interval_bytes: int,
+        keep: Callable[[Batch], None],
+    ) -> None:
+        self.plan = SegmentPlan(name, source, length, name.epoch, end_offset=name.base)
+        self.plan.index = SegmentIndex(interval_bytes)
+        self._limit = limit
+        self._with_records = with_records
+        self._keep = keep
+        self._fault = ""
+        self._fault_at = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._limit is not None and self.plan.end_offset >= self._limit
+
+    def on_damage(self, damage: Damage) -> None:
+        self._fault, self._fault_at = damage.fault, damage.position
+        self.plan.is_changed |= not damage.is_tail
+
+    def on_batch(self, found: FoundBatch) -> None:
+        batch, plan = found.batch, self.plan
+        if batch.base_offset < plan.end_offset:
+            plan.is_changed = True
+            plan.notes.append(f"offsets from {batch.base_offset} stand twice, again at {found.position}: dropped there")
+            return
+        if self._limit is not None and batch.next_offset > self._limit:
+            return
+        if batch.base_offset > plan.end_offset:
+            self._gap(batch.base_offset, self._fault or "a batch is missing", self._fault_at or found.position)
+        why = _unreadable(batch) if self._with_records else ""
+        if why:
+            self._gap(batch.next_offset, why, found.position)
+            return
+        last = plan.parts[-1] if plan.parts else None
+        if isinstance(last, Kept) and last.position + last.size == found.position:
+            plan.parts[-1] = Kept(last.position, last.size + batch.size)
+        else:
+            plan.parts.append(Kept(found.position, batch.size))
+        self._note(batch)
+        self._keep(batch)
+
+    def finish(self, end_offset: int) -> SegmentPlan:
+        """``end_offset``: how far the log has been acknowledged."""
+        if self.plan.end_offset < end_offset:
+            where = self._fault_at if self._fault else self.plan.length
+            self._gap(end_offset, self._fault or "the file ends before", where)
+        return self.plan
+
+    def _gap(self, end: int, why: str, position: int) -> None:
+        plan = self.plan
+        plan.parts.append(Gap(plan.end_offset, end, position, why, plan.leader_epoch))
+        plan.is_changed = True
+        for data in build_gap(plan.end_offset, end, plan.leader_epoch):
+            self._note(Batch(memoryview(data)))
+        self._fault, self._fault_at = "", 0
+
+    def _note(self, batch: Batch) -> None:
+        plan = self.plan
+        plan.leader_epoch = max(plan.leader_epoch, batch.leader_epoch)
+        plan.index.add(batch.base_offset, plan.position, batch.max_timestamp)
+        if not plan.epochs or plan.epochs[-1][0] != batch.leader_epoch:
+            plan.epochs.append((batch.leader_epoch, batch.base_offset))
+        plan.position += batch.size
+        plan.end_offset = batch.next_offset
+
+
+def _unreadable(batch: Batch) -> str:
+    """Return why no consumer can read the batch's records; "" if they can."""
+    if batch.count == 0:
+        return ""
+    plain = unpack(batch)
+    if not isinstance(plain, RequestError):
+        walked = WALKER.walk(plain, batch.count, batch.base_timestamp, *_LONGS)
+        if walked.fault == Fault.FINE:
+            return ""
+    try:
+        for _ in read_records(batch):
+            pass
+    except FormatError as error:
+        return f"its records cannot be read: {error}"
+    return ""
+
+
+class Salvage:
+    """Reads of a file some of whose bytes cannot be had: those are zero, and fail their batch's CRC.
+
+    Bytes without a right checksum on any replica are lost.  Bytes that no datanode gives at the moment are so only if
+    ``unreadable_is_lost``: it may come back.
+    """
+
+    def __init__(self, fs: FileSystem, *, unreadable_is_lost: bool) -> None:
+        self._fs = fs
+        self._unreadable_is_lost = unreadable_is_lost
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        """Return up to ``length`` bytes.  Raises NoSuchFile, and StorageError if the bytes may come back."""
+        try:
+            return await self._fs.read(path, position, length)
+        except NoSuchFile:
+            raise
+        except CorruptData:
+            step = _CORRUPT_STEP
+        except StorageError:
+            if not self._unreadable_is_lost:
+                raise
+            step = _UNREADABLE_STEP
+        if length <= step:
+            return bytes(length)
+        half = max(step, length // 2 // step * step)
+        return await self.read(path, position, half) + await self.read(path, position + half, length - half)
+
+
+async def plan_segment(
+    salvage: Salvage,
+    name: SegmentName,
+    source: str,
+    length: int,
+    limit: int | None,
+    acknowledged: int,
+    *,
+    choice: Choice,
+    with_records: bool,
+    interval_bytes: int,
+    producers: ProducerTable,
+    known_offset: int,
+    wall_ms: int,
+) -> SegmentPlan:
+    """Read one segment whole and say what becomes of it.
+
+    ``acknowledged``: where the log ends as far as anything tells, for the last segment.  ``producers`` learn of what is
+    kept from ``known_offset`` on.
+    """
+
+    def keep(batch: Batch) -> None:
+        if batch.base_offset >= known_offset:
+            producers.replay(batch, wall_ms)
+
+    planner = Planner(name, source, length, limit, with_records=with_records, interval_bytes=interval_bytes, keep=keep)
+    if source:
+        async with aclosing(walk_batches(salvage, source, 0, length, name.base)) as items:
+            async for item in items:
+                if planner.is_complete:
+                    break
+                if isinstance(item, FoundBatch):
+                    planner.on_batch(item)
+                else:
+                    planner.on_damage(item)
+    if limit is not None:
+        return planner.finish(limit)
+    return planner.finish(acknowledged if choice is Choice.SKIP else name.base)

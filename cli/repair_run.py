@@ -1,0 +1,533 @@
+"""The repair of one partition, carried out on its files and its record.
+
+1. Look: the record, the segments that it lists (``--all``: all there are), the last checkpoint.  Nothing is changed.
+2. Claim: the record's epoch is raised under a name of our own, by compare, so that whoever owned the partition is
+   fenced; then every listed file is fenced, and looked at again.
+3. Write: each segment that must change is written to a draft beside it.  The old file is renamed to ``damaged-...`` in
+   the same folder and kept (``replacing-...`` until then); the draft gets the segment's name, and its index is written.
+4. Release: the record lists the last segment, closed, and no journal: their checkpoints tell of the log as it was.
+
+A repair that dies leaves the partition without an owner and OFFLINE, or whole; it may be run again, and finds what it
+had set aside.  Closed segments
+that the record does not list need no claim: nobody writes them, and a file that has changed meanwhile is put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bmq.broker.assigned import REPAIR_OWNER
+from bmq.broker.producers import ProducerTable
+from bmq.cli.rebuild_plan import SILENCE
+from bmq.cli.rebuild_plan import record as rebuilt
+from bmq.cli.rebuild_scan import newest_index, read_all_journals, read_folder
+from bmq.cli.repair_plan import Choice, Gap, Salvage, SegmentPlan, plan_segment
+from bmq.core.clock import Clock
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records import build_gap
+from bmq.meta import ownership
+from bmq.meta.catalog import decode_topic, topic_key
+from bmq.meta.kv import KeyValue, KvUnknown
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.checkpoint import Checkpoint, ProducerState
+from bmq.storage.filesystem import (
+    CorruptData,
+    CreateOptions,
+    FileSystem,
+    Lease,
+    NoSuchFile,
+    StorageUnavailable,
+    write_once,
+)
+from bmq.storage.journal import read_journals
+from bmq.storage.layout import PartitionPath, base_name, parse_segment
+from bmq.storage.log import walk
+from bmq.storage.recovery import FencedSegment, Found, Offline, ends, recover
+from bmq.storage.segment import decode_idx, encode_idx
+
+COPY_BYTES = 4 << 20
+SETTLE_ATTEMPTS = 10
+SETTLE_S = 0.5
+INTERVAL_BYTES = 65_536
+_MB = 1 << 20
+_REPLACING, _DAMAGED = "replacing-", "damaged-"
+"""How the old file's name begins while it is replaced, and after that."""
+
+
+class NotRepaired(Exception):
+    """The repair makes no sense, or somebody else was faster; ``str`` says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the operator asks for."""
+
+    topic: str
+    partition: int
+    choice: Choice = Choice.SKIP
+    with_records: bool = False
+    all_segments: bool = False
+    unreadable_is_lost: bool = False
+    is_dry: bool = True
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What stands in the store and on storage."""
+
+    record: PartitionRecord
+    revision: int
+    segments: list[FencedSegment]
+    base: Checkpoint | None
+    log_start: int
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found, and done."""
+
+    wanted: Wanted
+    reason: str
+    owner: str
+    log_start: int
+    end_offset: int
+    older: list[SegmentPlan]
+    plans: list[SegmentPlan]
+    notes: list[str]
+    set_aside: list[str] = field(default_factory=list)
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        plans = [*self.older, *self.plans]
+        return {
+            "topic": self.wanted.topic,
+            "partition": self.wanted.partition,
+            "offline_reason": self.reason,
+            "owner": self.owner,
+            "choice": self.wanted.choice.value,
+            "is_done": not self.wanted.is_dry,
+            "log_start": self.log_start,
+            "end_offset": self.end_offset,
+            "lost_offsets": sum(plan.lost for plan in plans),
+            "segments": [
+                {
+                    "segment": str(plan.name),
+                    "file": plan.source,
+                    "bytes": plan.length,
+                    "base_offset": plan.name.base,
+                    "end_offset": plan.end_offset,
+                    "is_changed": plan.is_changed,
+                    "gaps": [
+                        {"first": gap.first, "last": gap.end - 1, "position": gap.position, "why": gap.why}
+                        for gap in plan.gaps
+                    ],
+                    "notes": plan.notes,
+                }
+                for plan in plans
+            ],
+            "set_aside": self.set_aside,
+            "notes": self.notes,
+        }
+
+
+async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> tuple[PartitionKey, PartitionPath]:
+    """Return a topic's partition as the store knows it.  Raises NotRepaired if there is none."""
+    entry = await kv.get(topic_key(cluster, topic))
+    if entry is None:
+        raise NotRepaired(f"there is no topic {topic}; `bmq topic list` shows what there is")
+    found = decode_topic(topic, entry)
+    if not 0 <= partition < found.partitions:
+        raise NotRepaired(f"{topic} has partitions 0 to {found.partitions - 1}")
+    return PartitionKey(found.topic_id, partition), PartitionPath(topic, str(found.topic_id), partition)
+
+
+class Repair:
+    """One partition's.  ``run`` does what the operator wants; ``cluster`` is the prefix of the store's keys."""
+
+    def __init__(
+        self, fs: FileSystem, kv: KeyValue, clock: Clock, cluster: str, key: PartitionKey, path: PartitionPath
+    ) -> None:
+        self._fs = fs
+        self._kv = kv
+        self._clock = clock
+        self._key = key
+        self._path = path
+        self._record_key = ownership.partition_key(cluster, key)
+        self._undecodable = ""
+        self._name = f"{REPAIR_OWNER}{uuid.uuid4().hex[:16]}"
+
+    async def run(self, wanted: Wanted) -> Report:
+        """Say what a repair would do; do it unless ``wanted.is_dry``.  Raises NotRepaired, StorageError, KvError."""
+        record, revision = await self._read_record()
+        facts = await self._gather(record, revision, is_fenced=False)
+        if not wanted.is_dry:
+            await self._put_back(facts)
+        producers, report = await self._look_at_all(facts, wanted)
+        if wanted.is_dry:
+            return report
+        for plan in report.older:
+            await self._rewrite(plan, facts, (), report)
+        if report.reason or any(plan.is_changed for plan in report.plans):
+            older, aside = report.older, report.set_aside
+            facts = await self._gather(*await self._claim(record, revision), is_fenced=True)
+            producers, report = await self._look_at_all(facts, replace(wanted, all_segments=False))
+            report.older, report.set_aside = older, aside
+            await self._apply(facts, report.plans, producers, report)
+        return report
+
+    async def _look_at_all(self, facts: _Facts, wanted: Wanted) -> tuple[ProducerTable, Report]:
+        try:
+            reason = self._undecodable or await self._judge(facts, unreadable_is_lost=wanted.unreadable_is_lost)
+            producers = ProducerTable(facts.base.producers if facts.base is not None else ())
+            plans = await self._plan(facts, wanted, producers)
+            older = await self._plan_older(facts, wanted) if wanted.all_segments else []
+        except StorageUnavailable as error:
+            raise NotRepaired(
+                f"{self._path} cannot be read now: {error}; bring the datanodes back that have it, or give up what they"
+                " have with --unreadable-is-lost"
+            ) from error
+        end = max((plan.end_offset for plan in plans), default=facts.base.end_offset if facts.base else 0)
+        return producers, Report(
+            wanted=wanted,
+            reason=reason,
+            owner=facts.record.owner,
+            log_start=facts.log_start,
+            end_offset=end,
+            older=older,
+            plans=plans,
+            notes=facts.notes,
+        )
+
+    # ------------------------------------------------------------------------------------------------- the record
+
+    async def _read_record(self) -> tuple[PartitionRecord, int]:
+        """The record; made anew from storage, as `bmq cluster rebuild` does it, if it cannot be decoded."""
+        try:
+            return await ownership.read(self._kv, self._record_key)
+        except FormatError as error:
+            self._undecodable = f"key {self._record_key}: {error}"
+        entry = await self._kv.get(self._record_key)
+        spoken = (await read_all_journals(self._fs)).get(self._key, SILENCE)
+        folder = await read_folder(self._fs, self._path)
+        newest = await newest_index(self._fs, self._path, folder)
+        return rebuilt(self._path, folder, spoken, newest, 1), entry.revision if entry is not None else 0
+
+    async def _claim(self, record: PartitionRecord, revision: int) -> tuple[PartitionRecord, int]:
+        claimed = replace(record, epoch=record.epoch + 1, owner=self._name, is_settled=False)
+        return claimed, await self._store(claimed, revision)
+
+    async def _store(self, record: PartitionRecord, revision: int) -> int:
+        for attempt in range(SETTLE_ATTEMPTS):
+            try:
+                stored = await ownership.store(self._kv, self._record_key, record, revision)
+            except KvUnknown:
+                if attempt == SETTLE_ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(SETTLE_S)
+                continue
+            if isinstance(stored, ownership.Stored):
+                return stored.revision
+            raise NotRepaired(
+                f"{stored.record.owner or 'a broker'} has taken {self._path} over meanwhile: if it is not open now, run"
+                " this again"
+            )
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _check_ours(self, facts: _Facts) -> None:
+        record, _ = await ownership.read(self._kv, self._record_key)
+        if record != facts.record:
+            raise NotRepaired(f"{record.owner or 'a broker'} has taken {self._path} over meanwhile: run this again")
+
+    # ------------------------------------------------------------------------------------------------- looking
+
+    async def _gather(self, record: PartitionRecord, revision: int, *, is_fenced: bool) -> _Facts:
+        facts = _Facts(record, revision, [], None, 0)
+        for entry in record.segments:
+            if is_fenced and not entry.is_closed:
+                await self._fence(entry)
+            facts.segments.append(await self._look(entry))
+        found = [await self._from_index(entry, facts) for entry in record.segments if entry.is_closed]
+        for incarnation in record.journals:
+            try:
+                found.append((await read_journals(self._fs, incarnation, {self._key})).get(self._key))
+            except (FormatError, CorruptData) as error:
+                facts.notes.append(f"the journal of {incarnation} is not read: {error}")
+        known = [checkpoint for checkpoint in found if checkpoint is not None]
+        facts.base = max(known, key=lambda checkpoint: checkpoint.order, default=None)
+        facts.log_start = max((checkpoint.log_start for checkpoint in known), default=0)
+        return facts
+
+    async def _fence(self, entry: SegmentEntry) -> None:
+        lease = Lease(paths=(self._path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
+        try:
+            await self._fs.fence(lease)
+        except NoSuchFile:
+            return  # it is nowhere: the plan says what that means
+
+    async def _look(self, entry: SegmentEntry) -> FencedSegment:
+        for path, found in ((self._path.log(entry.name), Found.FINAL), (entry.spare, Found.SPARE)):
+            try:
+                return FencedSegment(name=entry.name, found=found, length=await self._fs.visible_length(path))
+            except NoSuchFile:
+                continue
+        return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
+
+    async def _from_index(self, entry: SegmentEntry, facts: _Facts) -> Checkpoint | None:
+        try:
+            return await self._index(entry.name)
+        except (FormatError, CorruptData) as error:
+            facts.notes.append(f"{self._path.idx(entry.name)} is not read: {error}")
+            return None
+
+    async def _index(self, name: SegmentName) -> Checkpoint | None:
+        path = self._path.idx(name)
+        try:
+            return replace(decode_idx(await self._fs.read(path, 0, await self._fs.visible_length(path))), is_full=True)
+        except NoSuchFile:
+            return None
+
+    async def _judge(self, facts: _Facts, *, unreadable_is_lost: bool) -> str:
+        """Return why a broker takes the partition OFFLINE; "" if it would open it."""
+        try:
+            verdict = await recover(
+                self._fs, self._path, facts.segments, facts.base, lambda batch: None, log_start=facts.log_start
+            )
+        except (CorruptData, FormatError) as error:
+            return str(error)
+        except StorageUnavailable as error:
+            if not unreadable_is_lost:
+                raise
+            return str(error)
+        return verdict.reason if isinstance(verdict, Offline) else ""
+
+    async def _plan(self, facts: _Facts, wanted: Wanted, producers: ProducerTable) -> list[SegmentPlan]:
+        """One plan for each listed segment that holds, or should hold, something."""
+        entries = sorted(facts.record.segments, key=lambda entry: entry.name.order)
+        looks = {segment.name: segment for segment in facts.segments}
+        acknowledged = max((entry.end_offset for entry in entries), default=0)
+        known_offset = 0
+        if facts.base is not None:
+            acknowledged = max(acknowledged, facts.base.end_offset)
+            known_offset = facts.base.end_offset
+        plans = []
+        for entry, limit in zip(entries, ends([entry.name for entry in entries]), strict=True):
+            look = looks[entry.name]
+            is_superseded = limit is not None and limit <= entry.name.base
+            is_deleted = look.found is Found.NOWHERE and (limit or acknowledged) <= facts.log_start
+            if is_superseded or is_deleted:
+                continue
+            source, length = {Found.FINAL: self._path.log(entry.name), Found.SPARE: entry.spare}.get(look.found, ""), 0
+            if not source:
+                source = await self._aside(entry.name)
+            if source:
+                length = await self._fs.visible_length(source)
+            plans.append(
+                await self._plan_one(
+                    facts, wanted, entry.name, source, length, limit, acknowledged, producers, known_offset
+                )
+            )
+        return plans
+
+    async def _aside(self, name: SegmentName) -> str:
+        """Return where a repair that died has put the segment's file; else ""."""
+        async for status in self._fs.list(self._path.folder, after=f"{_REPLACING}{name}-"):
+            return status.path if base_name(status.path).startswith(f"{_REPLACING}{name}-") else ""
+        return ""
+
+    async def _put_back(self, facts: _Facts) -> None:
+        """Undo what a repair that died has begun with closed segments: their files get their names again.
+
+        One that is listed is found by its plan.  Where nothing is missing in front of the name, the segment was joined
+        to its neighbour or deleted since: the file stays aside.
+        """
+        listed = {entry.name for entry in facts.record.segments}
+        asides = [
+            (status.path, parsed[0])
+            async for status in self._fs.list(self._path.folder, after=_REPLACING)
+            if (parsed := parse_segment(base_name(status.path).removeprefix(_REPLACING).rpartition("-")[0] + ".log"))
+        ]
+        for path, name in asides:
+            if name in listed:
+                continue
+            if await self._is_missing(name, facts.log_start):
+                await self._fs.rename(path, self._path.log(name))
+            else:
+                await self._fs.rename(path, path.replace(f"/{_REPLACING}", f"/{_DAMAGED}"))
+
+    async def _is_missing(self, name: SegmentName, log_start: int) -> bool:
+        """Whether the segment in front of this one ends where it begins, and no file has its name."""
+        before: SegmentName | None = None
+        async with aclosing(walk(self._fs, self._path)) as listing:
+            async for listed in listing:
+                if listed.name == name and listed.has_log:
+                    return False
+                if listed.is_live and listed.name.base < name.base:
+                    before = listed.name
+        if before is None:
+            return name.base >= log_start
+        checkpoint = await self._index(before)
+        return checkpoint is not None and checkpoint.end_offset == name.base
+
+    async def _plan_older(self, facts: _Facts, wanted: Wanted) -> list[SegmentPlan]:
+        """Plans for the closed segments that the record does not list."""
+        floor = min((entry.name.order for entry in facts.record.segments), default=None)
+        first = min((entry.name.base for entry in facts.record.segments), default=None)
+        plans = []
+        async with aclosing(walk(self._fs, self._path)) as listing:
+            async for listed in listing:
+                if not listed.is_live or (floor is not None and listed.name.order >= floor):
+                    continue
+                limit = listed.end if listed.end is not None else first
+                if limit is None or limit <= facts.log_start:
+                    continue
+                source = self._path.log(listed.name)
+                length = await self._fs.visible_length(source)
+                plans.append(
+                    await self._plan_one(
+                        facts, wanted, listed.name, source, length, limit, limit, ProducerTable(), limit
+                    )
+                )
+        return plans
+
+    async def _plan_one(
+        self,
+        facts: _Facts,
+        wanted: Wanted,
+        name: SegmentName,
+        source: str,
+        length: int,
+        limit: int | None,
+        acknowledged: int,
+        producers: ProducerTable,
+        known_offset: int,
+    ) -> SegmentPlan:
+        return await plan_segment(
+            Salvage(self._fs, unreadable_is_lost=wanted.unreadable_is_lost),
+            name,
+            source,
+            length,
+            limit,
+            acknowledged,
+            choice=wanted.choice,
+            with_records=wanted.with_records,
+            interval_bytes=INTERVAL_BYTES,
+            producers=producers,
+            known_offset=known_offset,
+            wall_ms=self._clock.now_ms(),
+        )
+
+    # ------------------------------------------------------------------------------------------------- doing
+
+    async def _apply(
+        self, facts: _Facts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: Report
+    ) -> None:
+        states = producers.snapshot()
+        held = [plan for plan in plans if not plan.is_empty]
+        for plan in held:
+            await self._rewrite(plan, facts, states if plan is held[-1] else (), report)
+        epoch = facts.record.epoch
+        if not held:  # nothing but names without data, or what retention has taken: as it was, without an owner
+            await self._store(replace(facts.record, owner=""), facts.revision)
+            return
+        last = held[-1]
+        entry = next(entry for entry in facts.record.segments if entry.name == last.name)
+        status = await self._fs.status(self._path.log(last.name))
+        closed = replace(entry, file_id=status.file_id, length=last.position, end_offset=last.end_offset)
+        released = PartitionRecord(epoch=epoch, owner="", segments=(closed,), journals=(), is_settled=True)
+        await self._store(released, facts.revision)
+
+    async def _rewrite(
+        self, plan: SegmentPlan, facts: _Facts, producers: tuple[ProducerState, ...], report: Report
+    ) -> None:
+        """Give the segment the planned bytes, and an index."""
+        final, idx = self._path.log(plan.name), self._path.idx(plan.name)
+        is_listed = any(entry.name == plan.name for entry in facts.record.segments)
+        if plan.is_changed:
+            draft = await self._write_draft(plan)
+            if is_listed:
+                await self._check_ours(facts)
+            await self._fs.delete(idx)  # its positions are the old file's
+            aside = await self._set_aside(plan) if plan.source else ""
+            await self._fs.rename(draft, final)
+            if aside:
+                report.set_aside.append(aside.replace(f"/{_REPLACING}", f"/{_DAMAGED}"))
+                await self._fs.rename(aside, report.set_aside[-1])
+        elif not is_listed:
+            return
+        elif plan.source != final:
+            await self._check_ours(facts)
+            await self._fs.rename(plan.source, final)
+        await self._write_index(plan, facts.log_start, producers)
+
+    async def _write_draft(self, plan: SegmentPlan) -> str:
+        """Write the new file under a name that the sweeper knows; it is on disk when this returns."""
+        draft = f"{self._path.folder}/.repair-{plan.name}-{self._name}"
+        options = CreateOptions(block_bytes=max(1, -(-plan.position // _MB)) * _MB)
+        appender = await self._fs.create(draft, options)
+        try:
+            for part in plan.parts:
+                if isinstance(part, Gap):
+                    for gap in build_gap(part.first, part.end, part.leader_epoch):
+                        appender.write(gap)
+                    continue
+                for at in range(part.position, part.position + part.size, COPY_BYTES):
+                    data = await self._read(plan.source, at, min(COPY_BYTES, part.position + part.size - at))
+                    appender.write(data)
+                    await appender.flush()
+            await appender.flush(sync=True)
+            length = await appender.close()
+        except BaseException:
+            appender.abort()
+            raise
+        if length != plan.position:
+            raise NotRepaired(f"{draft} has {length} bytes, {plan.position} were planned: run this again")
+        return draft
+
+    async def _read(self, path: str, position: int, length: int) -> bytes:
+        parts: list[bytes] = []
+        while length:
+            part = await self._fs.read(path, position, length)
+            if not part:
+                raise NotRepaired(f"{path} ends at {position}, which it did not a moment ago: run this again")
+            parts.append(part)
+            position, length = position + len(part), length - len(part)
+        return b"".join(parts)
+
+    async def _set_aside(self, plan: SegmentPlan) -> str:
+        """Rename the old file; back again if it is not the one that was read."""
+        if base_name(plan.source).startswith(_REPLACING):
+            return plan.source
+        aside = f"{self._path.folder}/{_REPLACING}{plan.name}-{self._name.removeprefix(REPAIR_OWNER)}"
+        await self._fs.rename(plan.source, aside)
+        length = await self._fs.visible_length(aside)
+        if length != plan.length:
+            await self._fs.rename(aside, plan.source)
+            raise NotRepaired(
+                f"{plan.source} has changed meanwhile, from {plan.length} to {length} bytes: run this again"
+            )
+        return aside
+
+    async def _write_index(self, plan: SegmentPlan, log_start: int, producers: tuple[ProducerState, ...]) -> None:
+        checkpoint = Checkpoint(
+            key=self._key,
+            segment=plan.name,
+            position=plan.position,
+            end_offset=plan.end_offset,
+            log_start=min(log_start, plan.end_offset),
+            is_closed=True,
+            max_timestamp=plan.index.max_timestamp,
+            max_timestamp_offset=plan.index.max_timestamp_offset,
+            index=plan.index.entries,
+            epochs=tuple(plan.epochs),
+            producers=producers,
+        )
+        draft = f"{self._path.folder}/.idx-{plan.name}-{self._name}"
+        await write_once(self._fs, draft, encode_idx(checkpoint))
+        await self._fs.replace(draft, self._path.idx(plan.name))

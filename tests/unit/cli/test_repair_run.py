@@ -1,0 +1,385 @@
+"""``bmq segment repair`` on storage in memory: every reason for OFFLINE has a way back, and what was readable stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bmq.broker.config import BrokerConfig
+from bmq.broker.transitions import State
+from bmq.broker.writer import PartitionWriter
+from bmq.cli.repair_plan import Choice
+from bmq.cli.repair_run import NotRepaired, Repair, Report, Wanted
+from bmq.core.clock import SystemClock
+from bmq.core.model import SegmentName
+from bmq.core.records import HEADER_BYTES, Batch
+from bmq.meta import ownership
+from bmq.meta.kv import Put
+from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.filesystem import StorageUnavailable, write_once
+from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.reader import LogReader
+from bmq.storage.readpool import ReadPool
+from tests.simulation.loop import run
+from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log, until
+
+COUNT = 6
+COVERED = SMALL
+UNCOVERED = replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30)
+SIZE = 40
+BATCH_BYTES = len(make(1, 0, pid=1, size=SIZE))
+A = SegmentName(0, 1, 0)
+RECORD_KEY = ownership.partition_key("bmq", KEY)
+
+
+class Damaged:
+    """A killed owner's partition: six batches of a record each in one open segment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.fs = MemoryFileSystem(world.storage, "tool")
+        self.kv = MemoryKeyValue(world.store, random=world.rng)
+
+    async def record(self) -> PartitionRecord:
+        return (await ownership.read(self.kv, RECORD_KEY))[0]
+
+    def flip(self, position: int) -> None:
+        self._file(PATH.log(A)).data[position] ^= 1
+
+    def cut(self, size: int) -> None:
+        file = self._file(PATH.log(A))
+        del file.data[size:]
+        for replica in file.replicas:
+            replica.length = min(replica.length, size)
+
+    def _file(self, path: str) -> Any:
+        namespace = self.world.storage.namespace
+        return next(file for file in namespace.files.values() if namespace.path_of(file) == path)
+
+    async def register(self, base: int, numbers: range) -> None:
+        """List a second segment behind the first, as its owner would after a fail-over."""
+        record, revision = await ownership.read(self.kv, RECORD_KEY)
+        name = SegmentName(base, 1, 1)
+        entry = SegmentEntry(name=name, spare=PATH.spare(1, 1, "p0"), holder="p0", file_id=0)
+        await ownership.store(self.kv, RECORD_KEY, replace(record, segments=(*record.segments, entry)), revision)
+        data = bytearray()
+        for offset, number in enumerate(numbers, base):
+            batch = Batch(make(1, number, pid=1, size=SIZE))
+            batch.assign(offset, 1)
+            data += batch.data
+        await write_once(self.fs, PATH.log(name), data)
+
+    def repair(self, **wanted: Any) -> Awaitable[Report]:
+        tool = Repair(self.fs, self.kv, SystemClock(), "bmq", KEY, PATH)
+        return tool.run(Wanted(topic="orders", partition=0, **wanted))
+
+    def files(self) -> dict[str, bytes]:
+        namespace = self.world.storage.namespace
+        return {
+            path: bytes(file.data)
+            for file in namespace.files.values()
+            if (path := namespace.path_of(file)).startswith(PATH.folder)
+        }
+
+    async def heir(self) -> Process:
+        """Have a new process take it over: OFFLINE or WRITE."""
+        process = self.world.process()
+        await until(lambda: process.writer is not None)
+        return process
+
+    async def stored(self, end: int) -> list[Batch]:
+        """What an independent reader finds, and the product's own: no offset is missing."""
+        batches = await read_log(self.fs, end)
+        reader = LogReader(ReadPool(self.fs), PATH)
+        offset, data = 0, b""
+        while offset < end:
+            piece = await reader.read(offset, 1 << 20, end)
+            assert piece, f"nothing at {offset}"
+            data += piece
+            at = 0
+            while at < len(piece):
+                batch = Batch(memoryview(piece)[at : at + Batch(memoryview(piece)[at:]).size])
+                offset, at = batch.next_offset, at + batch.size
+        assert data == b"".join(bytes(batch.data) for batch in batches)
+        return batches
+
+
+def writer_of(process: Process) -> PartitionWriter:
+    assert process.writer is not None
+    return process.writer
+
+
+def story(body: Callable[[Damaged], Awaitable[None]], config: BrokerConfig) -> None:
+    async def main() -> None:
+        world = World(7, config=config)
+        process = world.process()
+        await until(lambda: process.is_serving)
+        for number in range(COUNT):
+            await writer_of(process).append(make(1, number, pid=1, size=SIZE))
+        await asyncio.sleep(1.0)
+        process.crash()
+        await body(Damaged(world))
+
+    run(main(), 7)
+
+
+async def shorter(d: Damaged) -> None:
+    d.cut(3 * BATCH_BYTES + 7)
+
+
+async def in_the_middle(d: Damaged) -> None:
+    d.flip(2 * BATCH_BYTES + HEADER_BYTES + 5)
+
+
+async def ends_before(d: Damaged) -> None:
+    await d.register(COUNT + 4, range(10, 13))
+
+
+async def lost_whole(d: Damaged) -> None:
+    await d.register(COUNT + 4, range(10, 13))
+    await d.fs.delete(PATH.log(A))
+
+
+async def vanished(d: Damaged) -> None:
+    await d.fs.delete(PATH.log(A))
+
+
+async def renamed_back(d: Damaged) -> None:
+    (entry,) = (await d.record()).segments
+    await d.fs.rename(PATH.log(A), entry.spare)
+
+
+async def overtaken(d: Damaged) -> None:
+    await d.register(4, range(4, 5))
+
+
+async def unreadable(d: Damaged) -> None:
+    d.flip(BATCH_BYTES + 16)  # the magic
+    d.flip(4 * BATCH_BYTES + HEADER_BYTES)
+
+
+Row = tuple[Callable[[Damaged], Awaitable[None]], BrokerConfig, str, list[tuple[int, int]], int]
+ROWS: dict[str, Row] = {  # damage, were there checkpoints, why OFFLINE, what is lost, where the log ends
+    "shorter": (shorter, COVERED, "shorter than its checkpoint", [(3, 5)], 6),
+    "middle": (in_the_middle, UNCOVERED, "damaged in the middle", [(2, 2)], 6),
+    "twice": (unreadable, UNCOVERED, "damaged in the middle", [(1, 1), (4, 4)], 6),
+    "gap": (ends_before, UNCOVERED, "ends before the next one begins", [(6, 9)], 13),
+    "lost whole": (lost_whole, UNCOVERED, "lost whole", [(0, 9)], 13),
+    "vanished": (vanished, COVERED, "vanished", [(0, 5)], 6),
+    "renamed back": (renamed_back, COVERED, "renamed back", [], 6),
+    "overtaken": (overtaken, COVERED, "overtaken", [(5, 5)], 6),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_an_offline_partition_is_opened_again(row: Row) -> None:
+    """Told first, with nothing changed; then done: what is lost is skipped, the rest reads as before."""
+    damage, config, label, lost, end = row
+
+    async def body(d: Damaged) -> None:
+        await damage(d)
+        before, record = d.files(), await d.record()
+        shown = await d.repair()
+        assert label in shown.reason
+        gaps = [(gap.first, gap.end - 1) for plan in shown.plans for gap in plan.gaps]
+        assert (gaps, shown.end_offset) == (lost, end)
+        assert (d.files(), await d.record()) == (before, record), "it only looked"
+
+        offline = await d.heir()
+        assert writer_of(offline).partition.state is State.OFFLINE
+        assert label in writer_of(offline).partition.offline_reason
+        done = await d.repair(is_dry=False)
+        assert label in done.reason
+        heir = await d.heir()
+        partition = writer_of(heir).partition
+        assert (partition.state, partition.high_watermark) == (State.WRITE, end)
+        assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == end
+        stored = await d.stored(end + 1)
+        missing = {offset for first, last in lost for offset in range(first, last + 1)}
+        assert [batch.base_offset for batch in stored if batch.count] == [
+            offset for offset in range(end + 1) if offset not in missing
+        ]
+        kept = [bytes for path, bytes in d.files().items() if "/damaged-" in path]
+        assert len(kept) == len(done.set_aside)
+        assert all(path in before.values() for path in kept), "the old bytes are kept"
+        assert (await d.repair()).reason == ""
+
+    story(body, config)
+
+
+def test_the_shorter_log_gives_lost_offsets_out_again() -> None:
+    async def body(d: Damaged) -> None:
+        await shorter(d)
+        report = await d.repair(is_dry=False, choice=Choice.SHORTER)
+        assert (report.end_offset, report.set_aside) == (3, [])
+        heir = await d.heir()
+        assert writer_of(heir).partition.state is State.WRITE
+        assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == 3
+        assert [batch.count for batch in await d.stored(4)] == [1] * 4
+
+    story(body, COVERED)
+
+
+def test_a_record_that_cannot_be_decoded_is_made_anew() -> None:
+    async def body(d: Damaged) -> None:
+        await d.kv.commit([], [Put(RECORD_KEY, b"what?")])
+        offline = writer_of(await d.heir()).partition
+        assert offline.state is State.OFFLINE
+        assert offline.offline_reason in (await d.repair()).reason
+        await d.repair(is_dry=False)
+        heir = writer_of(await d.heir())
+        assert await heir.append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
+        assert [batch.count for batch in await d.stored(COUNT + 1)] == [1] * (COUNT + 1)
+
+    story(body, COVERED)
+
+
+def test_an_idempotent_producer_goes_on_behind_the_gap() -> None:
+    """A checkpoint knew its last batches, also those that are lost: a repeated one is recognised, the next is taken."""
+
+    async def body(d: Damaged) -> None:
+        await shorter(d)
+        await d.repair(is_dry=False)
+        heir = writer_of(await d.heir())
+        assert await heir.append(make(1, COUNT - 1, pid=1, size=SIZE)) == COUNT - 1
+        assert await heir.append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
+
+    story(body, COVERED)
+
+
+class Mortal:
+    """A file system or store whose ``fatal``-th call, over all that share ``calls``, is the last."""
+
+    def __init__(self, inner: Any, calls: list[int], fatal: int) -> None:
+        self._inner = inner
+        self._calls = calls
+        self._fatal = fatal
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            self._calls[0] += 1
+            if self._calls[0] == self._fatal:
+                raise SystemError("killed")
+            return await found(*args, **kwargs)
+
+        return counted
+
+
+async def killed_and_again(d: Damaged, fatal: int, **wanted: Any) -> bool:
+    """Repair, killed at a call, then once more; whether the first run ended."""
+    calls = [0]
+    fs: Any = Mortal(d.fs, calls, fatal)
+    kv: Any = Mortal(d.kv, calls, fatal)
+    try:
+        await Repair(fs, kv, SystemClock(), "bmq", KEY, PATH).run(
+            Wanted(topic="orders", partition=0, is_dry=False, **wanted)
+        )
+    except SystemError:
+        await d.repair(is_dry=False, **wanted)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["listed", "closed"])
+def test_killed_anywhere_it_is_run_again(kind: str) -> None:
+    """After each of its calls of storage and store in turn: the next run ends what this one began."""
+    ended = False
+
+    async def listed(d: Damaged, fatal: int) -> None:
+        nonlocal ended
+        await shorter(d)
+        ended = await killed_and_again(d, fatal)
+        heir = await d.heir()
+        assert (writer_of(heir).partition.state, writer_of(heir).partition.high_watermark) == (State.WRITE, COUNT)
+        assert [batch.count for batch in await d.stored(COUNT)] == [1, 1, 1, 0]
+
+    async def closed(d: Damaged, fatal: int) -> None:
+        nonlocal ended
+        end = await poisoned(d)
+        ended = await killed_and_again(d, fatal, with_records=True, all_segments=True)
+        assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
+
+    for fatal in range(1, 60):
+        story(lambda d, fatal=fatal: (listed if kind == "listed" else closed)(d, fatal), COVERED)  # type: ignore[misc]
+        if ended:
+            assert fatal > 15
+            return
+    raise AssertionError("it never ended")
+
+
+def test_somebody_else_is_faster() -> None:
+    """A broker that takes the partition over meanwhile keeps it: nothing that it may have read is replaced."""
+
+    async def body(d: Damaged) -> None:
+        await shorter(d)
+        before = d.files()
+        write = Repair._write_draft
+
+        async def interrupted(self: Repair, plan: Any) -> str:
+            draft = await write(self, plan)
+            await d.heir()
+            return draft
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Repair, "_write_draft", interrupted)
+            with pytest.raises(NotRepaired, match="taken"):
+                await d.repair(is_dry=False)
+        assert {path: data for path, data in d.files().items() if path.endswith(".log")} == before
+
+    story(body, COVERED)
+
+
+def test_what_cannot_be_read_now_is_given_up_only_if_told_so() -> None:
+    async def body(d: Damaged) -> None:
+        read = MemoryFileSystem.read
+
+        async def away(self: MemoryFileSystem, path: str, position: int, length: int) -> bytes:
+            if path == PATH.log(A) and position + length > 2 * BATCH_BYTES:
+                raise StorageUnavailable("block 7: no datanode answers")
+            return await read(self, path, position, length)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryFileSystem, "read", away)
+            with pytest.raises(NotRepaired, match="--unreadable-is-lost"):
+                await d.repair()
+            report = await d.repair(unreadable_is_lost=True)
+            assert sum(plan.lost for plan in report.plans) == COUNT
+
+    story(body, COVERED)
+
+
+async def poisoned(d: Damaged) -> int:
+    """Have an unreadable batch at offset ``COUNT`` in a closed segment of an open partition; the log's end."""
+    process = await d.heir()
+    writer = writer_of(process)
+    poison = Batch(memoryview(bytearray(make(9, 0, pid=-1, size=SIZE))))
+    poison.data[HEADER_BYTES] ^= 0x40  # the record's length
+    poison.set_max_timestamp(poison.max_timestamp)
+    await writer.append(poison.data, is_internal=True)
+    for number in range(8):
+        await writer.append(make(3, number, pid=3, size=1400))
+    await until(lambda: writer.partition.current is not None and writer.partition.current.entry.name.base > COUNT + 4)
+    return writer.partition.high_watermark
+
+
+def test_a_batch_that_nobody_can_read_is_skipped() -> None:
+    """In a closed segment, while its partition is open: the records are gone, offsets and neighbours stay."""
+
+    async def body(d: Damaged) -> None:
+        end = await poisoned(d)
+        epoch = (await d.record()).epoch
+        report = await d.repair(is_dry=False, with_records=True, all_segments=True)
+        assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
+        assert (await d.record()).epoch == epoch, "its owner goes on"
+        assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
+
+    story(body, COVERED)
