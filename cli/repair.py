@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from bmq.cli import targets
 from bmq.cli.admin_client import Refused, UsageError, tell
 from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
@@ -122,7 +123,7 @@ def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
 
     try:
         return asyncio.run(repair(arguments, _body(arguments), f"bmq-repair-{uuid.uuid4().hex}"))
-    except ConfigError as error:
+    except (ConfigError, targets.UsageError) as error:
         raise UsageError(str(error)) from error
     except NotRepaired as error:
         raise Refused(str(error)) from error

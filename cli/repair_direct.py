@@ -9,10 +9,19 @@ from typing import Any
 
 from bmq.cli.repair_plan import Choice
 from bmq.cli.repair_run import NotRepaired, Repair, Wanted, find_partition
+from bmq.cli.root_guard import Verdict, judge
 from bmq.cli.serve import load_settings
+from bmq.cli.targets import check_folder
 from bmq.core.clock import SystemClock
+from bmq.core.urls import without_userinfo
+from bmq.meta.catalog import cluster_id_key
+from bmq.meta.kv import KeyValue
 from bmq.meta.open import open_keyvalue
+from bmq.meta.root import read_root
+from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
+from bmq.storage.root_id import read_root_id
+from bmq.storage.topics import read_cluster
 
 __all__ = ["NotRepaired", "repair"]
 
@@ -30,15 +39,30 @@ def wanted_of(body: Mapping[str, Any]) -> Wanted:
     )
 
 
+async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
+    """Check that root and store belong together, without writing anything.  Raises NotRepaired."""
+    entry = await kv.get(cluster_id_key(cluster))
+    cluster_id = entry.value.decode("ascii", "replace") if entry is not None else ""
+    stored, file = await read_root(kv, cluster), await read_cluster(fs)
+    verdict = judge(stored, True, file, await read_root_id(fs), cluster_id)
+    if verdict not in (Verdict.SERVE, Verdict.BIND):
+        raise NotRepaired(
+            f"{without_userinfo(fs.url)} is not the root of the cluster {cluster} in this metadata store: check --root,"
+            " --meta and --cluster"
+        )
+
+
 async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
     """Return the report.  Raises ConfigError, NotRepaired, StorageError, KvError."""
     flags = {name: value for name in ("root", "meta", "cluster") if (value := getattr(arguments, name)) is not None}
     config = load_settings(arguments.config, flags)
+    check_folder(config.root)
     async with AsyncExitStack() as stack:
         kv = await open_keyvalue(config.meta)
         stack.push_async_callback(kv.close)
         fs = await open_filesystem(config.root, holder=holder)
         stack.push_async_callback(fs.close)
+        await check_root(kv, fs, config.cluster)
         key, path = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
         report = await Repair(fs, kv, SystemClock(), config.cluster, key, path).run(wanted_of(body))
         return report.told()

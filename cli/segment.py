@@ -11,17 +11,15 @@ import os
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
-from urllib.parse import unquote
 
 from bmq.cli import repair
 from bmq.cli.cat import cat
 from bmq.cli.dump import dump
 from bmq.cli.output import fail
-from bmq.cli.targets import Targets, UsageError, find_targets
+from bmq.cli.targets import Targets, UsageError, check_folder, find_targets
 from bmq.cli.verify import verify
 from bmq.core.errors import FormatError
 from bmq.core.record_reader import RECORDS_BYTES_MAX
-from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.open import open_filesystem
 
@@ -133,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     if not arguments.root:
         raise UsageError("which root? Give --root URL, or set BMQ_ROOT")
-    _check_folder(arguments.root)
+    check_folder(arguments.root)
     fs = await open_filesystem(arguments.root, holder=f"bmq-segment-{uuid.uuid4().hex}")
     try:
         targets = await find_targets(fs, arguments)
@@ -143,13 +141,6 @@ async def _run(arguments: argparse.Namespace) -> int:
         return await command(fs, targets, arguments)
     finally:
         await fs.close()
-
-
-def _check_folder(root: str) -> None:
-    """A mistyped local root must not become a new, empty one."""
-    parts = split_url(root)
-    if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
-        raise UsageError(f"{without_userinfo(root)}: there is no such folder")
 
 
 def _describe(error: Exception) -> str:

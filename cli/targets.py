@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from argparse import Namespace
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.urls import split_url, without_userinfo
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.recovery import ends
@@ -161,3 +164,10 @@ async def _partitions(fs: FileSystem, folder: str, wanted: int | None) -> list[i
 
 async def _folders(fs: FileSystem, path: str) -> list[str]:
     return [layout.base_name(status.path) async for status in fs.list(path) if status.is_dir]
+
+
+def check_folder(root: str) -> None:
+    """A mistyped local root must not become a new, empty one."""
+    parts = split_url(root)
+    if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
+        raise UsageError(f"{without_userinfo(root)}: there is no such folder")
