@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 LIST_PAGE = 1000  # names looked up at a time
 READ_INLINE_BYTES_MAX = 128 << 10  # copied from the page cache on the loop in 12 µs; a thread costs 50 µs
+REMOVALS_MAX = 100  # of one folder, while others put files into it
 FENCE_SCANS = 3  # of the names a file may have, while somebody renames it
 
 _DEFAULT = CreateOptions()
@@ -328,7 +329,7 @@ class LocalFileSystem:
             if not stat.S_ISDIR(os.lstat(real).st_mode):
                 os.unlink(real)
             elif recursive:
-                shutil.rmtree(real)
+                _remove_tree(real)
             else:
                 os.rmdir(real)
         except (FileNotFoundError, NotADirectoryError):
@@ -411,6 +412,25 @@ def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
     if is_open(os.fstat(fd)):
         raise LeaseLost(f"{path} is open")
     return fd
+
+
+def _remove_tree(real: str) -> None:
+    """Remove a folder with all in it, although others may add or remove files meanwhile.  Raises OSError.
+
+    HDFS does it in one step.  Here a file that another process adds makes the folder's removal fail, and one that it
+    removes first makes the file's removal fail: both are looked at again.
+    """
+
+    def passed_over(_: Callable[..., object], __: str, what: tuple[type[BaseException], BaseException, object]) -> None:
+        error = what[1]
+        if not (isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTEMPTY)):
+            raise error
+
+    for _ in range(REMOVALS_MAX):
+        shutil.rmtree(real, onerror=passed_over)
+        if not os.path.lexists(real):
+            return
+    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), real)
 
 
 def _status(path: str, status: os.stat_result) -> FileStatus:

@@ -30,6 +30,7 @@ from bmq.storage.filesystem import (
     StorageError,
     StorageUnavailable,
     Unsupported,
+    write_once,
 )
 from bmq.storage.local import LocalFileSystem
 from bmq.storage.open import open_filesystem
@@ -712,3 +713,56 @@ def test_urls(tmp_path: Path) -> None:
             await open_filesystem((tmp_path / "file").as_uri(), holder="me")
 
     asyncio.run(main())
+
+
+def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on HDFS, where a delete is one step: the late file goes, too, and whoever removed one first is no error."""
+    rmdir, unlink = os.rmdir, os.unlink
+    late = ["one", "two"]
+    removed: list[str] = []
+
+    def rmdir_after_a_write(path: str, *args: Any, **options: Any) -> None:
+        if late:
+            (tmp_path / "root" / "d" / late.pop()).touch()
+        rmdir(path, *args, **options)
+
+    def unlink_after_another(path: str, *args: Any, **options: Any) -> None:
+        if not removed:
+            removed.append(path)
+            unlink(path, *args, **options)
+        unlink(path, *args, **options)
+
+    async def test() -> None:
+        fs = LocalFileSystem(tmp_path / "root", "deleter")
+        await write_once(fs, "/d/e/f", b"x")
+        monkeypatch.setattr(os, "rmdir", rmdir_after_a_write)
+        monkeypatch.setattr(os, "unlink", unlink_after_another)
+        assert await fs.delete("/d", recursive=True)
+        assert [child.path async for child in fs.list("/")] == []
+        assert not late
+        assert removed
+        await fs.close()
+
+    asyncio.run(test())
+
+
+def test_a_folder_that_is_written_all_the_time_is_not_removed_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmdir, names = os.rmdir, iter(range(1_000_000))
+
+    def rmdir_after_a_write(path: str, *args: Any, **options: Any) -> None:
+        (tmp_path / "root" / "d" / str(next(names))).touch()
+        rmdir(path, *args, **options)
+
+    async def test() -> None:
+        fs = LocalFileSystem(tmp_path / "root", "deleter")
+        await write_once(fs, "/d/f", b"x")
+        monkeypatch.setattr(os, "rmdir", rmdir_after_a_write)
+        with pytest.raises(StorageError, match="not empty"):
+            await fs.delete("/d", recursive=True)
+        await fs.close()
+
+    asyncio.run(test())
