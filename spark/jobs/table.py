@@ -31,7 +31,15 @@ from bmq.spark.jobs.manifest import (
     state_name,
 )
 from bmq.spark.loop import storage_loop
-from bmq.storage.filesystem import AlreadyExists, CreateOptions, FileSystem, NoSuchFile, StorageError, write_once
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    CreateOptions,
+    FileSystem,
+    LeaseLost,
+    NoSuchFile,
+    StorageError,
+    write_once,
+)
 from bmq.storage.layout import base_name
 
 LOG = "/_bmq/log"
@@ -149,6 +157,7 @@ class Run:
         """From now on the table is what ``entry`` makes of it.  Fenced, ManifestError: nothing has changed."""
         state = advance(self.state, self.state.number + 1, entry)
         if not await _take(self._fs, state.number, entry):
+            await self._fs.delete(f"{STAGING}/{self._began}-{self._parts}", recursive=True)  # no entry names its files
             raise Fenced("another run has begun on this table: nothing was committed, and that one goes on from there")
         self.state = state
         self._on_step("committed")
@@ -262,7 +271,7 @@ async def _take(fs: FileSystem, number: int, entry: Entry) -> bool:
         pass  # by another run, or by a repeated call of ours whose first answer was lost: it is looked at below
     except StorageError as error:
         if not await _exists(fs, path):
-            if isinstance(error, NoSuchFile):  # a run that began has swept our scaffolding
+            if isinstance(error, NoSuchFile | LeaseLost):  # a run that began has swept our scaffolding
                 return False
             raise
     try:

@@ -184,6 +184,7 @@ def test_a_slow_run_is_stopped_by_the_next(opened: Callable[[], FileSystem], mon
         await write(fs, folder, {"0": [0, 1, 2]})  # a task that nobody stopped writes on
         with pytest.raises(Fenced):
             await slow.commit(Append(ranges={0: (0, 3)}, files=files, rows=3))
+        assert [child.path async for child in fs.list(STAGING)] == [], "nor does it leave anything behind"
         await slow.end()
         assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
         assert len(await visible(fs)) == len(await committed_files(fs))
