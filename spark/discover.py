@@ -72,6 +72,11 @@ def paths_of(topic: StoredTopic, options: ReadOptions) -> tuple[list[PartitionPa
     return there, f"topic {topic.name} has {topic.partitions} partitions, and no partition {wanted[len(there)]}"
 
 
+def is_compacted(topic: StoredTopic) -> bool:
+    """Return whether compaction may remove records of ``topic``, and so leave holes between its offsets."""
+    return "compact" in topic.configs.get("cleanup.policy", "")
+
+
 async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
     """The newest of each partition over all brokers' journals, living or dead."""
     names = [layout.base_name(status.path) async for status in fs.list(layout.JOURNALS)]
@@ -87,11 +92,13 @@ async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[
 async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
     """Return the partitions that ``options`` select, in order, each with its ends.  Raises NoSuchTopic, OptionError."""
     paths: list[PartitionPath] = []
-    for topic in await find_topics(fs, options):
+    topics = await find_topics(fs, options)
+    for topic in topics:
         found, missing = paths_of(topic, options)
         if missing:
             raise NoSuchTopic(missing)
         paths += found
+    compacted = {topic.name for topic in topics if is_compacted(topic)}
     require_all(options.starting, paths, "startingOffsets")
     require_all(options.ending, paths, "endingOffsets")
     checkpoints = await newest_checkpoints(fs, {_key(path) for path in paths})
@@ -103,6 +110,7 @@ async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
             checkpoints.get(_key(path)),
             committed=options.committed,
             to_visible_end=options.to_visible_end,
+            has_holes=path.topic in compacted,
         ),
         PARTITIONS_AT_ONCE,
     )
@@ -115,7 +123,7 @@ async def relocate(fs: FileSystem, piece: Slice) -> tuple[list[Slice], list[str]
     and the one of the open segment may be all that tells.
     """
     path = PartitionPath(piece.topic, piece.topic_id, piece.partition)
-    view = await LogView.open(fs, path, None, committed=False, to_visible_end=False)
+    view = await LogView.open(fs, path, None, committed=False, to_visible_end=False, has_holes=piece.has_holes)
     found = await view.slices(view.reaching(piece), committed=False)
     return [each.leaving_out(piece.aborted) for each in found], view.losses
 

@@ -8,11 +8,11 @@ however old a topic is; only a query's first one lists partitions from the begin
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bmq.core.model import PartitionKey
-from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, paths_of
+from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, is_compacted, paths_of
 from bmq.spark.indexes import IndexCache
 from bmq.spark.journals import FollowedJournals
 from bmq.spark.logview import LogView, in_windows
@@ -48,7 +48,9 @@ class Follower:
 
     async def look(self) -> None:
         """Bring ``views``, ``anew`` and ``missing`` up to date.  Raises OptionError, StorageError."""
-        paths = await self._paths()
+        topics = await self._topics()
+        paths = self._paths(topics)
+        compacted = {topic.name for topic in topics if is_compacted(topic)}
         checkpoints = await self._journals.look(frozenset(map(_key, paths)))  # before listing: see spark.discover
         before = self._partitions
         self._partitions = {}
@@ -60,21 +62,25 @@ class Follower:
                 known = None
             self._partitions[at] = known or _Partition(self._fs, path)
         found = await in_windows(
-            list(self._partitions.values()), lambda each: self._view(each, checkpoints), PARTITIONS_AT_ONCE
+            list(self._partitions.values()),
+            lambda each: self._view(each, checkpoints, has_holes=each.path.topic in compacted),
+            PARTITIONS_AT_ONCE,
         )
         self.views = dict(zip(self._partitions, found, strict=True))
 
-    async def _paths(self) -> list[PartitionPath]:
+    async def _topics(self) -> list[StoredTopic]:
         self.missing.clear()
-        topics: list[StoredTopic] = []
         if self._options.subscription is Subscription.PATTERN:
-            topics = await find_topics(self._fs, self._options)
-        else:
-            for name in sorted(self._options.topics):
-                try:
-                    topics += await find_topics(self._fs, replace(self._options, topics=(name,)))
-                except NoSuchTopic as error:
-                    self.missing[name] = str(error)
+            return await find_topics(self._fs, self._options)
+        topics: list[StoredTopic] = []
+        for name in sorted(self._options.topics):
+            try:
+                topics += await find_topics(self._fs, replace(self._options, topics=(name,)))
+            except NoSuchTopic as error:
+                self.missing[name] = str(error)
+        return topics
+
+    def _paths(self, topics: Sequence[StoredTopic]) -> list[PartitionPath]:
         paths = []
         for topic in topics:
             found, missing = paths_of(topic, self._options)
@@ -83,9 +89,11 @@ class Follower:
                 self.missing[topic.name] = missing
         return paths
 
-    async def _view(self, partition: _Partition, checkpoints: Mapping[PartitionKey, Checkpoint]) -> LogView:
+    async def _view(
+        self, partition: _Partition, checkpoints: Mapping[PartitionKey, Checkpoint], *, has_holes: bool
+    ) -> LogView:
         checkpoint = checkpoints.get(_key(partition.path))
-        view = LogView(self._fs, partition.path, checkpoint, self._cache)
+        view = LogView(self._fs, partition.path, checkpoint, self._cache, has_holes=has_holes)
         return await view.over(await partition.listed(), committed=self._options.committed)
 
     def forget(self) -> None:

@@ -1,8 +1,11 @@
 """Where batches end in a segment's bytes, as these come in chunks.  Pure.
 
 A ``Framer`` looks at headers only.  Whole batches of a chunk are given as one view of it; the one batch that straddles
-two chunks is put together apart, so that chunks are never copied.  Offsets may have gaps (a compacted log) but never
-go back.
+two chunks is put together apart, so that chunks are never copied.
+
+A batch's base offset is not under its CRC (KIP-98), so only its neighbours tell whether it is right.  Offsets never go
+back, and never pass what the index says of the bytes' end.  In a dense log each batch begins where the one before ends;
+only compaction leaves holes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
 
 _KEPT_BYTES = 2 << 20  # of damaged data: Kafka's batches are 1 MB at most unless told otherwise
+_OFFSET_MAX = 2**63 - 1
 _HEAD = struct.Struct(">qiiBIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
 
 
@@ -36,22 +40,55 @@ class Misframed(Exception):
 
 
 class Framer:
-    """Follows the batches of a segment from ``position``, where offset ``next_offset`` is due.
+    """A walk over the batches of a segment from ``position``, where offset ``next_offset`` is due.
 
-    Batches wholly below ``start`` are stepped over; one that begins at or past ``stop`` ends the walk (``is_done``).
+    Batches wholly below ``start``, and those that begin at or past ``stop``, are not given out.
+
+    ``limit`` is the offset due behind the bytes that will be fed, which hold whole batches: none may reach past it.
+    Without one, anything may follow the batches, and the first that begins at or past ``stop`` ends the walk.
+    ``is_dense``: the log has no holes.  The walk then ends at ``stop``.  Where there may be holes it goes on to the end
+    of the bytes, because a wrong base offset at or past ``stop`` shows only in the batches behind it.
     """
 
-    __slots__ = ("_rest", "_start", "_stop", "is_done", "is_lost", "next_offset", "position", "skipped_bytes")
+    __slots__ = (
+        "_goes_on",
+        "_is_behind_hole",
+        "_is_dense",
+        "_is_past",
+        "_limit",
+        "_rest",
+        "_start",
+        "_stop",
+        "is_done",
+        "is_lost",
+        "next_offset",
+        "position",
+        "skipped_bytes",
+    )
 
-    def __init__(self, position: int, next_offset: int, *, start: int, stop: int) -> None:
+    def __init__(
+        self,
+        position: int,
+        next_offset: int,
+        *,
+        start: int,
+        stop: int,
+        limit: int | None = None,
+        is_dense: bool = False,
+    ) -> None:
         self.position = position  # of the next batch
         self.next_offset = next_offset
-        self.is_done = next_offset >= stop
         self.skipped_bytes = 0
         self._start = start
         self._stop = stop
+        self._limit = _OFFSET_MAX if limit is None else limit
+        self._is_dense = is_dense
+        self._goes_on = limit is not None and not is_dense
+        self._is_past = False  # the batch passed last begins at or past ``stop``
         self._rest = bytearray()  # of a batch that has begun at ``position``
         self.is_lost = False  # looking for a batch to go on from
+        self._is_behind_hole = False  # and that one is the next
+        self.is_done = next_offset >= stop and not self._goes_on
 
     @property
     def pending(self) -> int:
@@ -74,7 +111,7 @@ class Framer:
             if not size:
                 return
             self._rest = bytearray()
-            if self.next_offset > self._start:
+            if self.next_offset > self._start and not self._is_past:
                 yield Run(self.position - size, rest)
         if not self.is_done and not self.is_lost:
             yield from self._runs(view)
@@ -96,23 +133,25 @@ class Framer:
         return size if HEADER_BYTES <= size <= BATCH_BYTES_MAX else HEADER_BYTES
 
     def _runs(self, view: memoryview) -> Iterator[Run]:
-        at = begin = 0
+        at = begin = end = 0
         origin = self.position
         while not self.is_done:
             try:
                 size = self._step(view, at)
             except Misframed:
-                if begin < at:
-                    yield Run(origin + begin, view[begin:at])  # what stands before the fault is right
+                if begin < end:
+                    yield Run(origin + begin, view[begin:end])  # what stands before the fault is right
                 self._rest = bytearray(view[at:])
                 raise
             if not size:
                 break
             at += size
             if self.next_offset <= self._start:
-                begin = at
-        if begin < at:
-            yield Run(origin + begin, view[begin:at])
+                begin = end = at
+            elif not self._is_past:
+                end = at
+        if begin < end:
+            yield Run(origin + begin, view[begin:end])
         if not self.is_done:
             self._rest = bytearray(view[at:])
 
@@ -122,49 +161,83 @@ class Framer:
             return 0
         base, length, _, magic, _, _, last_delta = _HEAD.unpack_from(data, at)
         size = int(length) + LENGTH_OVERHEAD
-        fault = _fault(base, size, magic, last_delta, self.next_offset)
+        fault = self._fault(base, size, magic, last_delta)
         if fault:
             raise Misframed(self.position, self.next_offset, fault)
-        if base >= self._stop:
+        if base >= self._stop and not self._goes_on:
             self.is_done = True
             return 0
         if size > len(data) - at:
             return 0
         self.position += size
         self.next_offset = int(base + last_delta + 1)
-        self.is_done = self.next_offset >= self._stop
+        self._is_past = base >= self._stop
+        self.is_done = self.next_offset >= self._stop and not self._goes_on
         return size
 
+    def _fault(self, base: int, size: int, magic: int, last_delta: int) -> str:
+        if magic != MAGIC:
+            return f"magic {magic}"
+        if not HEADER_BYTES <= size <= BATCH_BYTES_MAX:
+            return f"a batch of {size} bytes"
+        if last_delta < 0:
+            return f"last offset delta {last_delta}"
+        if base < self.next_offset or (self._is_dense and base > self.next_offset):
+            return f"a batch at offset {base}, {self.next_offset} is due"
+        if base + last_delta >= self._limit:
+            return f"a batch of offsets {base} to {base + last_delta}, {self._limit} is due behind all of these bytes"
+        return ""
+
     def skip(self) -> None:
-        """After Misframed: step over whatever comes before the next whole batch.  Go on with ``feed(b"")``."""
+        """After Misframed: step over whatever comes before the next right batch.  Go on with ``feed(b"")``."""
         self.is_lost = True
-        self._drop(1)
+        self._is_behind_hole = self._fits(self._rest)
+        if not self._is_behind_hole:
+            self._drop(1)
+
+    def _fits(self, data: bytearray) -> bool:
+        """Whether a batch whose offset was not due is right all the same, because what follows goes on from it.
+
+        Then those before it are missing.  Otherwise its own offset is wrong.
+        """
+        if len(data) < HEADER_BYTES:
+            return False
+        base, length, _, magic, _, _, last_delta = _HEAD.unpack_from(data)
+        size, behind = length + LENGTH_OVERHEAD, base + last_delta + 1
+        if magic != MAGIC or last_delta < 0 or not HEADER_BYTES <= size <= len(data):
+            return False
+        if not self.next_offset < base or behind > self._limit:
+            return False
+        follower = data[size : size + _HEAD.size]
+        if len(follower) < _HEAD.size:
+            return bool(behind == self._limit)
+        return bool(_HEAD.unpack(follower)[0] == behind)
 
     def _find(self, view: memoryview) -> memoryview:
         """From the next whole batch on; where there is none, the end is kept for one that begins in it."""
         data = memoryview(bytes(self._rest) + view)
         self._rest = bytearray(data)
-        found = find_batch(data, self.next_offset)
+        found = 0 if self._is_behind_hole else self._find_from(data)
         if found is None:
             self._drop(max(0, len(data) - _KEPT_BYTES))
             return memoryview(b"")
         self._drop(found)
-        self._rest, self.is_lost = bytearray(), False
+        self.next_offset = int(_HEAD.unpack_from(data, found)[0])
+        self._rest, self.is_lost, self._is_behind_hole = bytearray(), False, False
         return data[found:]
+
+    def _find_from(self, data: memoryview) -> int | None:
+        """Return the position of the first whole batch that is due or later, and ends within ``limit``."""
+        at = 0
+        while (found := find_batch(data[at:], self.next_offset)) is not None:
+            at += found
+            base, _, _, _, _, _, last_delta = _HEAD.unpack_from(data, at)
+            if base + last_delta < self._limit:
+                return at
+            at += 1
+        return None
 
     def _drop(self, count: int) -> None:
         self._rest = self._rest[count:]
         self.position += count
         self.skipped_bytes += count
-
-
-def _fault(base: int, size: int, magic: int, last_delta: int, expected: int) -> str:
-    if magic != MAGIC:
-        return f"magic {magic}"
-    if not HEADER_BYTES <= size <= BATCH_BYTES_MAX:
-        return f"a batch of {size} bytes"
-    if base < expected:
-        return f"a batch at offset {base}, {expected} is due"
-    if last_delta < 0:
-        return f"last offset delta {last_delta}"
-    return ""

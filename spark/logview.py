@@ -44,14 +44,22 @@ class LogView:
     """One partition, as it stood when it was looked at.  ``log`` says what may be read."""
 
     def __init__(
-        self, fs: FileSystem, path: PartitionPath, checkpoint: Checkpoint | None, cache: IndexCache | None = None
+        self,
+        fs: FileSystem,
+        path: PartitionPath,
+        checkpoint: Checkpoint | None,
+        cache: IndexCache | None = None,
+        *,
+        has_holes: bool = False,
     ) -> None:
         self._fs = fs
         self._cache = cache
         self._checkpoint = checkpoint
         self._newest: SegmentFacts | None = None  # of the last segment, when its end had to be found
         self.path = path
-        self.log = PartitionLog(topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0)
+        self.log = PartitionLog(
+            topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0, has_holes=has_holes
+        )
         self.flushed = 0  # where the log ends for whoever reads open transactions too
         self.losses: list[str] = []
 
@@ -67,10 +75,11 @@ class LogView:
         *,
         committed: bool,
         to_visible_end: bool,
+        has_holes: bool = False,
     ) -> LogView:
-        """``checkpoint`` was read before this call."""
+        """List and read what there is of a partition; ``checkpoint`` was read before this call."""
         listed = [each async for each in walk(fs, path) if each.is_live]
-        view = cls(fs, path, checkpoint)
+        view = cls(fs, path, checkpoint, has_holes=has_holes)
         return await view.over(listed, committed=committed, to_visible_end=to_visible_end)
 
     async def over(self, listed: Sequence[Listed], *, committed: bool, to_visible_end: bool = False) -> LogView:

@@ -69,7 +69,10 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
-    """One partition: what may be read is [start, end)."""
+    """One partition: what may be read is [start, end).
+
+    ``has_holes``: compaction may have removed records of it, so that offsets are missing between batches.
+    """
 
     topic: str
     topic_id: str
@@ -77,6 +80,7 @@ class PartitionLog:
     start: int
     end: int
     segments: tuple[Segment, ...] = ()
+    has_holes: bool = False
 
     @property
     def label(self) -> str:
@@ -134,9 +138,9 @@ def _clamp(log: PartitionLog, offset: int) -> int:
 class Slice:
     """Bytes [position, end_position) of a segment's log, whole batches, and the offsets [start, end) wanted of them.
 
-    ``offset`` is due at ``position``.  ``cuts`` are index entries within, (offset, position) in a flat list: where it
-    may be cut further.  ``aborted`` are (producer id, first offset, last offset) of the transactions to
-    be left out.
+    ``offset`` is due at ``position``, ``limit`` at ``end_position``.  ``has_holes`` as in ``PartitionLog``.
+    ``cuts`` are index entries within, (offset, position) in a flat list: where it may be cut further.  ``aborted`` are
+    (producer id, first offset, last offset) of the transactions to be left out.
     """
 
     topic: str
@@ -148,6 +152,8 @@ class Slice:
     offset: int
     position: int
     end_position: int
+    limit: int
+    has_holes: bool = False
     aborted: tuple[tuple[int, int, int], ...] = ()
     cuts: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
@@ -165,7 +171,7 @@ class Slice:
         if at == count or (at and wanted - self.cuts[2 * at - 1] < self.cuts[2 * at + 1] - wanted):
             at -= 1
         offset, position = self.cuts[2 * at], self.cuts[2 * at + 1]
-        head = replace(self, end=min(self.end, offset), end_position=position, cuts=self.cuts[: 2 * at])
+        head = replace(self, end=min(self.end, offset), end_position=position, limit=offset, cuts=self.cuts[: 2 * at])
         tail = replace(
             self, start=max(self.start, offset), offset=offset, position=position, cuts=self.cuts[2 * at + 2 :]
         )
@@ -202,7 +208,9 @@ def _slice(log: PartitionLog, wanted: Range, facts: SegmentFacts, spacing: int) 
     position = index.position_of(start)
     after = bisect_left(range(len(index)), end, key=lambda i: entries[i * ENTRY])
     # All that is wanted lies before the first entry at or past the end.
-    end_position = entries[after * ENTRY + 1] if after < len(index) else facts.position
+    end_position, limit = facts.position, max(segment.end, facts.known_offset)
+    if after < len(index):
+        limit, end_position = entries[after * ENTRY], entries[after * ENTRY + 1]
     if start >= end or position >= end_position:
         return None
     offset, last, cuts = segment.name.base, position, array("q")
@@ -223,6 +231,8 @@ def _slice(log: PartitionLog, wanted: Range, facts: SegmentFacts, spacing: int) 
         offset=offset if position else segment.name.base,
         position=position,
         end_position=end_position,
+        limit=limit,
+        has_holes=log.has_holes,
         cuts=cuts,
     )
 

@@ -60,7 +60,14 @@ class RangedReader:
                 yield from self._runs(piece, chunks, RELOCATIONS_MAX)
 
     def _runs(self, piece: Slice, chunks: Iterator[memoryview], relocations: int) -> Iterator[tuple[Slice, Run]]:
-        framer = Framer(piece.position, piece.offset, start=piece.start, stop=piece.end)
+        framer = Framer(
+            piece.position,
+            piece.offset,
+            start=piece.start,
+            stop=piece.end,
+            limit=piece.limit,
+            is_dense=not piece.has_holes,
+        )
         got = 0
         try:
             for chunk in chunks:
@@ -80,8 +87,12 @@ class RangedReader:
                 f" offsets {max(framer.next_offset, piece.start)} to {piece.end} of {piece.topic}-{piece.partition}"
                 " are missing"
             )
-        elif framer.pending and not framer.is_lost:
+        elif framer.is_lost:  # told of when it began
+            return
+        elif framer.pending:
             self._damaged(piece, framer, f"the batch does not end before {piece.end_position}")
+        elif framer.next_offset < piece.end and not piece.has_holes:
+            self._damaged(piece, framer, f"the batches end here, {piece.end} is promised")
 
     def _framed(self, piece: Slice, framer: Framer, chunk: memoryview) -> Iterator[Run]:
         while True:

@@ -12,7 +12,6 @@ from bmq.spark.jobs.ranges import Bounds
 from bmq.spark.loop import storage_loop
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.storage.filesystem import FileSystem, StorageError
-from bmq.storage.topics import read_topic
 
 PLACE = "earliest or latest, a time as in 2026-11-01 or 2026-11-01T13:30 (UTC) or milliseconds, or offsets as JSON"
 
@@ -36,7 +35,6 @@ def look_at(root: str, topic: str, *, start: str, end: str) -> Topic:
 
 
 async def _look(fs: FileSystem, options: ReadOptions) -> Topic:
-    stored = await read_topic(fs, options.topics[0])
     views = await find_logs(fs, options)
     bounds = {}
     for view in views:
@@ -47,7 +45,7 @@ async def _look(fs: FileSystem, options: ReadOptions) -> Topic:
     return Topic(
         name=options.topics[0],
         topic_id=views[0].path.topic_id,
-        is_compacted=stored is not None and "compact" in stored.configs.get("cleanup.policy", ""),
+        is_compacted=any(view.log.has_holes for view in views),
         bounds=bounds,
     )
 

@@ -54,12 +54,19 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-def stored(root: str, work: Callable[[Store], Any], *, partitions: int = 1, topic: str = "orders") -> str:
+def stored(
+    root: str,
+    work: Callable[[Store], Any],
+    *,
+    partitions: int = 1,
+    topic: str = "orders",
+    is_compacted: bool = False,
+) -> str:
     """``root``, in which ``work`` writes a topic's files."""
 
     async def main() -> None:
         fs = await open_filesystem(root, holder="test")
-        await work(await Store(fs, topic, uuid.uuid4()).create(partitions))
+        await work(await Store(fs, topic, uuid.uuid4()).create(partitions, is_compacted=is_compacted))
         await fs.close()
 
     asyncio.run(main())
@@ -476,7 +483,7 @@ def test_a_compacted_log(spark: SparkSession, root: str) -> None:
         await store.segment([batch(200, b"f")], n=2, has_idx=False)
         await store.segment([batch(201, b"g")], n=3)
 
-    stored(root, write)
+    stored(root, write, is_compacted=True)
     found = rows(frame(spark, root, topic="orders"))
     assert [row.offset for row in found] == [5, 90, 91, 170, 199, 200, 201]
     assert frame(spark, root, topic="orders", startingOffsets='{"orders":{"0":91}}').count() == 5
@@ -503,6 +510,28 @@ def test_rule_5_leftovers_of_failed_writes_and_of_a_fenced_writer(spark: SparkSe
         assert [bytes(found[offset].value) for offset in offsets] == [
             b"%d" % offset + b"." * size for offset in offsets
         ]
+
+
+@pytest.mark.parametrize("byte", [0, 3, 7])
+def test_a_flipped_bit_in_a_base_offset(spark: SparkSession, tmp_path: Path, byte: int) -> None:
+    """The rest of the slice is not lost in silence, whatever a query asks for."""
+    good = series(0, 30)
+    wrong = bytearray(good[20])
+    wrong[byte] ^= 0x40
+
+    async def write(store: Store) -> None:
+        written = await store.segment(good)
+        log = tmp_path / "root" / store.path().log(written.name)[1:]
+        log.chmod(0o644)  # it was closed
+        log.write_bytes(b"".join([*good[:20], wrong, *good[21:]]))
+
+    root = stored(local_root(tmp_path), write)
+    for schema in (None, "offset bigint"):
+        with pytest.raises(Exception, match=r"\.log: at \d+, offset 20: a batch "):
+            frame(spark, root, topic="orders", schema=schema).count()
+        left = frame(spark, root, topic="orders", schema=schema, mode="PERMISSIVE")
+        assert sorted(row.offset for row in left.collect()) == [n for n in range(30) if n != 20]
+    assert frame(spark, root, topic="orders", endingOffsets='{"orders":{"0":20}}').count() == 20
 
 
 def test_corrupt_data(spark: SparkSession, tmp_path: Path) -> None:

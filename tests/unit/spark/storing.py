@@ -71,8 +71,9 @@ class Store:
         self.topic_id = topic_id
         self._open_txns: dict[int, dict[int, int]] = {}
 
-    async def create(self, partitions: int = 1) -> Store:
-        await StoredTopics(self.fs).write(self.topic, 1, self.topic_id, partitions, {})
+    async def create(self, partitions: int = 1, *, is_compacted: bool = False) -> Store:
+        configs = {"cleanup.policy": "compact"} if is_compacted else {}
+        await StoredTopics(self.fs).write(self.topic, 1, self.topic_id, partitions, configs)
         return self
 
     async def resize(self, partitions: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +100,85 @@ def test_nothing_right_follows() -> None:
     assert list(framer.feed(b"\1" * (8 << 20))) == []
     assert framer.pending <= 2 << 20, "bounded"
     assert offsets(list(framer.feed(b"".join(series(5, 2))))) == [5, 6]
+
+
+# ------------------------------------------------------------------------------------------- wrong base offsets
+
+
+def rebased(data: bytes, base: int) -> bytes:
+    """The batch with another base offset, which no CRC covers."""
+    return base.to_bytes(8, "big") + data[8:]
+
+
+def walk(data: bytes, chunk: int, **given: Any) -> tuple[list[int], list[tuple[int, int]], Framer]:
+    """The base offsets given out, (position, offset due) of each fault, and the framer when all bytes were fed."""
+    framer = Framer(0, 0, start=0, **given)
+    seen: list[int] = []
+    faults = []
+    for at in range(0, len(data), chunk):
+        piece = data[at : at + chunk]
+        while not framer.is_done:
+            try:
+                for run in framer.feed(piece):
+                    seen += offsets([run])
+                break
+            except Misframed as error:
+                faults.append((error.position, error.offset))
+                framer.skip()
+                piece = b""
+    return seen, faults, framer
+
+
+FLIPPED = [20, 39]
+"""Batches whose base offset is wrong: one in the middle, and the last."""
+
+
+@pytest.mark.parametrize("chunk", [len(DATA), 333, 61])
+@pytest.mark.parametrize("is_dense", [True, False])
+@pytest.mark.parametrize("bit", range(63))
+@pytest.mark.parametrize("at", FLIPPED)
+def test_any_flipped_bit_of_a_base_offset_is_a_fault(at: int, bit: int, is_dense: bool, chunk: int) -> None:
+    """Only its batch is lost where the log is dense; where it has holes, what precedes it in doubt may be, too."""
+    wrong = at ^ (1 << bit)
+    data = b"".join([*BATCHES[:at], rebased(BATCHES[at], wrong), *BATCHES[at + 1 :]])
+    seen, faults, _ = walk(data, chunk, stop=40, limit=40, is_dense=is_dense)
+    assert faults, "and it is told"
+    if is_dense:
+        assert faults[0] == (len(b"".join(BATCHES[:at])), at)
+        assert seen == [each for each in range(40) if each != at]
+    else:
+        assert set(seen) <= {*range(40), wrong}
+
+
+def test_a_hole_is_a_fault_where_the_log_is_dense() -> None:
+    """What follows it is right, and kept by whoever reads around damage."""
+    data = b"".join([*BATCHES[:10], *BATCHES[13:]])
+    for chunk in (len(data), 200):
+        seen, faults, framer = walk(data, chunk, stop=40, limit=40, is_dense=True)
+        assert faults == [(len(b"".join(BATCHES[:10])), 10)]
+        assert set(seen) >= {*range(10), *range(14, 40)}
+        assert framer.next_offset == 40
+    assert walk(data, len(data), stop=40, limit=40, is_dense=True)[0] == [*range(10), *range(13, 40)]
+    assert walk(data, len(data), stop=40, limit=40)[1] == [], "no fault where compaction may have made it"
+
+
+def test_a_hole_up_to_the_last_batch() -> None:
+    data = b"".join([*BATCHES[:10], BATCHES[39]])
+    seen, faults, _ = walk(data, len(data), stop=40, limit=40, is_dense=True)
+    assert (seen, len(faults)) == ([*range(10), 39], 1)
+
+
+def test_what_lies_past_the_stop_is_checked_where_there_may_be_holes() -> None:
+    """A batch that seems to lie behind what is wanted may be one of those wanted."""
+    data = b"".join([*BATCHES[:20], rebased(BATCHES[20], 34), *BATCHES[21:]])
+    seen, faults, _ = walk(data, len(data), stop=30, limit=40)
+    assert faults
+    seen, faults, framer = walk(DATA, 100, stop=30, limit=40)
+    assert (seen, faults, framer.next_offset) == (list(range(30)), [], 40)
+
+
+def test_a_walk_over_a_dense_log_ends_at_the_stop() -> None:
+    seen, faults, framer = walk(DATA, len(DATA), stop=30, limit=40, is_dense=True)
+    assert (seen, faults) == (list(range(30)), [])
+    assert framer.is_done
+    assert framer.next_offset == 30

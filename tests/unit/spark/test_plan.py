@@ -95,6 +95,7 @@ def test_slice_is_pruned_at_entries(start: int, end: int, position: int, end_pos
     assert (found.position, found.end_position) == (position, end_position)
     assert (found.start, found.end) == (start, end)
     assert found.offset == position // 10, "the offset due there"
+    assert found.limit == end_position // 10, "and behind its bytes"
 
 
 def test_spacing_thins_the_cuts() -> None:
@@ -107,8 +108,9 @@ def test_a_cut_divides_bytes_and_offsets() -> None:
     halves = whole.cut(450)
     assert halves is not None
     head, tail = halves
-    assert (head.start, head.end, head.position, head.end_position) == (5, 40, 0, 400)
+    assert (head.start, head.end, head.position, head.end_position, head.limit) == (5, 40, 0, 400, 40)
     assert (tail.start, tail.end, tail.offset, tail.position, tail.end_position) == (40, 95, 40, 400, 1000)
+    assert tail.limit == 100
     assert not slices(log(INDEXED.segment), Range(5, 95), [facts(INDEXED.segment)])[0].cut(450)
 
 
@@ -129,7 +131,7 @@ def piece(size: int, *, base: int = 0, step: int = 0) -> Slice:
     cuts = array("q", [n for at in range(step, size, step) for n in (base + at, at)] if step else [])
     return Slice(
         topic="t", topic_id="i", partition=0, segment=SegmentName(base, 1, 0), start=base, end=base + size, offset=base,
-        position=0, end_position=size, cuts=cuts,
+        position=0, end_position=size, limit=base + size, cuts=cuts,
     )  # fmt: skip
 
 

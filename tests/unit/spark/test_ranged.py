@@ -168,6 +168,52 @@ def test_damage_names_file_position_and_offset(io: StorageLoop, fs: Watched) -> 
     assert permissive.skipped_places == 1
 
 
+@pytest.mark.parametrize("number", [0, 20, 49])
+@pytest.mark.parametrize("byte", range(8))
+def test_a_flipped_bit_in_a_base_offset_is_damage(io: StorageLoop, fs: Watched, number: int, byte: int) -> None:
+    """No CRC covers it; whatever it makes of the offset, the slice does not hold what it was planned to hold."""
+    good = series(0, 50)
+    wrong = bytearray(good[number])
+    wrong[byte] ^= 0x40
+    write(io, fs, good)
+    (piece,) = plan(io, fs)
+    overwrite(io, fs, path_of(piece), b"".join([*good[:number], wrong, *good[number + 1 :]]))
+    position = len(b"".join(good[:number]))
+    for each in (piece, replace(piece, end=number + 1)):
+        with pytest.raises(CorruptSegment) as error:
+            list(offsets(reader(io, fs), [each]))
+        assert (error.value.position, error.value.offset) == (position, number)
+    permissive = reader(io, fs, permissive=True)
+    assert list(offsets(permissive, [piece])) == [n for n in range(50) if n != number]
+    assert permissive.skipped_places == 1
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+@pytest.mark.parametrize("gap", [range(20, 25), range(45, 50)])
+def test_holes_are_damage_unless_the_topic_is_compacted(
+    io: StorageLoop, fs: Watched, gap: range, is_compacted: bool
+) -> None:
+    """In the middle, and up to the end that the index tells of."""
+
+    async def work() -> None:
+        store = await Store(cast(FileSystem, fs)).create(is_compacted=is_compacted)
+        left = [data for n, data in enumerate(series(0, 50)) if n not in gap]
+        await store.segment(left, end=50)
+
+    io.run(work())
+    pieces = plan(io, fs)
+    left = [n for n in range(50) if n not in gap]
+    if is_compacted:
+        assert list(offsets(reader(io, fs), pieces)) == left
+        return
+    with pytest.raises(CorruptSegment) as error:
+        list(offsets(reader(io, fs), pieces))
+    assert error.value.offset == gap.start
+    permissive = reader(io, fs, permissive=True)
+    assert list(offsets(permissive, pieces)) == left
+    assert permissive.skipped_places == 1
+
+
 def test_a_slice_that_ends_in_a_batch(io: StorageLoop, fs: Watched) -> None:
     write(io, fs, series(0, 50))
     (piece,) = plan(io, fs)
