@@ -109,8 +109,14 @@ class LogView:
         else:
             await self._look_at_open_end(to_visible_end=to_visible_end)
         self.flushed = self.log.end
-        if committed and newest is not None and newest.first_open_txn >= 0:
-            self._limit(newest.first_open_txn)
+        if committed:
+            if newest is not None and newest.end_offset >= end:
+                first_open = newest.first_open_txn
+            else:  # the end is the last segment's base: only what lies before it tells of transactions open there
+                opened = await self._open_before(segments[-1])
+                first_open = min((first for _, first in opened), default=-1)
+            if first_open >= 0:
+                self._limit(first_open)
         return self
 
     async def _look_at_open_end(self, *, to_visible_end: bool) -> None:
@@ -152,10 +158,12 @@ class LogView:
         return facts
 
     async def _open_before(self, segment: Segment) -> tuple[tuple[int, int], ...]:
-        """The transactions that a segment begins with: its predecessor's index ends with them."""
+        """Return the transactions that are open where a segment begins: (producer id, first offset).
+
+        Its predecessor's index tells them; one without an index is stepped through, after its own predecessor.
+        """
         before = self.log.between(segment.name.base - 1, segment.name.base)
-        index = await self._read_idx(before[-1]) if before and before[-1].has_idx else None
-        return () if index is None else facts_of(before[-1], index).open_txns
+        return (await self.facts(before[-1])).open_txns if before else ()
 
     def _told(self, segment: Segment) -> SegmentFacts:
         """What the newest checkpoint says of it."""

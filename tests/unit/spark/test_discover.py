@@ -13,6 +13,7 @@ import pytest
 
 from bmq.core.model import SegmentName
 from bmq.spark.discover import NoSuchTopic, find_logs, find_topics, relocate
+from bmq.spark.follow import Follower
 from bmq.spark.logview import LogView
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.plan import Range, Slice
@@ -365,6 +366,52 @@ def test_transactions_where_no_index_tells_of_them() -> None:
             ((7, 0, 1), (8, 2, 3)),
             (),
         ]
+
+    run(test)
+
+
+@pytest.mark.parametrize("journal", ["none", "older", "as old as the end", "newer"])
+@pytest.mark.parametrize("without_index", [(), (1,), (0, 1)])
+def test_open_transactions_end_the_log_whoever_tells_of_them(journal: str, without_index: tuple[int, ...]) -> None:
+    """The end of the log is the base of a segment of which nothing is known; a transaction was open there."""
+
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        first = await store.segment(
+            [batch(0, b"a"), transactional(1, b"b", pid=7), transactional(2, b"c", pid=8)],
+            has_idx=0 not in without_index,
+        )
+        second = await store.segment(
+            [marker(3, pid=8, is_abort=False), batch(4, b"d")], n=1, has_idx=1 not in without_index
+        )
+        third = await store.segment([batch(5, b"e"), marker(6, pid=7, is_abort=True)], n=2, has_idx=False)
+        beginning = replace(
+            first.checkpoint, position=len(batch(0, b"a")), end_offset=1, first_open_txn=-1, producers=()
+        )
+        said = {"older": beginning, "as old as the end": second.checkpoint, "newer": third.checkpoint}
+        if journal in said:
+            await store.journal(said[journal])
+        expected = (7, 7) if journal == "newer" else (1, 5)
+        assert ((await only(fs)).log.end, (await only(fs, isolationLevel="read_uncommitted")).log.end) == expected
+        follow = Follower(fs, ReadOptions.parse_stream({"root": "memory:", "topic": "orders"}))
+        await follow.look()
+        assert [view.log.end for view in follow.views.values()] == [expected[0]]
+        view = await only(fs)
+        pieces = await all_slices(view)
+        assert {abort for piece in pieces for abort in piece.aborted} == ({(7, 1, 6)} if journal == "newer" else set())
+
+    run(test)
+
+
+def test_the_end_costs_the_index_before_it_and_no_more() -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create()
+        for n in range(20):
+            await store.segment(series(10 * n, 10), n=n)
+        await store.segment(series(200, 10), n=20, has_idx=False)
+        counting = Counting(fs)
+        assert (await only(cast(FileSystem, counting))).log.end == 200
+        assert counting.reads == {"json": 1, "idx": 1}
 
     run(test)
 
