@@ -41,6 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         module = importlib.import_module(module_name)
         job = jobs.add_parser(
             name,
+            aliases=[alias] if (alias := name.replace("_", "-")) != name else [],
             help=module.SUMMARY,
             description=module.DESCRIPTION,
             formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -18,7 +18,7 @@ from bmq.spark.options import ByOffset, ByTimestamp, OffsetLimit, OptionError, R
 from bmq.spark.plan import Slice
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath
 from bmq.storage.topics import StoredTopic, read_topic
@@ -50,7 +50,9 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
             raise OptionError(f"{name!r} is not a topic name")
         topic = await read_topic(fs, name)
         if topic is None:
-            raise NoSuchTopic(f"there is no topic {name} in {fs.url}")
+            is_root = await _exists(fs, layout.CLUSTER) or await _exists(fs, layout.TOPICS)
+            hint = "" if is_root else ", and no other: is it the right root?"
+            raise NoSuchTopic(f"there is no topic {name} in {fs.url}{hint}")
         if options.topic_id not in (None, topic.topic_id):
             raise NoSuchTopic(
                 f"topic {name} in {fs.url} has the id {topic.topic_id}, not {options.topic_id}: it was deleted and"
@@ -58,6 +60,14 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
             )
         topics.append(topic)
     return topics
+
+
+async def _exists(fs: FileSystem, path: str) -> bool:
+    try:
+        await fs.status(path)
+    except NoSuchFile:
+        return False
+    return True
 
 
 def paths_of(topic: StoredTopic, options: ReadOptions) -> tuple[list[PartitionPath], str]:

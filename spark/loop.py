@@ -46,15 +46,17 @@ class StorageLoop:
         finally:
             future.cancel()
 
-    def filesystem(self, root: str) -> FileSystem:
-        """The root, opened once.  Errors as ``open_filesystem``."""
-        return self.run(self._filesystem(root))
+    def filesystem(self, root: str, *, must_exist: bool = True) -> FileSystem:
+        """Return the root, opened once.  Raises what ``open_filesystem`` raises."""
+        return self.run(self._filesystem(root, must_exist=must_exist))
 
-    async def _filesystem(self, root: str) -> FileSystem:
+    async def _filesystem(self, root: str, *, must_exist: bool) -> FileSystem:
         async with self._opening:  # held across the opening on purpose: the others wait for the same root
             fs = self._roots.get(root)
             if fs is None:
-                fs = self._roots[root] = await open_filesystem(root, holder=f"spark-{uuid.uuid4().hex[:16]}")
+                fs = self._roots[root] = await open_filesystem(
+                    root, holder=f"spark-{uuid.uuid4().hex[:16]}", must_exist=must_exist
+                )
                 while len(self._roots) > ROOTS_MAX:
                     await self._roots.popitem(last=False)[1].close()
             self._roots.move_to_end(root)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from bmq.core.urls import normal_url, split_url, without_userinfo
-from bmq.storage.filesystem import FileSystem, Unsupported
+from bmq.storage.filesystem import FileSystem, NoSuchFile, Unsupported
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, webhdfs://host:port/dir, memory:[name]"
@@ -15,10 +16,12 @@ SCHEMES = "file:///dir, hdfs://host[:port]/dir, webhdfs://host:port/dir, memory:
 _memories: WeakValueDictionary[str, MemoryStorage] = WeakValueDictionary()
 
 
-async def open_filesystem(url: str, *, holder: str) -> FileSystem:
+async def open_filesystem(url: str, *, holder: str, must_exist: bool = False) -> FileSystem:
     """The root at ``url``, for the process whose lease name is ``holder`` (unique per process start).
 
-    Raises Unsupported for a URL that names no root, and what the adapter raises when the root cannot be opened.
+    A local folder is made unless it ``must_exist``, which is what a reader asks for.  Raises Unsupported for a URL that
+    names no root, NoSuchFile for a folder that must exist and does not, and what the adapter raises when the root
+    cannot be opened.
     """
     url = normal_url(url)
     scheme, separator, rest = url.partition(":")
@@ -26,7 +29,7 @@ async def open_filesystem(url: str, *, holder: str) -> FileSystem:
         case "file":
             from bmq.storage.local import LocalFileSystem
 
-            return LocalFileSystem(_local_path(url), holder)
+            return LocalFileSystem(_local_path(url, must_exist=must_exist), holder)
         case "memory":
             return MemoryFileSystem(_memory(rest), holder)
         case "hdfs":
@@ -41,13 +44,16 @@ async def open_filesystem(url: str, *, holder: str) -> FileSystem:
             raise Unsupported(f"{without_userinfo(url)!r} is no root that this program knows: use one of {SCHEMES}")
 
 
-def _local_path(url: str) -> str:
+def _local_path(url: str, *, must_exist: bool = False) -> str:
     parts = split_url(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise Unsupported(f"{without_userinfo(url)!r}: a local root is file:/// and an absolute path")
     if parts.query or parts.fragment:
         raise Unsupported(f"{without_userinfo(url)!r}: write ? and # in a path as %3F and %23")
-    return unquote(parts.path)
+    path = unquote(parts.path)
+    if must_exist and not os.path.isdir(path):
+        raise NoSuchFile(f"there is no folder {path}")
+    return path
 
 
 def _memory(name: str) -> MemoryStorage:

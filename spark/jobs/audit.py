@@ -7,17 +7,25 @@ must agree: every offset of a partition is a record that is read, or has a reaso
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import as_options, plan
-from bmq.spark.jobs.session import main_of, start_session
-from bmq.spark.jobs.topic import PLACE, look_at
+from bmq.spark.jobs.session import check_machine, main_of, start_session
+from bmq.spark.jobs.topic import PLACE, Topic, look_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from bmq.spark.jobs.audit_report import Report
+
+_log = logging.getLogger("bmq.spark")
 
 SUMMARY = "count a topic's records, gaps, duplicates and sizes by partition and hour"
 DESCRIPTION = """\
@@ -26,6 +34,9 @@ records of aborted transactions, what compaction took, and what is missing. Two 
 all batches and at all records.
 """
 SUFFIXES = (".parquet", ".csv", ".json")
+PICTURES = (".png", ".svg", ".pdf")
+ATTEMPTS_MAX = 3
+"""Audits begun until one is whole: retention may remove records while they are counted."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,47 +53,101 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=_output, metavar="FILE", help=f"the table by partition and hour: {', '.join(SUFFIXES)}"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
+    parser.add_argument("--picture", type=_picture, metavar="FILE", help=f"draw it: {', '.join(PICTURES)}")
+    parser.add_argument("--json", action="store_true", help="print the totals, gaps and faults as one JSON object")
 
 
 def _output(text: str) -> Path:
+    return _file(text, SUFFIXES)
+
+
+def _picture(text: str) -> Path:
+    return _file(text, PICTURES)
+
+
+def _file(text: str, suffixes: tuple[str, ...]) -> Path:
+    """Return the path of a file to be written.  Raises ArgumentTypeError if that would fail: an audit takes long."""
     path = Path(text)
-    if path.suffix not in SUFFIXES:
-        raise ArgumentTypeError(f"{text}: the name must end in {', '.join(SUFFIXES)}")
+    if path.suffix not in suffixes:
+        raise ArgumentTypeError(f"{text}: the name must end in {', '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise ArgumentTypeError(f"{text}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ArgumentTypeError(f"{text} cannot be written")
     return path
 
 
 def run(arguments: Namespace) -> int:
-    """0 when every offset is accounted for, else 1.  JobError."""
+    """Return 0 when every offset is accounted for, else 1.  Raises JobError."""
+    check_machine()
+    topic = _look(arguments)
     spark = start_session("audit", arguments)
-    from bmq.spark.jobs.audit_frames import Audit
-    from bmq.spark.jobs.audit_report import Report
-
     try:
-        topic = look_at(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
-        ranges = plan({}, topic.bounds).by_partition
-        options = {
-            "root": arguments.root,
-            "topic": topic.name,
-            "mode": "PERMISSIVE",
-            "failOnDataLoss": "false",
-            **as_options(topic.name, len(topic.bounds), ranges),
-        }
-        audit = Audit(spark, options, ranges, is_compacted=topic.is_compacted)
-        cells, gaps = audit.cells(same_content=arguments.same_content), audit.gaps()
+        report = _whole_report(spark, arguments, topic)
     finally:
         spark.stop()
-    report = Report(topic.name, ranges, cells, gaps)
-    sys.stdout.write(report.text())
+    sys.stdout.write(report.json() if arguments.json else report.text())
+    written = []
     if arguments.output is not None:
-        write_table(cells, arguments.output)
-        sys.stdout.write(f"table    {arguments.output}\n")
+        write_table(report.cells, arguments.output)
+        written.append(f"table    {arguments.output}\n")
     if arguments.picture is not None:
         from bmq.spark.jobs.audit_picture import draw
 
         draw(report, arguments.picture)
-        sys.stdout.write(f"picture  {arguments.picture}\n")
+        written.append(f"picture  {arguments.picture}\n")
+    if not arguments.json:
+        sys.stdout.writelines(written)
     return int(bool(report.faults))
+
+
+def _look(arguments: Namespace) -> Topic:
+    return look_at(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
+
+
+def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
+    """Return the report of an audit during which nothing that it counts was removed.
+
+    Raises JobError if retention or DeleteRecords goes on removing, or the topic is not the same one afterwards.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        report = _counted(spark, arguments, topic)
+        after = _look(arguments)
+        if after.topic_id != topic.topic_id:
+            raise JobError(
+                f"topic {topic.name} was deleted and created again while it was audited: run the audit again"
+            )
+        removed = [
+            f"partition {partition} up to {bounds.log_start}"
+            for partition, bounds in after.bounds.items()
+            if partition in report.ranges and report.ranges[partition][0] < bounds.log_start
+        ]
+        if not removed:
+            return report
+        _log.warning("%s was removed while it was audited: counting again", ", ".join(removed))
+        topic = after
+    raise JobError(
+        f"records of {topic.name} were removed {ATTEMPTS_MAX} times while they were audited: begin --from a place that"
+        " retention does not come to meanwhile"
+    )
+
+
+def _counted(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
+    from bmq.spark.jobs.audit_frames import Audit
+    from bmq.spark.jobs.audit_report import Report
+
+    ranges = plan({}, topic.bounds).by_partition
+    options = {
+        "root": arguments.root,
+        "mode": "PERMISSIVE",
+        "failOnDataLoss": "false",
+        **as_options(topic.name, topic.topic_id, ranges),
+    }
+    audit = Audit(spark, options, ranges, is_compacted=topic.is_compacted)
+    try:
+        return Report(topic.name, ranges, audit.cells(same_content=arguments.same_content), audit.gaps())
+    finally:
+        audit.release()
 
 
 def write_table(cells: pa.Table, path: Path) -> None:

@@ -40,6 +40,10 @@ class Audit:
         self._is_compacted = is_compacted
         self._batches = self._judged().persist()
 
+    def release(self) -> None:
+        """Free what Spark keeps of the batches."""
+        self._batches.unpersist()
+
     def cells(self, *, same_content: bool) -> pa.Table:
         """A row for each partition and hour, the columns of ``audit_report.COUNTS``."""
         hour = sql.date_trunc("hour", "max_timestamp").alias("hour")

@@ -95,11 +95,13 @@ def _lines(axes: Axes, grid: _Grid) -> None:
     edges = grid.edges
     plain = (grid.of("value_bytes") + grid.of("key_bytes")).sum(axis=0)
     axes.stairs(plain, edges, fill=True, color=_VALUES, label="keys and values")
-    axes.stairs(grid.of("stored_bytes").sum(axis=0), edges, color=_STORED, linewidth=1.6, label="stored, a copy")
+    stored = grid.of("stored_bytes").sum(axis=0)
+    axes.stairs(stored, edges, color=_STORED, linewidth=1.6, label="in the log (of one replica)")
     axes.set_ylabel(f"bytes / {grid.unit}")
     axes.yaxis.set_major_formatter(EngFormatter("B"))
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, ncols=2, loc="upper right")
+    # Above the bars: a swatch in front of a bar of its own colour is not seen.
+    axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.98))
     _grid_lines(axes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,6 +132,22 @@ class Report:
         lines += self._gap_lines()
         lines += [f"WRONG    {fault}" for fault in self.faults] or ["right    every offset is accounted for"]
         return "\n".join(lines) + "\n"
+
+    def json(self) -> str:
+        """Return the report for programs: one object, on a line."""
+        content = {
+            "topic": self.topic,
+            "partitions": {
+                str(partition): {"start": self.ranges[partition][0], "end": self.ranges[partition][1], **each}
+                for partition, each in self.by_partition.items()
+            },
+            "totals": self.totals,
+            "gaps": [
+                {"partition": gap.partition, "start": gap.start, "end": gap.end, "kind": gap.kind} for gap in self.gaps
+            ],
+            "faults": self.faults,
+        }
+        return json.dumps(content) + "\n"
 
     def _gap_lines(self) -> list[str]:
         largest = sorted(self.gaps, key=lambda gap: gap.start - gap.end)[:GAPS_SHOWN]

@@ -134,7 +134,7 @@ def check_same(known: Identity | None, wanted: Identity) -> None:
         raise ManifestError(f"the table is of topic {known.topic}, not of {wanted.topic}: use another folder")
     if known.topic_id != wanted.topic_id:
         raise ManifestError(
-            f"topic {known.topic} was deleted and made anew since the table was begun, and its offsets begin again:"
+            f"topic {known.topic} was deleted and created again since the table was begun, and its offsets begin again:"
             " use another folder"
         )
     if known.layout != wanted.layout:

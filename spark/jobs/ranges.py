@@ -66,13 +66,16 @@ def _shared(wanted: Mapping[int, tuple[int, int]], offsets_max: int) -> dict[int
     return dict(sorted(taken.items()))
 
 
-def as_options(topic: str, partitions: int, ranges: Mapping[int, tuple[int, int]]) -> dict[str, str]:
-    """``startingOffsets`` and ``endingOffsets`` of the source, which name every partition.
+def as_options(topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    """Return the source's options that read ``ranges`` of the topic with that id, and nothing else.
 
-    Those without a range read nothing: from the earliest offset to before it, wherever retention puts that meanwhile.
+    They name the partitions that have a range, so partitions that are added meanwhile make no difference.  Without any
+    range nothing is read: from the first partition's earliest offset to before it.
     """
-    places = {partition: ranges.get(partition, (EARLIEST, 0)) for partition in range(partitions)}
+    places = dict(ranges) or {0: (EARLIEST, 0)}
     return {
+        "assign": json.dumps({topic: sorted(places)}),
+        "topicId": topic_id,
         "startingOffsets": json.dumps({topic: {str(partition): start for partition, (start, _) in places.items()}}),
         "endingOffsets": json.dumps({topic: {str(partition): end for partition, (_, end) in places.items()}}),
     }

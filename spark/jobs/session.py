@@ -50,13 +50,8 @@ def add_session_arguments(parser: ArgumentParser) -> None:
 
 
 def start_session(name: str, arguments: Namespace) -> SparkSession:
-    """With the sources registered.  JobError when something is missing that it needs."""
-    check_extra()
-    master = arguments.master
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not is_submitted:
-        master = master or LOCAL
-        check_java()
+    """Return the session, with the sources registered, on a machine that has what it needs (``check_machine``)."""
+    master = arguments.master or (None if _is_submitted() else LOCAL)
     from pyspark.sql import SparkSession
 
     from bmq.spark.jobs.batches import BatchHeaders
@@ -77,6 +72,18 @@ def start_session(name: str, arguments: Namespace) -> SparkSession:
     for source in (BmqDataSource, BatchHeaders):
         spark.dataSource.register(source)
     return spark
+
+
+def _is_submitted() -> bool:
+    """Whether ``spark-submit`` runs this process, and so has found Java and chosen the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_machine() -> None:
+    """Raise JobError if a package or the Java that Spark needs is missing."""
+    check_extra()
+    if not _is_submitted():
+        check_java()
 
 
 def check_extra() -> None:

@@ -15,7 +15,7 @@ from bmq.spark.jobs import JobError
 from bmq.spark.jobs.manifest import Append, Identity, ManifestError, Merge, State
 from bmq.spark.jobs.merging import choose
 from bmq.spark.jobs.ranges import Ranges, as_options, plan
-from bmq.spark.jobs.session import main_of, start_session
+from bmq.spark.jobs.session import check_machine, main_of, start_session
 from bmq.spark.jobs.table import Fenced, Run, Step, read_state
 from bmq.spark.jobs.topic import PLACE, Topic, look_at
 from bmq.spark.loop import storage_loop
@@ -98,10 +98,12 @@ def _size(text: str) -> int:
 
 
 def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
-    """Bring the table up to where the topic ends now.  JobError."""
+    """Bring the table up to where the topic ends now.  Raises JobError."""
+    check_machine()
+    topic = look_at(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
     spark = start_session("to_parquet", arguments)
     try:
-        return _Job(spark, arguments, on_step).run()
+        return _Job(spark, arguments, topic, on_step).run()
     except (Fenced, ManifestError, StorageError) as error:
         raise JobError(str(error)) from error
     finally:
@@ -111,17 +113,17 @@ def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
 class _Job:
     """One run, up to where the topic ends when it begins."""
 
-    def __init__(self, spark: SparkSession, arguments: Namespace, on_step: Step) -> None:
+    def __init__(self, spark: SparkSession, arguments: Namespace, topic: Topic, on_step: Step) -> None:
         self._spark = spark
         self._arguments = arguments
         self._on_step = on_step
         self._io = storage_loop()
         self._table = _url(arguments.table)
-        self._fs = self._io.filesystem(self._table)
+        self._topic = topic
+        self._fs = self._io.filesystem(self._table, must_exist=False)
 
     def run(self) -> int:
-        given = self._arguments
-        topic = look_at(given.root, given.topic, start=given.start, end=given.end)
+        given, topic = self._arguments, self._topic
         state = self._io.run(read_state(self._fs))
         values = self._values(state, topic)
         if values is None:
@@ -167,9 +169,9 @@ class _Job:
 
     def _read(self, topic: Topic, ranges: Ranges, schema: str) -> DataFrame:
         reader = self._spark.read.format("bmq").schema(schema)
-        reader = reader.option("root", self._arguments.root).option("topic", topic.name)
+        reader = reader.option("root", self._arguments.root)
         reader = reader.option("failOnDataLoss", str(not self._arguments.accept_data_loss).lower())
-        options = as_options(topic.name, len(topic.bounds), ranges.by_partition)
+        options = as_options(topic.name, topic.topic_id, ranges.by_partition)
         return reader.options(**options).load()
 
     def _append(self, run: Run, topic: Topic, values: Values, ranges: Ranges) -> None:

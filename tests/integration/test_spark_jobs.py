@@ -11,11 +11,14 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,9 +34,15 @@ from pyarrow import parquet
 
 from bmq.cli.main import main
 from bmq.core.records import Record, build_batch
+from bmq.spark.discover import find_topics
+from bmq.spark.jobs import JobError
 from bmq.spark.jobs import audit as audit_job
-from bmq.spark.jobs.table import committed_files, read_state
+from bmq.spark.jobs import to_parquet as parquet_job
+from bmq.spark.jobs.audit_frames import Audit
+from bmq.spark.jobs.session import add_session_arguments
+from bmq.spark.jobs.table import Step, committed_files, read_state
 from bmq.spark.loop import storage_loop
+from bmq.spark.options import ReadOptions
 from bmq.storage.local import LocalFileSystem
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
@@ -95,7 +104,7 @@ class Table:
 
     def __init__(self, url: str) -> None:
         self._io = storage_loop()
-        self._fs = self._io.filesystem(url)
+        self._fs = self._io.filesystem(url, must_exist=False)
 
     @property
     def reached(self) -> dict[int, int]:
@@ -238,6 +247,61 @@ def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "partition 0, offset 1: the value cannot be read as JSON" in capfd.readouterr().err
     table = Table((tmp_path / "table").as_uri())
     assert (table.reached, table.committed()) == ({}, [])
+
+
+def test_a_topic_that_is_created_again_between_two_commits(tmp_path: Path) -> None:
+    """The table holds the old one's records up to there, and none of the new one's."""
+    root, table = stored(tmp_path / "root", [b"old %d" % n for n in range(6)]), tmp_path / "table"
+
+    def on_step(step: str) -> None:
+        if step == "in place":
+            shutil.rmtree(tmp_path / "root" / "topics" / "orders")
+            apart(lambda: stored(tmp_path / "root", [b"new %d" % n for n in range(6)]))
+
+    with pytest.raises(Exception, match="it was deleted and created again"):
+        run_to_parquet(root, table, on_step, "--max-offsets", "3")
+    rows = parquet.read_table(table).to_pylist()
+    assert sorted(row["value"] for row in rows) == [b"old 0", b"old 1", b"old 2"]
+    with pytest.raises(JobError, match="deleted and created again"):
+        run_to_parquet(root, table, lambda step: None)
+
+
+def test_partitions_that_are_added_while_a_run_goes_on(tmp_path: Path) -> None:
+    """They come with the next run."""
+    root, table = stored(tmp_path / "root", [b"0", b"1"]), tmp_path / "table"
+
+    async def grow() -> None:
+        fs = LocalFileSystem(tmp_path / "root", "test")
+        (topic,) = await find_topics(fs, ReadOptions.parse({"root": root, "topic": "orders"}))
+        store = Store(fs, "orders", topic.topic_id)
+        await store.resize(2)
+        await store.segment([batch(0, b"2", timestamp=START_MS)], partition=1)
+        await fs.close()
+
+    def on_step(step: str) -> None:
+        if step == "begun" and not (tmp_path / "root" / "topics" / "orders" / "grown").exists():
+            (tmp_path / "root" / "topics" / "orders" / "grown").touch()
+            apart(lambda: asyncio.run(grow()))
+
+    assert run_to_parquet(root, table, on_step) == 0
+    assert sorted(row["value"] for row in parquet.read_table(table).to_pylist()) == [b"0", b"1"]
+    assert run_to_parquet(root, table, on_step) == 0
+    assert sorted(row["value"] for row in parquet.read_table(table).to_pylist()) == [b"0", b"1", b"2"]
+
+
+def run_to_parquet(root: str, table: Path, on_step: Step, *arguments: str) -> int:
+    parser = ArgumentParser()
+    parquet_job.add_arguments(parser)
+    add_session_arguments(parser)
+    given = ["--master", "local[2]", "--root", root, "--topic", "orders", "--table", str(table), *arguments]
+    return parquet_job.run(parser.parse_args(given), on_step)
+
+
+def apart(work: Callable[[], object]) -> None:
+    """Do it in a thread: a step is told on a running loop."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 
 
 @pytest.mark.parametrize("modes", [("permissive", "failfast"), ("failfast", "permissive")])
@@ -391,6 +455,40 @@ def test_audit_of_a_compacted_topic(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "nothing says why" not in told
     assert "offsets 13 to 16 (3, compacted)" in told
     assert (rows[0]["compacted"], rows[0]["missing"]) == (3, 0)
+
+
+def test_an_audit_while_retention_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What went between its look and its counting is not missing."""
+    root = tmp_path / "root"
+    real = Audit.cells
+    store: list[Store] = []
+
+    async def write() -> None:
+        fs = LocalFileSystem(root, "test")
+        store.append(await Store(fs, "orders", uuid.uuid4()).create())
+        await store[0].segment([batch(n, b"v") for n in range(10)])
+        await store[0].segment([batch(n, b"v") for n in range(10, 20)], n=1)
+        await fs.close()
+
+    def remove() -> None:
+        log = next(root.rglob("00000000000000000000-*.log"))
+        log.with_suffix(".idx").unlink()
+        log.unlink()
+
+    def cells(self: Audit, **given: Any) -> Any:
+        if list(root.rglob("00000000000000000000-*.log")):
+            remove()
+        return real(self, **given)
+
+    asyncio.run(write())
+    monkeypatch.setattr(Audit, "cells", cells)
+    status, rows = audit(root.as_uri(), tmp_path / "audit.json", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (status, told["faults"]) == (0, [])
+    assert (told["partitions"]["0"]["start"], told["partitions"]["0"]["end"]) == (10, 20)
+    assert sum(row["records"] for row in rows) == 10
 
 
 def transactions(folder: Path) -> str:

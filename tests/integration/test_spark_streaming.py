@@ -316,7 +316,7 @@ class Job:
     def __init__(self, folder: Path, place: str, root: str, topic: str) -> None:
         self.table, self.checkpoint = f"{place}/table", f"{place}/checkpoint"
         self._io = storage_loop()
-        self._fs = self._io.filesystem(place)
+        self._fs = self._io.filesystem(place, must_exist=False)
         command = [sys.executable, "-m", "tests.integration.stream_job", root, topic, self.table, self.checkpoint]
         self.process = ServiceProcess("job", command, log=folder / "job.log", environment={"PYTHONPATH": str(ROOT)})
 

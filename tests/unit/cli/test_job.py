@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bmq.cli.main import main
-from bmq.spark.jobs import session
+from bmq.spark.jobs import JOBS, session
 
 AUDIT = ["job", "audit", "--root", "file:///nowhere", "--topic", "orders"]
 
 
-@pytest.mark.parametrize("name", ["to_parquet", "audit"])
+@pytest.mark.parametrize("name", ["to_parquet", "to-parquet", "audit"])
 def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["job", name, "--help"])
@@ -65,10 +66,36 @@ def test_java_is_missing(
     assert "openjdk-17-jre-headless" in told
 
 
+@pytest.mark.parametrize("job", [["audit"], ["to-parquet", "--table", "table"]])
+def test_a_root_or_a_topic_that_is_not_there_is_told_before_spark_starts(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a root that was mistyped is not made."""
+
+    def no_session(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.chdir(tmp_path)
+    for module in JOBS.values():
+        monkeypatch.setattr(importlib.import_module(module), "start_session", no_session)
+    root = tmp_path / "root"
+    assert main(["job", *job, "--root", root.as_uri(), "--topic", "orders"]) == 2
+    assert capsys.readouterr().err == f"bmq: there is no folder {root}\n"
+    assert not root.exists()
+    root.mkdir()
+    assert main(["job", *job, "--root", root.as_uri(), "--topic", "orders"]) == 2
+    assert "there is no topic orders in " in (told := capsys.readouterr().err)
+    assert "is it the right root?" in told
+    assert list(tmp_path.iterdir()) == [root], "nor is the table"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         [*AUDIT, "--output", "audit.xls"],
+        [*AUDIT, "--picture", "audit.gif"],
+        [*AUDIT, "--picture", "/no/such/folder/audit.png"],
+        [*AUDIT, "--output", "/no/such/folder/audit.json"],
         ["job", "to_parquet", "--root", "r", "--topic", "t", "--table", "x", "--max-offsets", "0"],
         ["job", "to_parquet", "--root", "r", "--topic", "t", "--table", "x", "--file-bytes", "12q"],
         ["job", "unknown"],

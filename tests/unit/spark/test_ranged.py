@@ -241,5 +241,5 @@ def test_one_loop_a_process_and_one_file_system_a_root(tmp_path: Any) -> None:
     assert io.filesystem(root) is io.filesystem(root)
     assert threading.current_thread().name != "bmq-storage"
     for number in range(20):
-        io.filesystem((tmp_path / str(number)).as_uri())
+        io.filesystem((tmp_path / str(number)).as_uri(), must_exist=False)
     assert io.filesystem(root).url == root, "dropped and opened again"

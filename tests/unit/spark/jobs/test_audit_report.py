@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,16 @@ def test_every_offset_has_its_reason() -> None:
     whole = report({"records": 5, "stored": 7, "aborted": 2, "control": 1, "removed": 3, "compacted": 4}, end=15)
     assert whole.faults == []
     assert "every offset is accounted for" in whole.text()
+
+
+def test_a_report_for_programs() -> None:
+    gap = Gap(0, 5, 8, "missing")
+    told = json.loads(report({"records": 5, "stored": 5, "missing": 3}, end=8, gaps=(gap,)).json())
+    assert told["topic"] == "orders"
+    assert (told["partitions"]["0"]["start"], told["partitions"]["0"]["end"]) == (0, 8)
+    assert told["partitions"]["0"]["records"] == told["totals"]["records"] == 5
+    assert told["gaps"] == [{"partition": 0, "start": 5, "end": 8, "kind": "missing"}]
+    assert told["faults"] == ["partition 0: 3 offsets have no batch, and nothing says why"]
 
 
 @pytest.mark.parametrize(

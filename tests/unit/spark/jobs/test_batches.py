@@ -26,7 +26,7 @@ class Topic:
     def __init__(self, folder: Path) -> None:
         self.root = folder.as_uri()
         self._io = storage_loop()
-        self._fs: FileSystem = self._io.filesystem(self.root)
+        self._fs: FileSystem = self._io.filesystem(self.root, must_exist=False)
         self._io.run(self._write())
 
     async def _write(self) -> None:

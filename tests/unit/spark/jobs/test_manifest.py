@@ -87,7 +87,7 @@ def test_offsets_are_committed_once() -> None:
     ("changed", "says"),
     [
         ({"topic": "other"}, "of topic orders, not of other"),
-        ({"topic_id": "2"}, "deleted and made anew"),
+        ({"topic_id": "2"}, "deleted and created again"),
         ({"layout": "hour"}, "by date, not by hour"),
         ({"format": "raw", "schema": None}, "read as json, not as raw"),
         ({"schema": "{1}"}, "another schema"),

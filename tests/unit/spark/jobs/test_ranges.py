@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,11 +49,20 @@ def test_a_limit_is_shared_out_whole(sizes: dict[int, tuple[int, int]], limit: i
         assert asked[partition].start == start < end <= asked[partition].end
 
 
-def test_the_source_is_told_of_every_partition() -> None:
-    options = as_options("orders", 2, {1: (7, 9)})
-    assert json.loads(options["startingOffsets"]) == {"orders": {"0": -2, "1": 7}}
-    assert json.loads(options["endingOffsets"]) == {"orders": {"0": 0, "1": 9}}
-    ReadOptions.parse({"root": "file:///r", "topic": "orders", **options})
+def test_the_source_is_told_of_the_partitions_that_have_a_range_and_of_the_topic_s_id() -> None:
+    topic_id = str(uuid.uuid4())
+    options = as_options("orders", topic_id, {1: (7, 9), 3: (0, 2)})
+    assert json.loads(options["startingOffsets"]) == {"orders": {"1": 7, "3": 0}}
+    assert json.loads(options["endingOffsets"]) == {"orders": {"1": 9, "3": 2}}
+    parsed = ReadOptions.parse({"root": "file:///r", **options})
+    assert parsed.assigned == {"orders": {1, 3}}
+    assert str(parsed.topic_id) == topic_id
+
+
+def test_without_a_range_nothing_is_read() -> None:
+    options = as_options("orders", str(uuid.uuid4()), {})
+    assert (options["assign"], options["startingOffsets"]) == ('{"orders": [0]}', '{"orders": {"0": -2}}')
+    ReadOptions.parse({"root": "file:///r", **options})
     log = PartitionLog(topic="orders", topic_id="x", partition=0, start=30, end=90)
     nothing = resolve(log, -2, 0)
     assert (nothing.start, nothing.end, nothing.losses) == (30, 30, ())

@@ -1,0 +1,66 @@
+"""An audit while its topic changes: it counts again until nothing went meanwhile, and says so when that has no end."""
+
+from __future__ import annotations
+
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from bmq.spark.jobs import JobError, audit
+from bmq.spark.jobs.ranges import Bounds, plan
+from bmq.spark.jobs.topic import Topic
+
+TOPIC_ID = str(uuid.UUID(int=7))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A report, as far as it matters here."""
+
+    ranges: dict[int, tuple[int, int]]
+
+
+def topic(*starts: int, topic_id: str = TOPIC_ID) -> Topic:
+    bounds = {
+        partition: Bounds(log_start=start, log_end=100, start=start, end=100) for partition, start in enumerate(starts)
+    }
+    return Topic(name="orders", topic_id=topic_id, is_compacted=False, bounds=bounds)
+
+
+def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[Topic]) -> tuple[Any, int]:
+    """The report of an audit that finds ``looks`` one after the other, and how often it counted."""
+    coming: Iterator[Topic] = iter(looks)
+    counted = []
+
+    def count(_: object, __: Namespace, of: Topic) -> Counted:
+        counted.append(of)
+        return Counted(dict(plan({}, of.bounds).by_partition))
+
+    monkeypatch.setattr(audit, "_counted", count)
+    monkeypatch.setattr(audit, "_look", lambda _: next(coming))
+    return audit._whole_report(cast(Any, None), Namespace(), next(coming)), len(counted)
+
+
+def test_it_counts_once_when_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, count = audited(monkeypatch, [topic(0, 10), topic(0, 10, 0)])
+    assert (report.ranges, count) == ({0: (0, 100), 1: (10, 100)}, 1)
+
+
+def test_it_counts_again_what_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    report, count = audited(monkeypatch, [topic(0, 10), topic(0, 30), topic(0, 30)])
+    assert (report.ranges, count) == ({0: (0, 100), 1: (30, 100)}, 2)
+    assert "partition 1 up to 30 was removed" in caplog.text
+
+
+def test_it_gives_up_when_retention_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(JobError, match="3 times while they were audited"):
+        audited(monkeypatch, [topic(start) for start in range(10)])
+
+
+def test_another_topic_of_that_name_is_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(JobError, match="deleted and created again"):
+        audited(monkeypatch, [topic(0), topic(0, topic_id=str(uuid.uuid4()))])
