@@ -59,14 +59,14 @@ class Batches:
     def send(self, segment: OpenSegment, bytes_max: int, roll_bytes: int, now_ms: int) -> tuple[list[Pending], bool]:
         """Move some onto the segment, for one flush of at most ``bytes_max`` (or one batch).
 
-        The second value: whether the next one has no room in the segment.
+        The second value: whether the next one has no room in the segment, or needs more copies than that has.
         """
         taken: list[Pending] = []
         size, is_full, unsent = 0, False, self.unsent
         while unsent:
             pending = unsent[0]
             length = pending.batch.size
-            if segment.position > 0 and segment.position + length > roll_bytes:
+            if pending.copies > segment.copies or (segment.position > 0 and segment.position + length > roll_bytes):
                 is_full = True
                 break
             if taken and size + length > bytes_max:
@@ -101,6 +101,16 @@ class Batches:
             pending.start_position = pending.end_position = pending.sent_ms = -1
             self.unsent.appendleft(pending)
         self.inflight.clear()
+
+    def split_unsent(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
+        """Those of ``unsent`` that were ever sent to a file, and those behind them that certainly were not."""
+        sent = tuple(pending for pending in self.unsent if pending.was_sent)
+        return sent, tuple(self.unsent)[len(sent) :]
+
+    def drop_last(self, count: int) -> None:
+        """Forget the last ``count`` of ``unsent``."""
+        for _ in range(count):
+            self.buffered_bytes -= self.unsent.pop().batch.size
 
     def drop(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
         """All of them: those that were ever sent to a file, and those that certainly were not."""

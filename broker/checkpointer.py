@@ -21,6 +21,7 @@ class OpenSegment:
 
     __slots__ = (
         "block_bytes",
+        "copies",
         "delta_bytes",
         "dirty_since_ms",
         "entry",
@@ -36,8 +37,11 @@ class OpenSegment:
         "uncovered_bytes",
     )
 
-    def __init__(self, entry: SegmentEntry, block_bytes: int, interval_bytes: int, now_ms: int) -> None:
+    def __init__(
+        self, entry: SegmentEntry, block_bytes: int, interval_bytes: int, now_ms: int, copies: int = 1
+    ) -> None:
         self.entry = entry
+        self.copies = copies  # nodes that it is written to
         self.block_bytes = block_bytes  # all that its file can hold
         self.position = 0  # handed to the pipeline
         self.flushed = 0  # acknowledged by it

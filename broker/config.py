@@ -25,6 +25,8 @@ class LogConfig:
     """flush.mode=hsync: acknowledge only what is on the datanodes' disks, not merely in their memory."""
     replication: int = 3
     """Copies of a segment: the topic's replication factor.  A local folder keeps one whatever this says."""
+    min_insync: int = 1
+    """Kafka's min.insync.replicas: copies that a batch sent with acks=all has when it is acknowledged."""
     compression: Compression | None = None
     """Kafka's compression.type; None is "producer": batches stay as they came."""
     rules: BatchRules = field(default_factory=BatchRules)
@@ -35,6 +37,8 @@ class LogConfig:
             raise ValueError(f"segment.bytes={self.segment_bytes} is under 14")
         if self.replication < 1:
             raise ValueError(f"replication factor {self.replication} is under 1")
+        if self.min_insync < 1:
+            raise ValueError(f"min.insync.replicas={self.min_insync} is under 1")
         if self.segment_ms < 1:
             raise ValueError(f"segment.ms={self.segment_ms} is under 1")
         if self.index_interval_bytes < 0:
@@ -72,6 +76,9 @@ class BrokerConfig:
     retry_ms: int = 100
     """Before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``."""
     retry_max_ms: int = 2_000
+    short_hold_ms: int = 5_000
+    """While storage gives fewer nodes than min.insync.replicas, acks=all produces wait for so long; from then on they
+    are refused at once, until it gives enough.  A datanode that is restarted is back within seconds."""
     silent_flush_ms: int = 500
     """A flush older than this has its nodes asked whether they answer.  One that does not is left at once: with the
     0.5 s that it has to answer, a paused datanode costs little over a second."""

@@ -18,11 +18,12 @@ from bmq.storage.recovery import FencedSegment, Recovered
 class Pending:
     """An accepted batch on its way to storage.  ``token`` belongs to the shell: who waits for it."""
 
-    __slots__ = ("batch", "end_position", "producer", "sent_ms", "start_position", "token", "was_sent")
+    __slots__ = ("batch", "copies", "end_position", "producer", "sent_ms", "start_position", "token", "was_sent")
 
-    def __init__(self, batch: Batch, producer: ProducerState | None) -> None:
+    def __init__(self, batch: Batch, producer: ProducerState | None, copies: int) -> None:
         self.batch = batch
         self.producer = producer
+        self.copies = copies  # at least, of the segment that it is written to
         self.start_position = -1
         self.end_position = -1
         self.sent_ms = -1
@@ -121,14 +122,19 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class SpareReady:
+    """``copies``: nodes that it is written to; 1 where storage has no such thing."""
+
     entry: SegmentEntry
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SpareFailed:
-    """It could not be created, or its pipeline broke before it was used."""
+    """It could not be created, or its pipeline broke before it was used.  ``is_short``: storage has fewer nodes to give
+    than were asked for."""
 
     reason: str
+    is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,11 @@ class PlaceWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesWanted:
+    """A batch was refused for want of copies: see whether storage gives enough nodes again."""
+
+
+@dataclass(frozen=True, slots=True)
 class StorageSlow:
     """A node of the open pipeline is slow against the others: go on elsewhere, when the last such roll is long ago."""
 
@@ -229,6 +240,7 @@ Event = (
     | MoveRequested
     | LogStartRaised
     | PlaceWanted
+    | CopiesWanted
     | StorageSlow
     | Tick
 )
@@ -288,12 +300,13 @@ class WriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpare:
-    """-> SpareReady or SpareFailed."""
+    """-> SpareReady or SpareFailed.  ``copies``: on so many nodes at least."""
 
     epoch: int
     serial: int
     block_bytes: int
     chunk_bytes: int
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +351,15 @@ class Suspect:
 @dataclass(frozen=True, slots=True)
 class Reject:
     """Answer everything that waits with ``code``."""
+
+    batches: tuple[Pending, ...]
+    code: ErrorCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveUnacknowledged:
+    """Answer whoever waits for these with ``code``; they stay in the log, and are written when storage lets us."""
 
     batches: tuple[Pending, ...]
     code: ErrorCode
@@ -399,6 +421,7 @@ Effect = (
     | Suspect
     | Acknowledge
     | Reject
+    | LeaveUnacknowledged
     | CloseSegment
     | SealSegment
     | RunAgain

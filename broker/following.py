@@ -207,7 +207,8 @@ class AssignmentFollower:
         catalog, node = self._catalog, self._config.node_id
         layers = catalog.broker_configs(None), catalog.broker_configs(node) if node >= 0 else {}
         try:
-            config = log_config(effective(topic.configs, self._config, *layers), topic.replication_factor)
+            values = effective(topic.configs, self._config, *layers)
+            config = log_config(values, topic.replication_factor, is_internal=topic.is_internal)
         except ValueError as error:
             if self._refused.get(topic.topic_id) != str(error):
                 self._refused[topic.topic_id] = str(error)

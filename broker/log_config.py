@@ -12,12 +12,13 @@ from bmq.storage.log import FOR_EVER
 _LEVEL_DEFAULTS = {"gzip": -1, "lz4": 9, "zstd": 3}  # Kafka's
 
 
-def log_config(values: Mapping[str, str], replication: int) -> LogConfig:
+def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool = False) -> LogConfig:
     """``values`` are the effective configs, a missing one is Kafka's default; ``replication``: a segment's copies.
 
+    ``is_internal``: the topic is written by coordinators; min.insync.replicas does not bind it.
+
     With ``cleanup.policy=compact`` alone nothing expires: compaction itself is not done, and a log that keeps more
-    than the last record of each key is within its promise.  ``min.insync.replicas`` is storage's affair.  ValueError
-    naming a wrong config.
+    than the last record of each key is within its promise.  ValueError naming a wrong config.
     """
     default, rules = LogConfig(), BatchRules()
 
@@ -37,6 +38,7 @@ def log_config(values: Mapping[str, str], replication: int) -> LogConfig:
         file_delete_delay_ms=number("file.delete.delay.ms", default.file_delete_delay_ms),
         index_interval_bytes=number("index.interval.bytes", default.index_interval_bytes),
         replication=replication,
+        min_insync=1 if is_internal else number("min.insync.replicas", default.min_insync),
         flush_sync=_one_of(values, "flush.mode", ("hflush", "hsync")) == "hsync",
         compression=_compression(values, number),
         rules=BatchRules(

@@ -91,6 +91,7 @@ class Broker:
         self._opened = 0  # so far
         self._stalls = Stalls(self.config.stalled_ms)
         self.alarms_raised: list[str] = []
+        self._is_short_told = False
         self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
         self.shared = Shared(
@@ -186,6 +187,12 @@ class Broker:
     def waiting_for_place(self) -> int:
         """Partitions that wait until a segment of another is closed, since no more may be open."""
         return self.shared.places.waiting
+
+    @property
+    def under_min_isr(self) -> int:
+        """Partitions that storage gives fewer nodes than min.insync.replicas asks for: Kafka's
+        UnderMinIsrPartitionCount."""
+        return sum(writer.partition.is_short for writer in self.shared.short)
 
     @property
     def unflushed_bytes(self) -> int:
@@ -365,6 +372,7 @@ class Broker:
         pipelines, not by the partitions."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
+            self._look_for_shortage()
             self._look_for_stall()
             await self._probe()
             busy = self.shared.busy
@@ -375,15 +383,30 @@ class Broker:
                 await writer.abandon()
                 self._forget(writer.partition.key, writer)
 
+    def _look_for_shortage(self) -> None:
+        short = self.shared.short
+        gone = [writer for writer in short if not writer.partition.is_short or writer.partition.state in TERMINAL]
+        short.difference_update(gone)
+        if not short:
+            self._is_short_told = False
+        elif not self._is_short_told:
+            self._is_short_told = True
+            example = min(str(writer.path) for writer in short)
+            self._report(
+                f"storage has too few datanodes for min.insync.replicas of {len(short)} partitions ({example}):"
+                " produces with acks=all wait, and are then refused, until there are enough"
+            )
+
     def _look_for_stall(self) -> None:
         """What waits for the store says nothing of storage: takeovers count from where they meet storage, and bytes of
-        a partition that cannot register its next segment do not count."""
+        a partition that cannot register its next segment do not count.  Nor do those that wait for more datanodes."""
         waits, now_ms = self.shared.store_waits, self.shared.now_ms()
+        short_bytes = sum(writer.partition.batches.buffered_bytes for writer in self.shared.short)
         at_storage = any(writer.partition.state in (State.FENCE, State.RECOVER) for writer in self._taken_over)
         was_stalled = self._stalls.is_stalled
         self._stalls.look(
             now_ms,
-            has_work=at_storage or self.shared.budget.used > waits.unflushed_bytes,
+            has_work=at_storage or self.shared.budget.used > waits.unflushed_bytes + short_bytes,
             progress=self.shared.health.flushes + self._opened,
         )
         if self._stalls.is_stalled and not was_stalled:

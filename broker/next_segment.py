@@ -64,6 +64,7 @@ class NextSegment:
         "_registering",
         "_serial",
         "block_bytes",
+        "copies",
         "last_bytes",
         "spare",
     )
@@ -71,6 +72,7 @@ class NextSegment:
     def __init__(self) -> None:
         self.spare = Spare.NONE
         self.block_bytes = 0  # of the spare
+        self.copies = 0  # of the spare, once it is ready
         self._entry: SegmentEntry | None = None  # the spare's, once it is ready
         self._registering: SegmentEntry | None = None
         self._naming: SegmentEntry | None = None
@@ -93,12 +95,12 @@ class NextSegment:
 
     # ------------------------------------------------------------------------------------------------------ the spare
 
-    def create(self, epoch: int, block_bytes: int, first_bytes: int) -> Effect:
-        """``first_bytes``: size of the first batch that waits for it, 0 when none does."""
+    def create(self, epoch: int, block_bytes: int, first_bytes: int, copies: int) -> Effect:
+        """``first_bytes``: size of the first batch that waits for it, 0 when none does; ``copies``: that it needs."""
         self.spare, self.block_bytes = Spare.CREATING, block_bytes
         self._serial += 1
         flush_bytes = self._flush_bytes or min(first_bytes, FIRST_FLUSH_BYTES_MAX)
-        return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes))
+        return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies)
 
     def learn(self, segment: OpenSegment) -> None:
         """How large ``segment`` and its flushes have become, for the block and the chunks of the one to come."""
@@ -106,9 +108,9 @@ class NextSegment:
         if segment.flushes:
             self._flush_bytes = segment.position // segment.flushes
 
-    def ready(self, entry: SegmentEntry) -> None:
+    def ready(self, entry: SegmentEntry, copies: int) -> None:
         assert self.spare is Spare.CREATING
-        self.spare, self._entry = Spare.READY, entry
+        self.spare, self._entry, self.copies = Spare.READY, entry, copies
 
     def failed(self) -> None:
         self.spare, self._entry = Spare.NONE, None

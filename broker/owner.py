@@ -174,7 +174,7 @@ class PartitionOwner:
         return self._writer.append(data, is_internal=True)
 
     def _accept(self, batch: Batch, acks_all: bool) -> Appended | asyncio.Future[Appended]:
-        accepted = self._writer.accept(batch)
+        accepted = self._writer.accept(batch, acks_all=acks_all)
         if acks_all:
             return self._writer.when_flushed(accepted, self._appended)
         self._acknowledged_to = self._writer.partition.next_offset

@@ -30,6 +30,7 @@ from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.left_segments import LeftSegments
 from bmq.broker.next_segment import NextSegment, Spare, block_for, whole_mb
 from bmq.broker.producers import ProducerTable
+from bmq.broker.shortage import Shortage
 from bmq.broker.transitions import TABLE, TERMINAL, Cell, State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
@@ -69,6 +70,7 @@ class Partition:
         self._failures = 0
         self._last_slow_ms = -(1 << 62)
         self._probe_due_ms = -(1 << 62)
+        self._shortage = Shortage(broker.short_hold_ms)
         self._final: Checkpoint | None = None
 
     def __repr__(self) -> str:
@@ -88,11 +90,14 @@ class Partition:
         if batch.is_transactional:  # Kafka's code for who may not use transactions; fatal in Java and librdkafka
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
 
-    def accept(self, batch: Batch, wall_ms: int) -> Pending | Duplicate:
+    def accept(self, batch: Batch, wall_ms: int, copies: int = 1) -> Pending | Duplicate:
         """Number and queue a batch that was checked, or that we built ourselves: then control batches and any size are
-        right.  Its bytes are writable and stay ours.  Raises RequestError with Kafka's code."""
+        right.  Its bytes are writable and stay ours.  ``copies``: of it on storage, at least, when it is acknowledged.
+        Raises RequestError with Kafka's code."""
         if self.state is not State.WRITE:
             raise self._refusal()
+        if copies > 1 and self._shortage.is_refusing:
+            raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few)
         if batch.producer_id != NO_PRODUCER_ID:
             kept = self.producers.find_duplicate(batch)
             if kept is not None:
@@ -101,7 +106,7 @@ class Partition:
         if self.config.rules.log_append_time:
             batch.set_append_time(wall_ms)
         batch.assign(self.next_offset, self.epoch)
-        pending = Pending(batch, self.producers.append(batch, wall_ms))
+        pending = Pending(batch, self.producers.append(batch, wall_ms), copies)
         self.next_offset = batch.next_offset
         self.batches.add(pending)
         return pending
@@ -288,18 +293,19 @@ class Partition:
             return [self._create_spare()]
         if following.spare is Spare.CREATING:
             return []
-        if following.block_bytes < unsent[0].batch.size:
+        if following.block_bytes < unsent[0].batch.size or following.copies < unsent[0].copies:
             return [*following.drop(), self._create_spare()]
         return self._register()
 
-    def _create_spare(self) -> Effect:
-        """For the first batch that waits, however large."""
+    def _create_spare(self, copies: int = 1) -> Effect:
+        """For the first batch that waits, however large and whatever copies it needs."""
         following, broker, unsent = self._next, self.broker, self.batches.unsent
         if self.current is not None:
             following.learn(self.current)
         first_bytes = unsent[0].batch.size if unsent else 0
         usual = block_for(following.last_bytes, broker.first_block_bytes, broker.block_bytes, self.config.segment_bytes)
-        return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes)
+        copies = max(copies, unsent[0].copies) if unsent else copies
+        return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes, copies)
 
     def _register(self) -> list[Effect]:
         """Everything before the next base is flushed: the segment may be named (rules 3 and 5)."""
@@ -319,8 +325,10 @@ class Partition:
 
     def _on_spare_ready(self, event: ev.SpareReady, now_ms: int) -> list[Effect]:
         """Register it if it is wanted now."""
-        self._next.ready(event.entry)
+        self._next.ready(event.entry, event.copies)
         self._failures = 0
+        if event.copies >= self.config.min_insync:
+            self._shortage.end()
         return self._advance(now_ms)
 
     def _on_spare_failed(self, event: ev.SpareFailed, now_ms: int) -> list[Effect]:
@@ -329,11 +337,66 @@ class Partition:
         if following.spare is Spare.NONE:
             return []  # it failed while it was being dropped
         following.failed()
+        delay_ms = self._delay()
+        effects: list[Effect] = []
+        if event.is_short:
+            self._shortage.notice(now_ms, delay_ms)
+            if self._shortage.is_refusing:
+                effects = self._stop_holding()
         if self.current is not None and not self._draining:
-            return []  # it was only prepared ahead
+            return effects  # it was only prepared ahead
         if not self.batches.unsent:
-            return self._advance(now_ms)
-        return [ev.RunAgain(self._delay(), self._create_spare())]
+            return [*effects, *self._advance(now_ms)]
+        return [*effects, ev.RunAgain(delay_ms, self._create_spare())]
+
+    # ----------------------------------------------------------------------------------------- min.insync.replicas
+
+    @property
+    def is_short(self) -> bool:
+        """Storage has given fewer nodes than min.insync.replicas asks for, as far as is known."""
+        return self._shortage.is_noticed
+
+    @property
+    def _too_few(self) -> str:
+        return f"storage has not the {self.config.min_insync} nodes for a segment that min.insync.replicas asks for"
+
+    def _stop_holding(self) -> list[Effect]:
+        """Answer those that have waited for copies.
+
+        As Kafka: NOT_ENOUGH_REPLICAS for what has left no trace in the log, and NOT_ENOUGH_REPLICAS_AFTER_APPEND for
+        what is in it, and is written once there are enough nodes.  A batch that was never sent to a file is in the log
+        all the same if one behind it was acknowledged (acks=1).
+        """
+        sent, unsent = self.batches.split_unsent()
+        effects: list[Effect] = []
+        if unsent and all(pending.copies > 1 for pending in unsent):
+            self.batches.drop_last(len(unsent))
+            self.next_offset = unsent[0].batch.base_offset
+            kept = (*self.batches.inflight, *sent)
+            self.producers.take_back(pending.producer for pending in kept if pending.producer is not None)
+            effects.append(ev.Reject(unsent, ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few))
+            unsent = ()
+        if sent or unsent:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            effects.append(ev.LeaveUnacknowledged((*sent, *unsent), code, self._too_few))
+        return effects
+
+    def _on_copies_wanted(self, event: ev.CopiesWanted, now_ms: int) -> list[Effect]:
+        """Try, unless a try is under way or was made a moment ago."""
+        following = self._next
+        if self.batches.unsent or following.is_chosen or not self._shortage.may_try(now_ms):
+            return []
+        if following.spare is Spare.CREATING:
+            return []
+        return [*following.drop(), self._create_spare(self.config.min_insync)]
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Follow other settings; what waits for more copies than are asked for now waits for these."""
+        if config.min_insync < self.config.min_insync:
+            self._shortage.end()
+            for pending in self.batches.unsent:
+                pending.copies = min(pending.copies, config.min_insync)
+        self.config = config
 
     def _on_registered(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
         """The record lists the segment: give it its final name."""
@@ -352,7 +415,9 @@ class Partition:
         entry = self._next.naming(event.name)
         if entry is None:
             return []  # its pipeline failed meanwhile
-        self.current = OpenSegment(entry, self._next.block_bytes, self.config.index_interval_bytes, now_ms)
+        self.current = OpenSegment(
+            entry, self._next.block_bytes, self.config.index_interval_bytes, now_ms, self._next.copies
+        )
         self._next.named()
         self._failures = 0
         return [_WAKE] if self.batches.unsent else self._advance(now_ms)

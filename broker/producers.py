@@ -78,6 +78,10 @@ class ProducerTable:
         self._appended[batch.producer_id] = state
         return state
 
+    def take_back(self, kept: Iterable[ProducerState]) -> None:
+        """Accepted batches were dropped: only those that led to ``kept``, oldest first, are on their way yet."""
+        self._appended = {state.producer_id: state for state in kept}
+
     def flushed(self, state: ProducerState) -> None:
         """The batch that led to ``state`` is flushed, and so is everything before it."""
         self._flushed[state.producer_id] = state

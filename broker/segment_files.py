@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bmq.broker import events as ev
 from bmq.broker.first_files import SERIAL
 from bmq.broker.next_segment import FIRST_FLUSH_BYTES_MAX, chunk_for
@@ -16,10 +18,21 @@ from bmq.storage.filesystem import (
     Lease,
     NoSuchFile,
     PipelineFailed,
+    StorageError,
+    StorageUnavailable,
     write_once,
 )
 from bmq.storage.layout import PartitionPath
 from bmq.storage.segment import encode_idx
+
+
+class TooFewNodes(StorageUnavailable):
+    """Storage gives a new file fewer nodes than it is to have."""
+
+
+def copies_of(appender: Appender) -> int:
+    """Nodes that an open file is written to; 1 where storage has no such thing, as a local folder."""
+    return max(1, len(appender.nodes))
 
 
 class SegmentFiles:
@@ -48,7 +61,24 @@ class SegmentFiles:
     async def create(self, effect: ev.CreateSpare) -> Appender:
         """An open file under a spare name: the one that was made for the partition on its way here, or a new one."""
         made = await self._shared.first_files.take(self.path, effect)
-        return made if made is not None else await self._create(effect)
+        appender = made if made is not None else await self._create(effect)
+        copies = copies_of(appender)
+        if copies < effect.copies:
+            await self._drop(appender)
+            raise TooFewNodes(f"{appender.lease.paths[0]}: {copies} of {effect.copies} nodes")
+        return appender
+
+    async def _drop(self, appender: Appender) -> None:
+        """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
+        try:
+            async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
+                await appender.close()
+            await self._shared.fs.delete(appender.lease.paths[0])
+        except (StorageError, TimeoutError):
+            appender.abort()  # a later owner sweeps it
+        except BaseException:
+            appender.abort()
+            raise
 
     def make_first(self, epoch: int) -> None:
         """Make a file for the first batch under an epoch that is not ours yet, if there is room for more than those

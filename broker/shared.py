@@ -69,6 +69,8 @@ class Shared:
     late_indexes: LateIndexes
     busy: set[PartitionWriter] = field(default_factory=set)
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
+    short: set[PartitionWriter] = field(default_factory=set)
+    """Those that had fewer nodes from storage than min.insync.replicas asks for, when they asked last."""
     fenced: list[PartitionWriter] = field(default_factory=list)
     """Those that have heard that they are not the owner, to be forgotten."""
     store_waits: StoreWaits[PartitionWriter]

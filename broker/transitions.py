@@ -103,6 +103,13 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
             _S.WRITE: "_on_place_wanted",
             _S.MOVE: _LATE,
         },
+        ev.CopiesWanted: {
+            _S.START: _LATE,
+            _S.FENCE: _LATE,
+            _S.RECOVER: _LATE,
+            _S.WRITE: "_on_copies_wanted",
+            _S.MOVE: _LATE,
+        },
         ev.StorageSlow: {
             _S.START: _LATE,
             _S.FENCE: _LATE,

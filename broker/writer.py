@@ -22,7 +22,7 @@ from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.late_indexes import BEHIND_MS
 from bmq.broker.open_files import OpenFiles
 from bmq.broker.partition import Partition
-from bmq.broker.segment_files import SegmentFiles
+from bmq.broker.segment_files import SegmentFiles, TooFewNodes, copies_of
 from bmq.broker.shared import Shared
 from bmq.broker.suspicion import look_into
 from bmq.broker.takeover import Takeover
@@ -113,10 +113,15 @@ class PartitionWriter:
         """Check the header of a client's batch.  Raises RequestError if it is to be refused."""
         self.partition.check(batch, self._shared.clock.now_ms())
 
-    def accept(self, batch: Batch) -> Pending | Duplicate:
+    def accept(self, batch: Batch, *, acks_all: bool = True) -> Pending | Duplicate:
         """Number and queue one batch that was checked.  Raises RequestError at once if it is refused."""
-        shared = self._shared
-        accepted = self.partition.accept(batch, shared.clock.now_ms())
+        shared, partition = self._shared, self.partition
+        try:
+            accepted = partition.accept(batch, shared.clock.now_ms(), partition.config.min_insync if acks_all else 1)
+        except RequestError as error:
+            if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+                self.post(ev.CopiesWanted())
+            raise
         if isinstance(accepted, Pending):
             shared.budget.take(batch.size)
             if not self.in_line or self.partition.current is None:  # else its turn comes anyway
@@ -180,7 +185,7 @@ class PartitionWriter:
 
     def reconfigure(self, config: LogConfig) -> None:
         """Follow other settings from now on; what was accepted and what is open stay as they are."""
-        self.partition.config = config
+        self.partition.reconfigure(config)
         self._segments.is_synced = config.flush_sync
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
@@ -338,6 +343,14 @@ class PartitionWriter:
         for pending in effect.batches:
             self._shared.budget.give_back(pending.batch.size)
             for future, _ in pending.token or ():  # type: ignore[attr-defined]
+                if not future.done():
+                    future.set_exception(RequestError(effect.code, effect.reason))
+        self._notify()  # there is room
+
+    def _do_leave_unacknowledged(self, effect: ev.LeaveUnacknowledged) -> None:
+        for pending in effect.batches:
+            waiting, pending.token = pending.token or (), None
+            for future, _ in waiting:  # type: ignore[attr-defined]
                 if not future.done():
                     future.set_exception(RequestError(effect.code, effect.reason))
 
@@ -527,14 +540,18 @@ class PartitionWriter:
     def _do_create_spare(self, effect: ev.CreateSpare) -> None:
         async def work() -> None:
             try:
-                lease = (await self._files.create(effect)).lease
+                appender = await self._files.create(effect)
             except StorageError as error:
-                self.post(ev.SpareFailed(repr(error)))
+                is_short = isinstance(error, TooFewNodes)
+                if is_short:
+                    self._shared.short.add(self)
+                self.post(ev.SpareFailed(repr(error), is_short))
                 return
+            lease = appender.lease
             self._shared.busy.add(self)
             unnamed = SegmentName(-1, effect.epoch, -1)
             entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
-            self.post(ev.SpareReady(entry))
+            self.post(ev.SpareReady(entry, copies_of(appender)))
 
         self.spawn(work())
 
@@ -582,6 +599,7 @@ PERFORM: dict[type, Callable[[PartitionWriter, Any], None]] = {
     ev.Wake: PartitionWriter._do_wake,
     ev.Acknowledge: PartitionWriter._do_acknowledge,
     ev.Reject: PartitionWriter._do_reject,
+    ev.LeaveUnacknowledged: PartitionWriter._do_leave_unacknowledged,
     ev.ReadRecord: PartitionWriter._do_read_record,
     ev.StoreRecord: PartitionWriter._do_store_record,
     ev.FenceSegments: PartitionWriter._do_fence,

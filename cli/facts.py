@@ -100,6 +100,11 @@ class _Facts:
                     broker.waiting_for_place,
                 ),
                 OwnMetric(
+                    "under_min_isr",
+                    "Partitions that storage gives fewer datanodes than min.insync.replicas asks for",
+                    broker.under_min_isr,
+                ),
+                OwnMetric(
                     "record_check_compiled",
                     "1: produced records are checked by compiled code; 0: in Python, which is slow",
                     int(WALKER.is_compiled),

@@ -133,7 +133,11 @@ class NodeConfig:
     log_segment_delete_delay_ms: int = _option(
         60_000, "default of file.delete.delay.ms", kafka="log.segment.delete.delay.ms"
     )
-    min_insync_replicas: int = _option(1, "default of min.insync.replicas", kafka="min.insync.replicas")
+    min_insync_replicas: int = _option(
+        1,
+        "default of min.insync.replicas; on a local folder more than 1 refuses every produce with acks=all",
+        kafka="min.insync.replicas",
+    )
     compression_type: str = _option("producer", "default of the topic's compression.type", kafka="compression.type")
     producer_id_expiration_ms: int = _option(
         86_400_000, "a silent producer id is forgotten after this", kafka="producer.id.expiration.ms"

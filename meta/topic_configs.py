@@ -234,7 +234,10 @@ _KEYS = (
         default="1",
         server="min.insync.replicas",
         check=at_least(1),
-        doc="The fewest datanodes that an open segment may be written to.",
+        doc="Copies that a batch sent with acks=all has when it is acknowledged: its segment is written to so many "
+        "datanodes at least. While storage has fewer, such produces wait 5 s and are then refused with "
+        "NOT_ENOUGH_REPLICAS. A local folder keeps one copy, so more than 1 refuses them all. Internal topics are not "
+        "bound.",
     ),
     ConfigKey(
         name="preallocate",

@@ -53,10 +53,19 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.MoveRequested: {State.START, State.FENCE, State.RECOVER, State.WRITE},
     ev.LogStartRaised: {State.WRITE},
     ev.PlaceWanted: {State.WRITE},
+    ev.CopiesWanted: {State.WRITE},
     ev.StorageSlow: {State.WRITE},
     ev.Tick: {State.WRITE, State.MOVE},
 }
-EXTERNAL = {ev.EpochRaised, ev.MoveRequested, ev.LogStartRaised, ev.PlaceWanted, ev.StorageSlow, ev.Tick}
+EXTERNAL = {
+    ev.EpochRaised,
+    ev.MoveRequested,
+    ev.LogStartRaised,
+    ev.PlaceWanted,
+    ev.CopiesWanted,
+    ev.StorageSlow,
+    ev.Tick,
+}
 """Events that come from outside at any time: they are never a bug."""
 
 

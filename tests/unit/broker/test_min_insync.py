@@ -1,0 +1,167 @@
+"""``min.insync.replicas`` from a produce to its answer, on storage whose datanodes die and come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.log_config import log_config
+from bmq.core.errors import ErrorCode
+from tests.simulation.loop import run
+from tests.simulation.world import until
+from tests.unit.broker.world import World, batch, idempotent, world
+
+HOLD_S = BrokerConfig().short_hold_ms / 1000
+
+
+def two_of_three(w: World, **configs: str) -> None:
+    """Three copies, of which two at least are to be there."""
+    topic = w.topic("orders", assign=False)
+    w.assigned.assign(w.path(), w.key(), log_config({"min.insync.replicas": "2", **configs}, 3))
+    assert topic.partitions == 1
+
+
+def keep_datanodes(w: World, count: int) -> None:
+    """So many are up."""
+    for number, name in enumerate(w.storage.datanodes):
+        if number < count:
+            w.storage.start_datanode(name)
+        elif w.storage.datanodes[name].is_up:
+            w.storage.kill_datanode(name)
+
+
+def copies(w: World) -> int:
+    (appender,) = [each for each in w.storage.appenders if "/topics/" in each.lease.paths[0]]
+    return len(appender.nodes)
+
+
+async def repeated(w: World, make: Callable[[], bytearray]) -> Any:
+    """As a client does it: until it is answered without an error."""
+    for _ in range(100):
+        answer = await w.produce_one(make())
+        if not answer.error_code:
+            return answer
+        await asyncio.sleep(0.1)
+    raise AssertionError(answer)
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with world() as w:
+            await story(w)
+
+    run(main())
+
+
+def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
+    """The first produces wait for nodes to come back, the next ones are refused at once; acks=1 is not bound."""
+
+    async def story(w: World) -> None:
+        two_of_three(w)
+        keep_datanodes(w, 1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = await w.produce_one(batch())
+        assert ErrorCode(first.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert HOLD_S <= loop.time() - began < 2 * HOLD_S
+        began = loop.time()
+        second = await w.produce_one(batch())
+        assert ErrorCode(second.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert loop.time() == began
+        assert "min.insync.replicas" in second.error_message
+        unbound = await w.produce_one(batch(b"one"), acks=1)
+        assert (unbound.error_code, unbound.base_offset) == (0, 0), "the refused ones have taken no offset"
+        owner = await w.owner()
+        await until(lambda: owner.high_watermark == 1)
+        (told,) = w.broker.alarms_raised
+        assert told.startswith("storage has too few datanodes for min.insync.replicas of 1 partitions (orders-0)")
+        assert w.broker.under_min_isr == 1
+        assert w.broker.is_serving
+
+    play(story)
+
+
+def test_it_goes_on_by_itself_when_nodes_come_back() -> None:
+    async def story(w: World) -> None:
+        two_of_three(w)
+        keep_datanodes(w, 1)
+        assert (await w.produce_one(batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        keep_datanodes(w, 4)
+        assert (await repeated(w, batch)).base_offset == 0
+        assert copies(w) == 3
+        await until(lambda: w.broker.under_min_isr == 0)
+
+    play(story)
+
+
+def test_nodes_that_come_back_in_time_cost_only_time() -> None:
+    async def story(w: World) -> None:
+        two_of_three(w)
+        keep_datanodes(w, 1)
+        waiting = w.produce({("orders", 0): batch()})
+        await asyncio.sleep(HOLD_S / 2)
+        assert not waiting.done()
+        keep_datanodes(w, 2)
+        assert (await waiting)[0].error_code == 0
+        assert copies(w) == 2
+
+    play(story)
+
+
+def test_nodes_that_die_under_an_open_segment() -> None:
+    """What is on its way is in the log already; its repetition is answered once it has its copies (rule 9)."""
+
+    async def story(w: World) -> None:
+        two_of_three(w)
+        assert (await w.produce_one(idempotent(0))).error_code == 0
+        keep_datanodes(w, 1)
+        answer = await w.produce_one(idempotent(1))
+        assert ErrorCode(answer.error_code) in (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        )
+        assert (await w.owner()).high_watermark == 1, "nothing is acknowledged, or shown, with one copy"
+        keep_datanodes(w, 4)
+        assert (await repeated(w, lambda: idempotent(1))).base_offset == 1
+        assert (await w.owner()).high_watermark == 2
+        assert copies(w) == 3
+
+    play(story)
+
+
+def test_the_setting_may_change_on_a_partition_that_is_written() -> None:
+    async def story(w: World) -> None:
+        topic = w.topic("orders", assign=False)
+        w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 3))
+        keep_datanodes(w, 1)
+        assert (await w.produce_one(batch())).error_code == 0
+        assert copies(w) == 1
+        w.assigned.assign(w.path(), w.key(), log_config({"min.insync.replicas": "2"}, 3))
+        assert (await w.produce_one(batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 3))
+        assert (await w.produce_one(batch())).error_code == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_more_than_the_replication_factor_is_taken_and_refuses_every_acks_all(number: int) -> None:
+    """As Kafka does.  A local folder keeps one copy whatever the replication factor says."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", assign=False)
+        w.assigned.assign(w.path(), w.key(), log_config({"min.insync.replicas": str(number + 1)}, number))
+        assert (await w.produce_one(batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await w.produce_one(batch(), acks=1)).error_code == 0
+
+    play(story)
+
+
+def test_internal_topics_are_not_bound() -> None:
+    values = {"min.insync.replicas": "3"}
+    assert log_config(values, 3).min_insync == 3
+    assert log_config(values, 3, is_internal=True).min_insync == LogConfig().min_insync == 1
