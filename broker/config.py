@@ -82,6 +82,9 @@ class BrokerConfig:
     silent_flush_ms: int = 500
     """A flush older than this has its nodes asked whether they answer.  One that does not is left at once: with the
     0.5 s that it has to answer, a paused datanode costs little over a second."""
+    unreadable_ms: int = 60_000
+    """So long a takeover tries again to read bytes that no replica gives now (a datanode that restarts with the sound
+    one, a replica whose end is not known yet), before it takes them for lost and the partition OFFLINE."""
     slow_flush_ms: int = 1_000
     """A flush older than this makes the pipeline suspect (slowness rolls, see broker.health)."""
     slow_roll_interval_ms: int = 30_000

@@ -106,6 +106,13 @@ class RecoveryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LogUnreadable:
+    """Bytes that are there by all accounts cannot be read: damage, or a moment's state of storage."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryRefused:
     """Acknowledged data is missing or damaged."""
 
@@ -227,6 +234,7 @@ Event = (
     | FenceFailed
     | LogRecovered
     | RecoveryFailed
+    | LogUnreadable
     | RecoveryRefused
     | CheckpointWritten
     | SpareReady

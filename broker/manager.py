@@ -402,7 +402,10 @@ class Broker:
         a partition that cannot register its next segment do not count.  Nor do those that wait for more datanodes."""
         waits, now_ms = self.shared.store_waits, self.shared.now_ms()
         short_bytes = sum(writer.partition.batches.buffered_bytes for writer in self.shared.short)
-        at_storage = any(writer.partition.state in (State.FENCE, State.RECOVER) for writer in self._taken_over)
+        at_storage = any(
+            writer.partition.state in (State.FENCE, State.RECOVER) and not writer.partition.is_unreadable
+            for writer in self._taken_over
+        )
         was_stalled = self._stalls.is_stalled
         self._stalls.look(
             now_ms,

@@ -68,6 +68,7 @@ class Partition:
         self._checkpointer = Checkpointer(key, broker)
         self._draining = False
         self._failures = 0
+        self._unreadable_since_ms: int | None = None
         self._last_slow_ms = -(1 << 62)
         self._probe_due_ms = -(1 << 62)
         self._shortage = Shortage(broker.short_hold_ms)
@@ -203,7 +204,6 @@ class Partition:
     def _on_fenced(self, event: ev.SegmentsFenced, now_ms: int) -> list[Effect]:
         """No predecessor can write any more: read behind the last checkpoint."""
         self.state = State.RECOVER
-        self._failures = 0
         return [ev.RecoverLog(event.segments, self.record.segments, self._predecessors, self._was_settled)]
 
     def _on_fence_failed(self, event: ev.FenceFailed, now_ms: int) -> list[Effect]:
@@ -214,6 +214,22 @@ class Partition:
         """Storage did not answer: begin again with the fence, a file may have been moved since."""
         self.state = State.FENCE
         return [ev.RunAgain(self._delay(), ev.FenceSegments(self.record.segments))]
+
+    def _on_log_unreadable(self, event: ev.LogUnreadable, now_ms: int) -> list[Effect]:
+        """Try again for a while, from the fence on; then wait for an operator."""
+        if self._unreadable_since_ms is None:
+            self._unreadable_since_ms = now_ms
+        if now_ms - self._unreadable_since_ms < self.broker.unreadable_ms:
+            self.state = State.FENCE
+            return [ev.RunAgain(self._delay(), ev.FenceSegments(self.record.segments))]
+        self.state = State.OFFLINE
+        self.offline_reason = event.reason
+        return [ev.Alarm(event.reason)]
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether storage answers the takeover, but does not give bytes that should be there."""
+        return self._unreadable_since_ms is not None
 
     def _on_recovery_refused(self, event: ev.RecoveryRefused, now_ms: int) -> list[Effect]:
         """Acknowledged data is missing or damaged: wait for an operator."""

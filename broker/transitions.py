@@ -66,6 +66,7 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
         ev.FenceFailed: {_S.FENCE: "_on_fence_failed"},
         ev.LogRecovered: {_S.RECOVER: "_on_recovered"},
         ev.RecoveryFailed: {_S.RECOVER: "_on_recovery_failed"},
+        ev.LogUnreadable: {_S.RECOVER: "_on_log_unreadable"},
         ev.RecoveryRefused: {_S.RECOVER: "_on_recovery_refused"},
         ev.CheckpointWritten: {_S.RECOVER: "_on_recovery_covered", _S.WRITE: "_on_covered", _S.MOVE: "_on_covered"},
         ev.SpareReady: {_S.WRITE: "_on_spare_ready", _S.MOVE: "_on_spare_ready"},

@@ -510,9 +510,9 @@ class PartitionWriter:
             try:
                 self.post(await self._takeover.recover(effect))
             except CorruptData as error:
-                self.post(ev.RecoveryRefused(f"no replica gives right bytes: {error}"))
+                self.post(ev.LogUnreadable(f"no replica gives right bytes: {error}"))
             except FormatError as error:
-                self.post(ev.RecoveryRefused(str(error)))
+                self.post(ev.LogUnreadable(str(error)))
             except StorageError as error:
                 self.post(ev.RecoveryFailed(repr(error)))
 

@@ -9,9 +9,10 @@ import asyncio
 
 import pytest
 
+from bmq.broker.transitions import State
 from bmq.storage import layout
 from bmq.storage.checkpoint import encode
-from bmq.storage.filesystem import Lease, StorageUnavailable
+from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
@@ -129,5 +130,43 @@ def test_a_fence_that_fails_leaves_no_other_behind() -> None:
         await heir.broker.move(KEY)
         await asyncio.sleep(0)
         assert under_way == 0
+
+    run(main(), 7)
+
+
+@pytest.mark.parametrize("fault", ["short", "corrupt"])
+@pytest.mark.parametrize("seconds", [20, 1 << 30])
+def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault: str, seconds: int) -> None:
+    """The datanode with the sound replica restarts, say.  Damage that stays takes the partition OFFLINE."""
+
+    async def main() -> None:
+        world = World(7)
+        process = await owner(world)
+        await write(process, range(3))
+        process.crash()
+        heir = Process(world, "heir")
+        read, until_s = heir.fs.read, asyncio.get_running_loop().time() + seconds
+
+        async def unsound(path: str, position: int, length: int) -> bytes:
+            data = await read(path, position, length)
+            if not path.endswith(".log") or asyncio.get_running_loop().time() > until_s:
+                return data
+            if fault == "corrupt":
+                raise CorruptData(f"{path}: a checksum does not match")
+            return data[:-1]
+
+        heir.fs.read = unsound  # type: ignore[method-assign]
+        heir.start()
+        await until(lambda: heir.writer is not None)
+        took_s = asyncio.get_running_loop().time() - until_s + seconds
+        partition = writer_of(heir).partition
+        if seconds > 60:
+            assert partition.state is State.OFFLINE
+            assert 60 <= took_s < 65
+            assert ("can be read" if fault == "short" else "checksum") in partition.offline_reason
+        else:
+            assert heir.is_serving
+            assert took_s < 25
+            assert (partition.high_watermark, heir.broker.alarms_raised) == (3, [])
 
     run(main(), 7)

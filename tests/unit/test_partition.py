@@ -40,6 +40,7 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.FenceFailed: {State.FENCE},
     ev.LogRecovered: {State.RECOVER},
     ev.RecoveryFailed: {State.RECOVER},
+    ev.LogUnreadable: {State.RECOVER},
     ev.RecoveryRefused: {State.RECOVER},
     ev.CheckpointWritten: {State.RECOVER, State.WRITE, State.MOVE},
     ev.SpareReady: {State.WRITE, State.MOVE},
@@ -177,6 +178,7 @@ def sample(event: Any) -> Event:
         ev.FenceFailed: ("x",),
         ev.LogRecovered: (Recovered(end_offset=0, segments=[], bytes_read=0, labels=[]), None, (), 0),
         ev.RecoveryFailed: ("x",),
+        ev.LogUnreadable: ("x",),
         ev.RecoveryRefused: ("x",),
         ev.CheckpointWritten: (0, 0),
         ev.SpareReady: (SPARE,),
@@ -281,6 +283,24 @@ def test_a_failed_recovery_begins_with_the_fence_again() -> None:
     assert isinstance(again, ev.RunAgain)
     assert isinstance(again.effect, ev.FenceSegments)
     assert machine.state is State.FENCE
+
+
+def test_an_unreadable_log_is_tried_again_for_a_while_then_offline() -> None:
+    """Ever more slowly, and from the fence on; counted from the first time."""
+    entry = replace(SPARE, name=SegmentName(0, 1, 0))
+    machine, _ = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,)))
+    delays = []
+    for now_ms in (5_000, 6_000, 30_000, 64_999):
+        machine.handle(ev.SegmentsFenced(()), now_ms)
+        again = only(machine.handle(ev.LogUnreadable("x is short"), now_ms), ev.RunAgain)
+        assert isinstance(again, ev.RunAgain)
+        assert isinstance(again.effect, ev.FenceSegments)
+        assert state_of(machine) is State.FENCE
+        delays.append(again.delay_ms)
+    assert delays == [100, 200, 400, 800]
+    machine.handle(ev.SegmentsFenced(()), 65_000)
+    assert kinds(machine.handle(ev.LogUnreadable("x is short"), 65_000)) == ["Alarm", "StateChanged"]
+    assert (state_of(machine), machine.offline_reason) == (State.OFFLINE, "x is short")
 
 
 def test_refused_recovery_is_offline_with_an_alarm() -> None:
