@@ -391,6 +391,14 @@ class SealSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteEmpty:
+    """Delete segments that hold nothing that was flushed and that the record lists no more.  What fails is left to
+    retention."""
+
+    names: tuple[SegmentName, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgain:
     """Perform ``effect`` after ``delay_ms``."""
 
@@ -432,6 +440,7 @@ Effect = (
     | LeaveUnacknowledged
     | CloseSegment
     | SealSegment
+    | DeleteEmpty
     | RunAgain
     | Abort
     | Alarm

@@ -10,7 +10,7 @@ from bmq.broker.events import Event, Pending
 from bmq.broker.scheduler import Flusher
 from bmq.broker.shared import Shared
 from bmq.core.model import SegmentName
-from bmq.storage.filesystem import Appender, PipelineFailed, StorageError
+from bmq.storage.filesystem import Appender, OutOfSpace, PipelineFailed, StorageError
 
 JOIN_BYTES = 8192  # batches smaller than this on average are joined: a copy costs less than a call for each
 
@@ -86,6 +86,9 @@ class Flights:
         self._release(flight)
         if isinstance(error, PipelineFailed):
             self._shared.health.failed(error.suspects, self._shared.now_ms())
+        elif isinstance(error, OutOfSpace):
+            self._shared.places.lacks_room(str(error))
+        self._shared.trouble = str(error)
         self._post(ev.PipelineFailed(flight.name, repr(error)))
         self._shared.scheduler.landed(self._flusher)
 

@@ -15,12 +15,13 @@ from bmq.storage.checkpoint import Checkpoint
 class LeftSegments:
     """One partition's."""
 
-    __slots__ = ("_closed", "_indexed", "_unclosed")
+    __slots__ = ("_closed", "_empty", "_indexed", "_unclosed")
 
     def __init__(self) -> None:
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
         self._closed: SegmentEntry | None = None
         self._indexed: SegmentName | None = None  # whose index we have written ourselves
+        self._empty: list[SegmentName] = []  # closed without a byte that was flushed, and perhaps still listed
 
     def __repr__(self) -> str:
         return f"<LeftSegments unclosed={len(self._unclosed)} closed={self._closed and self._closed.name}>"
@@ -46,7 +47,9 @@ class LeftSegments:
         """It is closed and indexed: the next record need not list it, unless it is the newest."""
         del self._unclosed[entry.name]
         is_newest = self._closed is None or self._closed.name.order < entry.name.order
-        if entry.length > 0 and is_newest:
+        if entry.length == 0:
+            self._empty.append(entry.name)
+        elif is_newest:
             self._closed, self._indexed = entry, entry.name
 
     def listed(self, *opened: SegmentEntry) -> tuple[SegmentEntry, ...]:
@@ -55,6 +58,17 @@ class LeftSegments:
         if self._closed is not None:
             listed.append(self._closed)
         return tuple(sorted(listed, key=lambda entry: entry.name.order))
+
+    def take_empty(self, listed: Iterable[SegmentEntry]) -> tuple[SegmentName, ...]:
+        """Return the segments that closed without a flushed byte and that the stored record lists no more, once each.
+
+        Nobody needs their files: what they were to hold is in later segments of the same base, and a successor looks
+        for what the record lists.
+        """
+        names = {entry.name for entry in listed}
+        gone = tuple(name for name in self._empty if name not in names)
+        self._empty = [name for name in self._empty if name in names]
+        return gone
 
     def is_settled(self, last: Checkpoint | None, log_start: int) -> bool:
         """Whether the last segment's index holds all that a checkpoint would: the log start is that of its closing."""

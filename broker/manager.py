@@ -39,6 +39,7 @@ from bmq.storage.layout import PartitionPath
 _log = logging.getLogger("bmq.broker")
 FIRST_FILE_MS = 5_000
 """So long after its last owner's time a file that was made for a partition may wait for a batch."""
+CLOSE_LEAST_S = 1.0
 _UPKEEP_S = 1.0
 _SEAL_S = 5.0
 
@@ -264,16 +265,19 @@ class Broker:
             if final is not None:
                 self._departed[key] = final
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Hand everything over, then leave.
 
-        What storage does not let us close in ``handover_ms`` is left as after a crash: its next owner fences it.
+        What storage does not let us close in ``handover_ms``, or by ``deadline`` (on the loop's clock, though a second
+        is granted always), is left as after a crash: its next owner fences it.
         """
         journal, *others = self._tasks or (None,)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        deadline = asyncio.get_running_loop().time() + self.shared.config.handover_ms / 1000
+        now = asyncio.get_running_loop().time()
+        latest = now + self.shared.config.handover_ms / 1000
+        deadline = latest if deadline is None else min(latest, max(deadline, now + CLOSE_LEAST_S))
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(self._close_one(key) for key in list(self._partitions)))
@@ -413,7 +417,9 @@ class Broker:
             progress=self.shared.health.flushes + self._opened,
         )
         if self._stalls.is_stalled and not was_stalled:
-            self._report(f"storage has acknowledged nothing for over {self.config.stalled_ms} ms")
+            trouble = self.shared.trouble
+            last = f"; its last error: {trouble}" if trouble else ""
+            self._report(f"storage has acknowledged nothing for over {self.config.stalled_ms} ms{last}")
         if store_trouble := waits.report(now_ms):
             self._report(store_trouble)
 

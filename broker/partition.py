@@ -176,6 +176,7 @@ class Partition:
     def _on_claimed(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
         """The epoch is ours: fence what the predecessor left open; with nothing left, write."""
         self._stored(event)
+        self._failures = 0
         self.epoch = event.record.epoch
         if not event.record.segments:
             self.state = State.WRITE
@@ -187,7 +188,6 @@ class Partition:
         assert event.record == self._storing
         self._storing = None
         self.record, self.revision = event.record, event.revision
-        self._failures = 0
 
     def _on_record_unknown(self, event: ev.RecordUnknown, now_ms: int) -> list[Effect]:
         """Ask the same again: only a commit with the same compares settles it (rule 3)."""
@@ -342,7 +342,6 @@ class Partition:
     def _on_spare_ready(self, event: ev.SpareReady, now_ms: int) -> list[Effect]:
         """Register it if it is wanted now."""
         self._next.ready(event.entry, event.copies)
-        self._failures = 0
         if event.copies >= self.config.min_insync:
             self._shortage.end()
         return self._advance(now_ms)
@@ -417,7 +416,8 @@ class Partition:
     def _on_registered(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
         """The record lists the segment: give it its final name."""
         self._stored(event)
-        return [self._next.name()]
+        empty = self._left.take_empty(self.record.segments)
+        return [self._next.name(), *([ev.DeleteEmpty(empty)] if empty else [])]
 
     def _on_register_refused(self, event: ev.RecordRefused, now_ms: int) -> list[Effect]:
         """A higher epoch fences; another's harmless touch is written over by compare."""
@@ -435,7 +435,6 @@ class Partition:
             entry, self._next.block_bytes, self.config.index_interval_bytes, now_ms, self._next.copies
         )
         self._next.named()
-        self._failures = 0
         return [_WAKE] if self.batches.unsent else self._advance(now_ms)
 
     def _on_naming_failed(self, event: ev.NamingFailed, now_ms: int) -> list[Effect]:
@@ -503,14 +502,27 @@ class Partition:
         if entry is not None:
             self._next.named()
             self._left.leave(entry)
-            return [ev.SealSegment(entry, None), *self._advance(now_ms)]
+            return [ev.SealSegment(entry, None), *self._go_on_elsewhere(now_ms)]
         segment = self.current
         if segment is None or segment.entry.name != event.name:
             return []
         self.current = None
         self._draining = False
         self.batches.put_back()
-        return [ev.SealSegment(segment.entry, self._leave(segment)), *self._advance(now_ms)]
+        seal = ev.SealSegment(segment.entry, self._leave(segment))
+        return [seal, *(self._advance(now_ms) if segment.flushed else self._go_on_elsewhere(now_ms))]
+
+    def _go_on_elsewhere(self, now_ms: int) -> list[Effect]:
+        """Open the segment after one that took nothing: at once if that was the first in a row, later otherwise.
+
+        Creating a file may succeed for as long as writing to it does not (a full disk, a quota): without the delay each
+        partition would make files and commits as fast as it can.
+        """
+        is_first = self._failures == 0
+        delay_ms = self._delay()
+        if is_first or self._next.spare is not Spare.NONE or self._next.is_chosen or not self.batches.unsent:
+            return self._advance(now_ms)
+        return [ev.RunAgain(delay_ms, self._create_spare())]
 
     def _on_closed(self, event: ev.SegmentClosed, now_ms: int) -> list[Effect]:
         """A left segment is closed and indexed: the next record need not list it."""
@@ -623,7 +635,10 @@ class Partition:
         return self._advance(now_ms)
 
     def _delay(self) -> int:
-        """Doubling from ``retry_ms`` to ``retry_max_ms`` while nothing succeeds."""
+        """Return milliseconds, doubling from ``retry_ms`` to ``retry_max_ms`` while nothing is flushed.
+
+        Before WRITE, a step that succeeds begins it again.
+        """
         self._failures += 1
         return min(self.broker.retry_ms << min(self._failures - 1, 16), self.broker.retry_max_ms)
 

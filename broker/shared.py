@@ -77,6 +77,8 @@ class Shared:
     """Those that wait for the metadata store."""
     load: Load = field(default_factory=Load)
     """What partitions are used for."""
+    trouble: str = ""
+    """What storage said when it last refused to create or flush a segment."""
     is_alone: bool = True
     """No other process can have taken a partition over without our knowledge."""
     tails: Tails | None = None

@@ -545,6 +545,7 @@ class PartitionWriter:
                 is_short = isinstance(error, TooFewNodes)
                 if is_short:
                     self._shared.short.add(self)
+                self._shared.trouble = str(error)
                 self.post(ev.SpareFailed(repr(error), is_short))
                 return
             lease = appender.lease
@@ -590,6 +591,16 @@ class PartitionWriter:
 
         self.spawn(work())
 
+    def _do_delete_empty(self, effect: ev.DeleteEmpty) -> None:
+        async def work() -> None:
+            for name in effect.names:
+                try:
+                    await self._shared.fs.delete(self.path.log(name))
+                except StorageError:
+                    return  # retention takes what is left when the log start has passed it
+
+        self.spawn(work())
+
     def _closed(self, entry: SegmentEntry | None) -> None:
         if entry is not None:
             self.post(ev.SegmentClosed(entry))
@@ -612,6 +623,7 @@ PERFORM: dict[type, Callable[[PartitionWriter, Any], None]] = {
     ev.Suspect: PartitionWriter._do_suspect,
     ev.CloseSegment: PartitionWriter._do_close_segment,
     ev.SealSegment: PartitionWriter._do_seal_segment,
+    ev.DeleteEmpty: PartitionWriter._do_delete_empty,
     ev.RunAgain: PartitionWriter._do_run_again,
     ev.Abort: PartitionWriter._do_abort,
     ev.Alarm: PartitionWriter._do_alarm,

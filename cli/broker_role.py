@@ -97,10 +97,10 @@ class BrokerRole:
         except TimeoutError:
             log.warning("some partitions are not handed over in %g s", timeout_s)
 
-    async def close(self) -> None:
-        """Hand everything over.  Also after a ``start`` that failed."""
+    async def close(self, deadline: float | None = None) -> None:
+        """Hand everything over, until ``deadline`` on the loop's clock at most.  Also after a ``start`` that failed."""
         self._follower.close()
         await self.assigned.close()
-        await self.broker.close()
+        await self.broker.close(deadline)
         if self._hand_overs is not None:
             await self._hand_overs.close()

@@ -68,7 +68,8 @@ class _Facts:
         if not is_member:
             return False, "the metadata store says that this process's lease is gone; it registers anew"
         if role is not None and not role.broker.is_serving:
-            return False, "storage acknowledges nothing"
+            trouble = role.broker.shared.trouble
+            return False, "storage acknowledges nothing" + (f": {trouble}" if trouble else "")
         return True, "; ".join(filter(None, (_degraded(self._node.own_coordinator), _quarantined(self._node))))
 
     def gauges(self) -> Gauges:

@@ -94,6 +94,7 @@ class Node:
         self.config = config
         self.metrics = Metrics()
         self.is_serving = False
+        self.close_by: float | None = None  # on the loop's clock: what is not handed over by then is left as it is
         self.on_leave: Callable[[], None] = _nothing
         """Called when an operator asks the process to drain and end."""
         self.on_failed: Callable[[str], None] = _nothing_more
@@ -223,7 +224,7 @@ class Node:
             await lookout.close()
         await self.producer_ids.close()
         if self.broker is not None:
-            await self.broker.close()
+            await self.broker.close(self.close_by)
         if self.remote is not None:
             await self.remote.close()
         await self.pool.close()

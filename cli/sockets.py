@@ -70,7 +70,7 @@ class Sockets:
         ``drain_ms`` in all."""
         loop = asyncio.get_running_loop()
         limit_s = self._config.drain_ms / 1000
-        deadline = loop.time() + limit_s
+        deadline = self._node.close_by = loop.time() + limit_s
         listeners = [listener for listener in (self._shared, self._kafka) if listener is not None]
         await self._node.leave(deadline - (CLIENTS_SHARE * limit_s if listeners else 0.0))
         self._node.drain()

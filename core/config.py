@@ -89,7 +89,8 @@ class NodeConfig:
     socket_request_max_bytes: int = _option(100 << 20, "largest request", kafka="socket.request.max.bytes")
     queued_max_request_bytes: int = _option(
         256 << 20,
-        "bytes of requests read and not answered, over all connections; past it nothing more is read (Kafka: no bound)",
+        "bytes of requests read and not answered, over all connections; past it nothing more is read, and clients "
+        "whose requests arrive below 16 KB/s while others wait are closed (Kafka: no bound)",
         kafka="queued.max.request.bytes",
     )
     connections_max_idle_ms: int = _option(

@@ -1,0 +1,136 @@
+"""Storage that takes no bytes: producers wait, the broker makes no storm of files, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bmq.broker.config import BrokerConfig
+from bmq.core.errors import ErrorCode
+from bmq.storage.filesystem import CreateOptions, OutOfSpace
+from bmq.storage.memory import Faults
+from tests.simulation.loop import run
+from tests.simulation.world import read_log
+from tests.unit.broker.world import World, batch, world
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+
+    run(main())
+
+
+def count_creations(w: World) -> list[str]:
+    made: list[str] = []
+    plain = w.storage.create
+
+    def create(path: str, holder: str, options: CreateOptions) -> Any:
+        if "/topics/" in path and ".idx" not in path:
+            made.append(path)
+        return plain(path, holder, options)
+
+    setattr(w.storage, "create", create)  # noqa: B010  (mypy: no plain assignment to a method)
+    return made
+
+
+async def segments(w: World, partition: int = 0) -> list[str]:
+    folder = w.path("orders", partition).folder
+    return [status.path async for status in w.fs.list(folder) if status.path.endswith(".log")]
+
+
+def test_flushes_that_fail_cost_a_new_file_every_two_seconds_and_not_more() -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", 4)
+        for partition in range(4):
+            assert (await w.produce_one(batch(), partition)).base_offset == 0
+        made = count_creations(w)
+        revision = w.store.revision
+        w.storage.faults = Faults(pipeline_fails=1.0)
+        waiting = [w.produce_one(batch(), partition, timeout_ms=120_000) for partition in range(4)]
+        tasks = [asyncio.ensure_future(each) for each in waiting]
+        await asyncio.sleep(60)
+        assert len(made) <= 4 * 36
+        assert w.store.revision - revision <= 4 * 36
+        assert not any(task.done() for task in tasks)
+        w.storage.faults = Faults()
+        for task in tasks:
+            assert (await task).base_offset == 1
+        for partition in range(4):  # and no litter stays
+            await w.produce_one(batch(), partition)
+            await asyncio.sleep(1)
+            assert len(await segments(w, partition)) <= 4
+            assert [each.base_offset for each in await read_log(w.fs, 3, w.path("orders", partition))] == [0, 1, 2]
+
+    play(story)
+
+
+def test_a_segment_that_fails_at_its_first_flush_is_followed_at_once_and_the_next_ones_later() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        await w.owner()
+        times: list[float] = []
+        plain = w.storage.create
+
+        def create(path: str, holder: str, options: CreateOptions) -> Any:
+            times.append(asyncio.get_running_loop().time())
+            return plain(path, holder, options)
+
+        setattr(w.storage, "create", create)  # noqa: B010
+        w.storage.faults = Faults(pipeline_fails=1.0)
+        task = asyncio.ensure_future(w.produce_one(batch(), timeout_ms=30_000))
+        await asyncio.sleep(10)
+        gaps = [round(later - earlier, 1) for earlier, later in itertools.pairwise(times)]
+        assert gaps[:6] == [0.0, 0.2, 0.4, 0.8, 1.6, 2.0]
+        w.storage.faults = Faults()
+        assert (await task).error_code == ErrorCode.NONE
+
+    play(story)
+
+
+def test_a_flush_without_room_closes_the_line_and_names_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+    """ENOSPC of a local disk comes with the flush, not with the file: it counts as a refusal, like HDFS's."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 20)
+        for partition in range(20):
+            await w.produce_one(batch(), partition)
+        for appender in list(w.storage.appenders):
+            _refuse_flushes(appender)
+        made = count_creations(w)
+        plain = w.fs.create
+
+        async def create(path: str, options: CreateOptions) -> Any:
+            appender = await plain(path, options)
+            if path.rpartition("/")[2].startswith("."):
+                _refuse_flushes(appender)
+            return appender
+
+        setattr(w.fs, "create", create)  # noqa: B010
+        waiting = [asyncio.ensure_future(w.produce_one(batch(), each, timeout_ms=120_000)) for each in range(20)]
+        await asyncio.sleep(60)
+        assert not any(task.done() for task in waiting)
+        assert len(made) <= 120, "twenty partitions share the tries: one of them finds out whether there is room again"
+        assert not w.broker.is_serving
+        setattr(w.fs, "create", plain)  # noqa: B010
+        for task in waiting:
+            assert (await task).base_offset == 1
+
+    play(story, broker=BrokerConfig(stalled_ms=5_000))
+    assert "No space left on device" in caplog.text
+    lines = [record for record in caplog.records if "No space left" in record.getMessage()]
+    assert len(lines) <= 3
+
+
+def _refuse_flushes(appender: Any) -> None:
+    def flush(*, sync: bool = False) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_exception(OutOfSpace("/data/x.log: No space left on device"))
+        return future
+
+    appender.flush = flush
