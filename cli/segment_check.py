@@ -40,7 +40,13 @@ class SegmentCheck:
         with_records: bool = False,
         shows_open_files: bool = True,
     ) -> None:
-        """``shows_open_files``: False when an open file may hold more than ``length``."""
+        """``shows_open_files``: False when an open file may hold more than ``length``.
+
+        An index that tells of as many offsets as the checkpoint is the later word: a repair may have made the file
+        shorter since, and the index says what it is now.
+        """
+        if index is not None and covered is not None and covered.end_offset <= index.end_offset:
+            covered = None
         self.segment = segment
         self.length = length
         self.batches = 0

@@ -4,7 +4,7 @@
 |---|---|---|
 | not what the header says (count, lengths, bytes left over) | INVALID_RECORD | INVALID_RECORD |
 | a timestamp outside ``message.timestamp.before/after.max.ms`` | INVALID_TIMESTAMP | INVALID_TIMESTAMP |
-| cannot be decompressed | UNKNOWN_SERVER_ERROR | INVALID_RECORD |
+| cannot be decompressed, or not by Java's consumers (lz4) | UNKNOWN_SERVER_ERROR | INVALID_RECORD |
 | decompress to more than the limit | accepted: Kafka streams | MESSAGE_TOO_LARGE |
 | a largest timestamp that is not the header's | header corrected | header corrected |
 | offset deltas that are not 0, 1, 2, ... | kept, or renumbered if compressed | INVALID_RECORD |
@@ -15,11 +15,17 @@ way).  After MESSAGE_TOO_LARGE Java's producer splits the batch.
 
 from __future__ import annotations
 
+import struct
+
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.record_reader import RECORDS_BYTES_MAX, TooLarge, decompress
 from bmq.core.record_walk import MEANING, WALKER, Fault
-from bmq.core.records import CODEC_MASK, HEADER_BYTES, Batch, BatchRules
+from bmq.core.records import CODEC_MASK, CODECS, HEADER_BYTES, Batch, BatchRules
 
+_LZ4 = CODECS.index("lz4")
+_LZ4_MAGIC = bytes.fromhex("04224d18")
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_INDEPENDENT = 4, 8, 16, 32
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -28,12 +34,39 @@ def unpack(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> memoryview | 
 
     An error is returned, not raised: its traceback would keep the buffers, of up to ``bytes_max``.
     """
+    codec, data = batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size]
+    fault = lz4_fault(data) if codec == _LZ4 else ""
+    if fault:
+        return RequestError(ErrorCode.INVALID_RECORD, fault)
     try:
-        return decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size], bytes_max)
+        return decompress(codec, data, bytes_max)
     except TooLarge as error:
         return RequestError(ErrorCode.MESSAGE_TOO_LARGE, str(error))
     except FormatError as error:
         return RequestError(ErrorCode.INVALID_RECORD, str(error))
+
+
+def lz4_fault(data: memoryview) -> str:
+    """Return why Java's reader (``Lz4BlockInputStream``) would not take an lz4 frame; "" if it would.
+
+    It reads one frame, of blocks that do not refer to each other.  Others decompress more.
+    """
+    if len(data) < 7 or data[:4] != _LZ4_MAGIC:
+        return "no lz4 frame begins here"
+    flags, sizes = data[4], data[5]
+    if flags >> 6 != 1 or flags & 3 or not flags & _LZ4_INDEPENDENT:
+        return f"an lz4 frame with flags {flags:#04x}: Java's consumers read version 1 with independent blocks only"
+    if not 4 <= sizes >> 4 <= 7:
+        return f"an lz4 frame of unknown block size {sizes >> 4}"
+    at = 15 if flags & _LZ4_CONTENT_SIZE else 7
+    while at + 4 <= len(data):
+        (size,) = _LZ4_SIZE.unpack_from(data, at)
+        at += 4
+        if not size:
+            at += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+            return "" if at == len(data) else f"an lz4 frame of {at} bytes in {len(data)}: Java's consumers read one"
+        at += (size & 0x7FFFFFFF) + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    return "an lz4 frame that ends early"
 
 
 def check_records(batch: Batch, plain: memoryview, rules: BatchRules, now_ms: int) -> RequestError | None:

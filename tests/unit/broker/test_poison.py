@@ -67,6 +67,13 @@ def body(*values: bytes | None) -> bytes:
     return bytes(build_batch([Record(value=value) for value in values])[HEADER_BYTES:])
 
 
+def lz4(data: bytes, *, is_checked: bool = False) -> bytes:
+    """As librdkafka and aiokafka frame it."""
+    compressor = cramjam.lz4.Compressor(level=1, content_checksum=is_checked, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
 ONE, FIVE = body(b"v"), body(b"1", b"2", b"3", b"4", b"5")
 INVALID_RECORD, INVALID_TIMESTAMP = ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP
 
@@ -83,6 +90,9 @@ TABLE = [
     ("no end of timestamps", forged(ONE, max_timestamp=-1, base_timestamp=1 << 62), INVALID_TIMESTAMP),
     *((f"{name} garbage", forged(b"\x00garbage" * 5, codec=codec), INVALID_RECORD)
       for codec, name in enumerate(("gzip", "snappy", "lz4", "zstd"), 1)),
+    ("lz4, dependent blocks", forged(bytes(cramjam.lz4.compress(body(b"v" * 100_000))), codec=3), INVALID_RECORD),
+    ("lz4, two frames", forged(lz4(body(b"v", b"w")[:9]) + lz4(body(b"v", b"w")[9:]), 2, codec=3), INVALID_RECORD),
+    ("lz4, no end mark", forged(lz4(ONE)[:-4], codec=3), INVALID_RECORD),
     *((f"{name}, declares 5", bytes(recompress(Batch(memoryview(bytearray(forged(ONE, 5)))), Compression(name, level))),
        INVALID_RECORD) for name, level in (("gzip", 6), ("snappy", 0), ("lz4", 9), ("zstd", 3))),
 ]  # fmt: skip
@@ -99,6 +109,17 @@ def test_poison_is_refused(data: bytes, code: ErrorCode, acks: int) -> None:
         assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
         assert (await w.produce_one(idempotent(0))).base_offset == 0
         assert len(await read_log(w.fs, 1, w.path())) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_lz4_frames_of_other_clients_are_taken(is_checked: bool) -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        for values in ((b"v",), tuple(b"%d" % n * 5000 for n in range(50))):
+            data = forged(lz4(body(*values), is_checked=is_checked), len(values), codec=3)
+            assert (await w.produce_one(data)).error_code == 0
 
     play(story)
 

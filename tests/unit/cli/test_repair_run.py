@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.cli.repair_plan import Choice
 from bmq.cli.repair_run import NotRepaired, Repair, Report, Wanted
+from bmq.cli.targets import find_targets
+from bmq.cli.verify import verify
 from bmq.core.clock import SystemClock
 from bmq.core.model import SegmentName
 from bmq.core.records import HEADER_BYTES, Batch
@@ -208,6 +211,8 @@ def test_an_offline_partition_is_opened_again(row: Row) -> None:
         assert len(kept) == len(done.set_aside)
         assert all(path in before.values() for path in kept), "the old bytes are kept"
         assert (await d.repair()).reason == ""
+        arguments = Namespace(paths=[], topic=PATH.topic, partition=None, topic_id=None, json=True, records=True)
+        assert await verify(d.fs, await find_targets(d.fs, arguments), arguments) == 0
 
     story(body, config)
 

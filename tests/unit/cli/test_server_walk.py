@@ -1,0 +1,44 @@
+"""`bmq serve` says how it checks produced records: by compiled code, or slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from bmq.cli import server
+
+
+class Walker:
+    def __init__(self, load: Callable[[], bool]) -> None:
+        self.load_compiled = load
+
+
+def fails() -> bool:
+    raise ImportError("numba needs NumPy 2.3 or less")
+
+
+@pytest.mark.parametrize(
+    ("load", "level", "text"),
+    [
+        (lambda: True, logging.INFO, "by compiled code"),
+        (lambda: False, logging.WARNING, "pip install 'bmq[fast]'"),
+        (fails, logging.WARNING, "numba needs NumPy 2.3"),
+    ],
+)
+def test_a_line_says_how_records_are_checked(
+    load: Callable[[], bool],
+    level: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(server, "WALKER", Walker(load))
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    with caplog.at_level(logging.INFO):
+        asyncio.run(server.load_walk())
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert text in record.getMessage()
