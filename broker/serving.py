@@ -36,6 +36,7 @@ from bmq.core.wire.internal import (
     Question,
 )
 from bmq.core.wire.internal_fields import PartitionLoad
+from bmq.meta.cluster.member import BROKER, CONTROLLER
 from bmq.storage.checkpoint import big_endian, encode_producers
 from bmq.storage.index import ENTRY
 
@@ -46,7 +47,9 @@ OPENING_WAIT_S = 5.0
 class Registry(Protocol):
     """``core.internal_endpoint.InternalEndpoint``, as far as handlers need it."""
 
-    def register(self, api_key: int, handler: Handler) -> None: ...
+    def register(
+        self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = ""
+    ) -> None: ...
 
 
 class Serving:
@@ -61,8 +64,8 @@ class Serving:
         endpoint.register(InternalKey.ASK, self.ask)
         endpoint.register(InternalKey.PRODUCERS, self.producers)
         endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
-        endpoint.register(InternalKey.HANDED_OVER, self.handed_over)
-        endpoint.register(InternalKey.LOAD, self.tell_load)
+        endpoint.register(InternalKey.HANDED_OVER, self.handed_over, role=BROKER)
+        endpoint.register(InternalKey.LOAD, self.tell_load, role=CONTROLLER)
 
     # ---------------------------------------------------------------------------------------------------- questions
 

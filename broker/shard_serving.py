@@ -6,7 +6,7 @@ Who may append is ``broker.shard_fence``'s to say; the holder of a log is the co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from bmq.broker.assigned import Assigned
 from bmq.broker.owner import PartitionOwner
@@ -23,22 +23,30 @@ from bmq.core.wire.internal import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
+from bmq.meta.cluster.member import COORDINATOR
+
+CheckOwnership = Callable[[PartitionKey, int, str], Awaitable[None]]
+"""Raises RequestError if a shard's log may not be opened under this ownership by this incarnation."""
 
 
 class ShardServing:
     """One broker's.  ``fence.closed`` is to be told when a partition leaves WRITE."""
 
-    def __init__(self, assigned: Assigned, fence: ShardFence) -> None:
+    def __init__(self, assigned: Assigned, fence: ShardFence, check: CheckOwnership | None = None) -> None:
+        """``check`` refuses what contradicts the store."""
         self._assigned = assigned
         self._fence = fence
+        self._check = check
 
     def register(self, endpoint: Registry) -> None:
-        endpoint.register(InternalKey.SHARD_OPEN, self.open)
-        endpoint.register(InternalKey.SHARD_APPEND, self.append)
+        endpoint.register(InternalKey.SHARD_OPEN, self.open, role=COORDINATOR)
+        endpoint.register(InternalKey.SHARD_APPEND, self.append, role=COORDINATOR)
 
     async def open(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asked = ShardOpenRequest.decode(body)
         key = PartitionKey(asked.topic_id, asked.partition)
+        if self._check is not None:
+            await self._check(key, asked.ownership, call.caller)
         owner = self._assigned.get(key) or await self._assigned.wait(key, OPENING_WAIT_S)
         self._fence.open(key, owner.epoch, asked.ownership, call.client)
         return ShardOpenResponse(

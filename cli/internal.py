@@ -22,7 +22,7 @@ from bmq.broker.assigned import Assigned
 from bmq.broker.load import Load
 from bmq.broker.serving import Registry, Serving
 from bmq.broker.shard_fence import ShardFence
-from bmq.broker.shard_serving import ShardServing
+from bmq.broker.shard_serving import CheckOwnership, ShardServing
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics import Metrics
@@ -75,7 +75,9 @@ def internal_dispatch(services: Services) -> Endpoint:
     return Endpoint(services, INTERNAL_APIS)
 
 
-def register_broker(endpoint: Registry, assigned: Assigned, load: Load, fence: ShardFence) -> None:
+def register_broker(
+    endpoint: Registry, assigned: Assigned, load: Load, fence: ShardFence, check: CheckOwnership | None = None
+) -> None:
     """The private APIs that a broker answers."""
     Serving(assigned, load).register(endpoint)
-    ShardServing(assigned, fence).register(endpoint)
+    ShardServing(assigned, fence, check).register(endpoint)

@@ -15,6 +15,7 @@ from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.internal_endpoint import InternalEndpoint
 from bmq.core.rpc import PROTOCOL, Peers
+from bmq.meta.cluster.admission import MemberAdmission
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import PROXY, Address, Member
 from bmq.meta.cluster.membership import TTL_S, Membership
@@ -38,7 +39,10 @@ class Joined:
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.peers = Peers(incarnation, config.cluster)
         self.view.subscribe(self._members_changed)  # before anybody who would connect to them
-        self.endpoint = InternalEndpoint(incarnation, config.cluster, clock, is_serving=lambda: self.is_serving())
+        admission = MemberAdmission(kv, config.cluster, self.view)
+        self.endpoint = InternalEndpoint(
+            incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit
+        )
         member = Member(
             incarnation=incarnation,
             roles=frozenset(config.roles),

@@ -31,6 +31,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
 from bmq.core.wire.internal import InternalKey, LeaveResponse
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
+from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.proxies import ClusterProxies
@@ -336,13 +337,16 @@ class Node:
     def _serve_inside(self, joined: Joined) -> None:
         """What the other processes may ask of this one."""
         endpoint = joined.endpoint
-        endpoint.register(InternalKey.LEAVE, self._asked_to_leave)
+        endpoint.register(InternalKey.LEAVE, self._asked_to_leave, role=CONTROLLER)
         joined.on_failed = self._failed
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
         if self.broker is not None:
             joined.on_lost = self.broker.broker.fence_all
-            register_broker(endpoint, self.broker.assigned, self.broker.broker.shared.load, self.broker.fence)
+            ownership = ShardOwnership(self._kv, self.config.cluster, joined.view, self.catalog)
+            register_broker(
+                endpoint, self.broker.assigned, self.broker.broker.shared.load, self.broker.fence, ownership.check
+            )
             services = internal_services(
                 self.config, self._clock, self.catalog, self.broker.assigned, self.broker.broker.shared.load,
                 pool=self.pool, beside=self.reading,

@@ -4,6 +4,9 @@ A connection begins with Hello, which settles the version of the protocol and th
 the same process: an address may have been given to another one.  Refused, or sending anything else first, a connection
 is of no use: its caller closes it, and any other request closes it here.
 
+``admit`` judges who has said Hello: a process that is not a member is refused, and an API may be for members of one
+role only.  The name is believed, so this is not authentication: it is what can be checked until the port has that.
+
 Handlers read and write bodies (``core.wire.internal``); RequestError, and FormatError of a body that cannot be read,
 are answered as the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
 """
@@ -11,7 +14,7 @@ are answered as the API's response with that error.  Kafka's own APIs go to the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,6 +44,25 @@ class InternalCall(NamedTuple):
 
 
 Body = list[Buffer]
+
+
+class Admission(NamedTuple):
+    """What is known of the process that has said Hello.  ``roles`` is None where it cannot be known now."""
+
+    refusal: str = ""
+    roles: Set[str] | None = None
+
+
+Admit = Callable[[str], "Admission | Awaitable[Admission]"]
+"""Judges an incarnation; awaitable where it has to be looked up."""
+ANYBODY = Admission()
+
+
+class _Caller(NamedTuple):
+    incarnation: str
+    roles: Set[str] | None
+
+
 Handler = Callable[[memoryview, InternalCall], "Body | Answer | Awaitable[Body | Answer]"]
 """Gives the body of the response, or the whole answer with its header.  It runs up to its first await before the next
 request of its connection is looked at."""
@@ -57,26 +79,32 @@ class InternalEndpoint:
         *,
         is_serving: Callable[[], bool],
         protocols: tuple[int, int] = PROTOCOL,
+        admit: Admit | None = None,
     ) -> None:
+        """``admit``: see ``Admit``; without it every process of the cluster's name is served."""
         self._own = own
         self._cluster = cluster
         self._clock = clock
         self._is_serving = is_serving
         self._protocols = protocols
         self._kafka: Dispatch | None = None
+        self._admit = admit or _admit_anybody
         self._handlers: dict[int, tuple[Handler, int, int]] = {}
-        self._callers: dict[Client, str] = {}  # connections that have said Hello
+        self._roles: dict[int, str] = {}  # the one role that may use an API
+        self._callers: dict[Client, _Caller] = {}  # connections that have said Hello
         self.register(InternalKey.PING, self._ping)
 
     def __repr__(self) -> str:
         return f"<InternalEndpoint {self._own} APIs={len(self._handlers)} callers={len(self._callers)}>"
 
-    def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0)) -> None:
-        """Once for each API."""
+    def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = "") -> None:
+        """Once for each API.  ``role``: only members with it may use it."""
         assert api_key not in self._handlers, f"API {api_key} is registered twice"
         assert api_key in RESPONSES, f"API {api_key} has no response"
         assert api_key != InternalKey.HELLO, "Hello is answered here"
         self._handlers[api_key] = (handler, *versions)
+        if role:
+            self._roles[api_key] = role
 
     def register_kafka(self, dispatch: Dispatch) -> None:
         """Who answers Kafka's own APIs; without one they close the connection."""
@@ -100,10 +128,17 @@ class InternalEndpoint:
         except (*CUT_SHORT, FormatError) as error:
             raise CloseConnection(f"an internal request's header cannot be read: {error}") from None
         if key == InternalKey.HELLO:
-            return _answer(correlation_id, self._hello(body, version, client))
+            hello = self._hello(body, version, client)
+            if isinstance(hello, Awaitable):
+                return _later(correlation_id, hello)
+            return _answer(correlation_id, hello)
         if caller is None:
             raise CloseConnection(f"API {key} before Hello")
-        return self._call(key, body, InternalCall(version, client, client_id, correlation_id, self._now(), caller))
+        role = self._roles.get(key)
+        if role is not None and caller.roles is not None and role not in caller.roles:
+            raise CloseConnection(f"API {key} of {caller.incarnation}, which has not the role {role}")
+        call = InternalCall(version, client, client_id, correlation_id, self._now(), caller.incarnation)
+        return self._call(key, body, call)
 
     def _call(self, key: int, body: memoryview, call: InternalCall) -> Answer | Awaitable[Answer]:
         handler, least, most = self._handlers.get(key, _NOBODY)
@@ -128,7 +163,7 @@ class InternalEndpoint:
 
     # --------------------------------------------------------------------------------------------------- own answers
 
-    def _hello(self, body: memoryview, version: int, client: Client) -> Body:
+    def _hello(self, body: memoryview, version: int, client: Client) -> Body | Awaitable[Body]:
         if version != 0:
             error = f"Hello of version {version}: this process speaks 0"
             return HelloResponse(ErrorCode.UNSUPPORTED_VERSION, error).encode()
@@ -137,8 +172,23 @@ class InternalEndpoint:
         except FormatError as error:
             raise CloseConnection(str(error)) from None
         answer = answer_hello(request, self._own, self._cluster, self._protocols)
-        if answer.error is ErrorCode.NONE and client not in self._callers:
-            self._callers[client] = request.from_incarnation
+        if answer.error is not ErrorCode.NONE:
+            return answer.encode()
+        admission = self._admit(request.from_incarnation)
+        if isinstance(admission, Awaitable):
+            return self._admit_later(request.from_incarnation, client, answer, admission)
+        return self._admitted(request.from_incarnation, client, answer, admission)
+
+    async def _admit_later(
+        self, incarnation: str, client: Client, answer: HelloResponse, admission: Awaitable[Admission]
+    ) -> Body:
+        return self._admitted(incarnation, client, answer, await admission)
+
+    def _admitted(self, incarnation: str, client: Client, answer: HelloResponse, admission: Admission) -> Body:
+        if admission.refusal:
+            return HelloResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, admission.refusal, -1, self._own).encode()
+        if client not in self._callers and not client.is_closed:
+            self._callers[client] = _Caller(incarnation, admission.roles)
             client.on_close(partial(self._forget, client))
         return answer.encode()
 
@@ -154,7 +204,7 @@ def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple
     protocol = min(protocols[1], request.protocols[1])
     if request.cluster != cluster:
         error = ErrorCode.INCONSISTENT_CLUSTER_ID
-        why = f"this process belongs to cluster {cluster}, not to {request.cluster}"
+        why = f"this process does not belong to cluster {request.cluster}"
     elif request.to_incarnation not in ("", own):
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         why = f"{request.to_incarnation} is not here any more: this is {own}"
@@ -169,6 +219,14 @@ def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple
 def _range(protocols: tuple[int, int]) -> str:
     least, most = protocols
     return str(least) if least == most else f"{least} to {most}"
+
+
+def _admit_anybody(incarnation: str) -> Admission:
+    return ANYBODY
+
+
+async def _later(correlation_id: int, work: Awaitable[Body]) -> Answer:
+    return _answer(correlation_id, await work)
 
 
 async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Answer]) -> Answer:

@@ -11,8 +11,9 @@ Invariants:
 * ``state.revision`` is written in the transaction of the changes that it numbers: a kill loses both or neither.
 * ``history`` has the changes of each revision in (``compacted``, ``revision``], at most ``history`` revisions.
 * Leases live in memory: a fresh process holds none, so entries with a lease are deleted when the store is opened.
-* A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first: unless the disk
-  was merely full, the store takes no more calls until it is opened again.
+* A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first. Unless the disk
+  was merely full, the file is closed and opened again before the next call: SQLite finds out what was committed, and a
+  checkpoint writes that to the disk once more. Until it succeeds calls are refused; leases go on.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import socket
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
 from bmq.core.clock import Clock, SystemClock
+from bmq.core.log_limit import LogLimit
 from bmq.meta.kv import (
     Changes,
     Commit,
@@ -51,6 +55,7 @@ from bmq.meta.kv import (
 from bmq.meta.memory import HISTORY_REVISIONS, WATCH_BATCH, Lease, Leases
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 QUEUE_CALLS = 1024
 """Calls handed to the thread and not yet answered; further callers wait.  Also bounds one SQLite transaction."""
@@ -298,11 +303,10 @@ class _Tables:
     def __init__(self, path: str, history: int) -> None:
         self._path = path
         self._history = history
-        self._failure = ""  # why no more calls are taken
-        self._db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+        self._limited = LogLimit(_log, time.monotonic)
+        self._failure = ""  # why the file is to be opened again first
+        self._connect()
         try:
-            self._prepare()
-            self.revision, self._compacted = self._saved = self._db.execute("SELECT * FROM state").fetchone()
             # The first id is above all that an earlier process can have put into the history.
             self.leases = Leases(first=(self.revision << 20) + 1)
             self._drop_stale_leases()
@@ -310,13 +314,40 @@ class _Tables:
             self._db.close()
             raise
 
+    def _connect(self) -> None:
+        self._db = sqlite3.connect(self._path, isolation_level=None, timeout=1.0)
+        try:
+            self._prepare()
+            self.revision, self._compacted = self._saved = self._db.execute("SELECT * FROM state").fetchone()
+        except BaseException:
+            self._db.close()
+            raise
+
     def close(self) -> None:
         self._db.close()
+
+    def _open_again(self) -> None:
+        """Raises sqlite3.Error, KvError if the file cannot be used yet; then this may be repeated.
+
+        What the failed COMMIT has left in the write-ahead log may be in the kernel's cache alone: the checkpoint writes
+        it to the file, and syncs that, before anything is committed after it.
+        """
+        self._db.close()
+        self._connect()
+        is_busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise KvError(f"{self._path}: the write-ahead log cannot be written back")
+        self._limited.log(logging.WARNING, "%s was opened again, at revision %d", self._path, self.revision)
+        self._failure = ""
 
     def group(self, jobs: Sequence[_Job], now: float) -> list[_Outcome]:
         """Do all jobs in order, in one SQLite transaction, after ending the leases whose time has come."""
         if self._failure:
-            return [_Outcome(job, error=KvUnavailable(self._failure)) for job in jobs]
+            try:
+                self._open_again()
+            except (sqlite3.Error, KvError) as error:
+                text = f"{self._failure}, which fails: {error}"
+                return [_Outcome(job, error=KvUnavailable(text)) for job in jobs]
         leases, committing = self.leases.snapshot(), False
         try:
             self._db.execute("BEGIN")
@@ -330,6 +361,7 @@ class _Tables:
             self._undo(leases)
             if committing and error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                 self._failure = f"{self._path} failed to commit ({error}) and must be opened again"
+                self._limited.log(logging.ERROR, "%s", self._failure)
             return [self._failed(job, error, committing) for job in jobs]
         self._saved = (self.revision, self._compacted)
         return outcomes

@@ -10,6 +10,7 @@ from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse
 from bmq.meta.catalog import Topic
+from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.controller.admin import ClusterAdmin
 from bmq.meta.controller.admin_codec import (
@@ -146,7 +147,7 @@ class AdminService:
 
     def register(self, endpoint: InternalEndpoint) -> None:
         endpoint.register(InternalKey.ADMIN, self.admin)
-        endpoint.register(InternalKey.REPORT, self.report)
+        endpoint.register(InternalKey.REPORT, self.report, role=PROXY)
 
     async def admin(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """The message of NOT_CONTROLLER is the leader's incarnation, "" when it is not known."""

@@ -333,22 +333,65 @@ def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(
     run(tmp_path / "kv.db", scenario)
 
 
-def test_after_a_commit_that_failed_otherwise_the_store_must_be_reopened(
-    tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_READONLY])
+def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
+    code: int, tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "code", sqlite3.SQLITE_IOERR_FSYNC)
+    """By the store itself: whoever uses it would wait for ever."""
+    monkeypatch.setattr(disk, "code", code)
 
     async def scenario(kv: SqliteKeyValue) -> None:
+        lease = await kv.grant(60)
+        await kv.commit([], [Put("leased", b"", lease)])
+        watch = kv.watch("a", after_revision=2)
         disk.failing = "COMMIT"
         with pytest.raises(KvUnknown):
             await kv.commit([], [Put("a", b"")])
+        for failing in ("PRAGMA journal_mode", "SELECT * FROM state", "PRAGMA wal_checkpoint"):
+            disk.failing = failing
+            for call in (kv.commit([], [Put("a", b"")]), kv.revision()):
+                with pytest.raises(KvUnavailable, match="must be opened again, which fails: injected"):
+                    await call
         disk.failing = ""
-        for call in (kv.commit([], [Put("a", b"")]), kv.revision()):
-            with pytest.raises(KvUnavailable, match="must be opened again"):
-                await call
+        assert (await kv.commit([Compare("a", 0)], [Put("a", b"1", lease)])).revision == 3
+        assert await anext(watch) == [Event("a", Entry("a", b"1", 3, lease), 3)]
+        assert await kv.keep_alive(lease) == 60
+        assert await kv.get("leased") == Entry("leased", b"", 2, lease)
+        disk.failing = "COMMIT"  # and again
+        with pytest.raises(KvUnknown):
+            await kv.commit([], [Put("b", b"")])
+        disk.failing = ""
+        assert (await kv.commit([Compare("b", 0)], [Put("b", b"")])).revision == 4
 
     run(tmp_path / "kv.db", scenario)
     run(tmp_path / "kv.db", nothing)
+
+
+def test_a_commit_that_was_done_though_it_failed_is_found(
+    tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk said that it was not synced, and it is in the log all the same."""
+    monkeypatch.setattr(disk, "code", sqlite3.SQLITE_IOERR_FSYNC)
+    execute = disk.execute
+
+    def done_and_failed(self: FailingConnection, sql: str, *args: Any) -> sqlite3.Cursor:
+        if disk.failing == sql == "COMMIT":
+            sqlite3.Connection.execute(self, sql)
+        return execute(self, sql, *args)
+
+    monkeypatch.setattr(disk, "execute", done_and_failed)
+
+    async def scenario(kv: SqliteKeyValue) -> None:
+        watch = kv.watch("a", after_revision=1)
+        disk.failing = "COMMIT"
+        with pytest.raises(KvUnknown):
+            await kv.commit([], [Put("a", b"1")])
+        disk.failing = ""
+        assert await kv.get("a") == Entry("a", b"1", 2)
+        assert await anext(watch) == [Event("a", Entry("a", b"1", 2), 2)]
+        assert not (await kv.commit([Compare("a", 0)], [Put("a", b"2")])).succeeded
+
+    run(tmp_path / "kv.db", scenario)
 
 
 FILL_THE_DISK = """
@@ -360,10 +403,8 @@ FILL_THE_DISK = """
             await kv.commit([], [Put("a", b"x" * 500_000)])
         except KvUnknown:
             print("unknown", flush=True)
-        try:
-            await kv.get("a")
-        except KvUnavailable:
-            print("unavailable", flush=True)
+        print((await kv.get("a")).value.decode(), flush=True)
+        print((await kv.commit([Compare("b", 0)], [Put("b", b"small")])).succeeded, flush=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         await kv.close()
     asyncio.run(main())
@@ -373,13 +414,15 @@ FILL_THE_DISK = """
 @pytest.mark.skipif(
     resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY, reason="file sizes are limited already"
 )
-def test_a_real_write_error_in_the_commit_leaves_a_store_that_opens(tmp_path: Path) -> None:
+def test_a_real_write_error_in_the_commit_leaves_a_store_that_goes_on(tmp_path: Path) -> None:
     with child(FILL_THE_DISK, str(tmp_path / "kv.db")) as process:
-        assert [read_line(process), read_line(process)] == ["unknown", "unavailable"]
+        assert [read_line(process), read_line(process)] == ["unknown", "kept"]
+        assert read_line(process) == "True"
         assert process.wait() == 0
 
     async def scenario(kv: SqliteKeyValue) -> None:
         assert await kv.get("a") == Entry("a", b"kept", 2)
+        assert await kv.get("b") == Entry("b", b"small", 3)
 
     run(tmp_path / "kv.db", scenario)
 

@@ -367,7 +367,7 @@ def test_a_stopped_process_does_not_answer_hello() -> None:
 @pytest.mark.parametrize(
     ("cluster", "incarnation", "protocols", "why"),
     [
-        ("other", "b-1", (1, 1), "INCONSISTENT_CLUSTER_ID: this process belongs to cluster test, not to other"),
+        ("other", "b-1", (1, 1), "INCONSISTENT_CLUSTER_ID: this process does not belong to cluster other"),
         ("test", "b-0", (1, 1), "NOT_LEADER_OR_FOLLOWER: b-0 is not here any more: this is b-1"),
         (
             "test", "b-1", (2, 4),

@@ -1,0 +1,88 @@
+"""Checks of what other processes say of themselves, against the view and, where that is behind, the store.
+
+The internal port has no authentication yet.  Until it has, a process believes nothing that it can check: the process
+that asks must be a member, and a coordinator's ownership number must be the controller's.  A store that cannot be
+reached is no reason to refuse (rule 7): then a claim beyond the view is believed, since the view may be behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.internal_endpoint import ANYBODY, Admission
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.cluster.assignment import decode_shards
+from bmq.meta.cluster.keys import member_key, shards_key
+from bmq.meta.cluster.member import decode_member
+from bmq.meta.cluster.view import ClusterView, ShardOwner
+from bmq.meta.kv import KeyValue, KvError
+
+_log = logging.getLogger(__name__)
+
+
+class MemberAdmission:
+    """``admit`` for ``InternalEndpoint``."""
+
+    def __init__(self, kv: KeyValue, cluster: str, view: ClusterView) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._view = view
+
+    def admit(self, incarnation: str) -> Admission | Awaitable[Admission]:
+        member = self._view.members.get(incarnation)
+        return Admission(roles=member.roles) if member is not None else self._look_up(incarnation)
+
+    async def _look_up(self, incarnation: str) -> Admission:
+        """Read the member's key: a process connects as soon as it has registered, and the view may be behind."""
+        refusal = Admission(refusal=f"{incarnation} is not a member of the cluster")
+        if not incarnation or "/" in incarnation:
+            return refusal
+        try:
+            entry = await self._kv.get(member_key(self._cluster, incarnation))
+            return Admission(roles=decode_member(entry.value).roles) if entry is not None else refusal
+        except KvError as error:
+            _log.warning("%s is let in unchecked, the metadata store does not answer: %s", incarnation, error)
+            return ANYBODY
+        except FormatError as error:
+            return Admission(refusal=f"{incarnation} is not a member that this version can read: {error}")
+
+
+class ShardOwnership:
+    """``check`` for ``broker.shard_serving``."""
+
+    def __init__(self, kv: KeyValue, cluster: str, view: ClusterView, catalog: Catalog) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._view = view
+        self._catalog = catalog
+
+    async def check(self, key: PartitionKey, ownership: int, caller: str) -> None:
+        """Raises RequestError NOT_COORDINATOR if shard `key.partition` is not `caller`'s under number `ownership`,
+        INVALID_REQUEST if the partition is not one of coordinators' logs."""
+        topic = self._catalog.topics.get(OFFSETS_TOPIC)
+        if topic is not None and topic.topic_id != key.topic_id:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{key} is not a partition of {OFFSETS_TOPIC}")
+        known = self._view.shard(key.partition)
+        if known is None or known.number < ownership:
+            known = await self._look_up(key.partition)
+            if known is None:
+                return
+        if known != ShardOwner(caller, ownership):
+            raise RequestError(
+                ErrorCode.NOT_COORDINATOR,
+                f"shard {key.partition} is of {known.incarnation or 'nobody'} under ownership {known.number}, not of"
+                f" {caller} under {ownership}",
+            )
+
+    async def _look_up(self, shard: int) -> ShardOwner | None:
+        """Return the owner in the store, nobody's under 0 where it has none; None when that cannot be told."""
+        try:
+            entry = await self._kv.get(shards_key(self._cluster))
+            shards = decode_shards(entry.value) if entry is not None else {}
+        except (KvError, FormatError) as error:
+            _log.warning("the ownership of shard %d is believed unchecked: %s", shard, error)
+            return None
+        return shards.get(shard, ShardOwner("", 0))

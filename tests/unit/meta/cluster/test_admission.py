@@ -1,0 +1,171 @@
+"""Who may ask what on the internal port: members, in their roles, with the controller's ownership numbers."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bmq.core.call import Answer, Buffer, Client, CloseConnection
+from bmq.core.clock import LoopClock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import PROTOCOL
+from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
+from bmq.meta.cluster.assignment import encode_shards
+from bmq.meta.cluster.keys import member_key, shards_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Member, encode_member
+from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.kv import Put
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from tests.simulation.loop import run
+
+OFFSETS_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
+CATALOG = cast(Any, SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(topic_id=OFFSETS_ID)}))
+
+
+class World:
+    """A process's endpoint over a store; ``seen`` is a view that may be behind."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.kv = MemoryKeyValue(self.store)
+        self.seen = KvClusterView(self.kv, "c", "own")
+        self.endpoint = InternalEndpoint(
+            "own", "c", LoopClock(), is_serving=lambda: True, admit=MemberAdmission(self.kv, "c", self.seen).admit
+        )
+        self.asked: list[str] = []
+        self.endpoint.register(InternalKey.SHARD_OPEN, self._answer, role="coordinator")
+        self.ownership = ShardOwnership(self.kv, "c", self.seen, CATALOG)
+
+    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        self.asked.append(call.caller)
+        return [b"\0\0"]
+
+    async def put_member(self, name: str, *roles: str) -> None:
+        value = encode_member(Member(incarnation=name, roles=frozenset(roles)))
+        await self.kv.commit([], [Put(member_key("c", name), value)])
+
+    async def put_shards(self, shards: dict[int, ShardOwner]) -> None:
+        await self.kv.commit([], [Put(shards_key("c"), encode_shards(shards))])
+
+
+class Connection:
+    peer, host, is_closed, client_software = "10.0.0.9:1", "10.0.0.9", False, ("", "")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    async def send(self, key: int, body: bytes) -> memoryview:
+        head = struct.pack(">hhih", key, 0, 1, -1) + b"\0"
+        answer = self._world.endpoint(memoryview(head + body), cast(Client, self))
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        assert isinstance(answer, Answer)
+        return memoryview(b"".join(answer.buffers))[5:]
+
+    async def hello(self, name: str) -> HelloResponse:
+        body = b"".join(HelloRequest(PROTOCOL, "c", name, "own").encode())
+        return HelloResponse.decode(await self.send(InternalKey.HELLO, body))
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = World()
+        await story(world)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_who_is_not_a_member_is_refused_at_hello(is_behind: bool) -> None:
+    """A member is let in also when this process's view does not show it yet."""
+
+    async def story(w: World) -> None:
+        await w.put_member("coordinator-1", "coordinator")
+        if not is_behind:
+            await w.seen.start()
+        for name in ("stranger", "", "a/b", "../members/coordinator-1"):
+            one = Connection(w)
+            answer = await one.hello(name)
+            assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert "not a member" in answer.message
+            with pytest.raises(CloseConnection, match="before Hello"):
+                await one.send(InternalKey.SHARD_OPEN, b"")
+        one = Connection(w)
+        assert (await one.hello("coordinator-1")).error is ErrorCode.NONE
+        await one.send(InternalKey.SHARD_OPEN, b"")
+        assert w.asked == ["coordinator-1"]
+        if not is_behind:
+            await w.seen.close()
+
+    play(story)
+
+
+def test_an_api_is_for_members_of_its_role() -> None:
+    async def story(w: World) -> None:
+        await w.put_member("proxy-1", "proxy")
+        one = Connection(w)
+        assert (await one.hello("proxy-1")).error is ErrorCode.NONE
+        await one.send(InternalKey.PING, b"".join(PingRequest().encode()))
+        with pytest.raises(CloseConnection, match="has not the role coordinator"):
+            await one.send(InternalKey.SHARD_OPEN, b"")
+        assert w.asked == []
+
+    play(story)
+
+
+def test_rule_7_a_store_that_is_away_is_no_reason_to_refuse() -> None:
+    async def story(w: World) -> None:
+        w.store.stop()
+        one = Connection(w)
+        assert (await one.hello("coordinator-9")).error is ErrorCode.NONE
+        await one.send(InternalKey.SHARD_OPEN, b"")
+        assert w.asked == ["coordinator-9"]
+        await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 1 << 62, "coordinator-9")
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_an_ownership_is_the_controllers(is_behind: bool) -> None:
+    async def story(w: World) -> None:
+        await w.put_shards({3: ShardOwner("c1", 7)})
+        if not is_behind:
+            await w.seen.start()
+        check = w.ownership.check
+        await check(PartitionKey(OFFSETS_ID, 3), 7, "c1")
+        for shard, number, caller in ((3, 7, "c2"), (3, 8, "c1"), (3, 1 << 62, "c1"), (3, 6, "c1"), (4, 1, "c1")):
+            with pytest.raises(RequestError) as refused:
+                await check(PartitionKey(OFFSETS_ID, shard), number, caller)
+            assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(RequestError) as refused:
+            await check(PartitionKey(OTHER_ID, 3), 7, "c1")
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        if not is_behind:
+            await w.seen.close()
+
+    play(story)
+
+
+def test_an_assignment_that_the_view_does_not_show_yet_is_known() -> None:
+    async def story(w: World) -> None:
+        await w.put_shards({3: ShardOwner("c1", 7)})
+        await w.seen.start()
+        await w.seen.close()  # it stands still from here on
+        await w.put_shards({3: ShardOwner("c2", 8)})
+        await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 8, "c2")
+        await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 7, "c1")  # the view does not contradict it
+
+    play(story)
