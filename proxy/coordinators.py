@@ -12,17 +12,21 @@ A coordinator in this process is called directly.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc import Peers
+from bmq.core.turns import Turns, next_turn
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.coordinator import routing
 from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.placement import shard_of
+from bmq.meta.coordinator.response_room import ResponseRoom
 from bmq.meta.coordinator.routing import GroupApi
 from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.members import Members
@@ -30,6 +34,8 @@ from bmq.proxy.forwards import Forwards, NoAnswer, Refused
 
 RETRY_S = 2.0
 """From the first time that nobody serves a group until its client is told so."""
+ENTRIES_AT_ONCE = 1_000
+"""Groups of one request that are asked for together, so that none of the messages between processes is large."""
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 0.5
 """Between tries while the view does not change: doubled from the least to the most."""
@@ -134,33 +140,52 @@ class RoutedCoordinator:
     # ------------------------------------------------------------------------------------------------------- routing
 
     async def _routed(self, api: GroupApi, request: Any, client: ClientInfo) -> Any:
+        request = api.distinct(request)
         groups = api.groups(request)
+        room, answers = ResponseRoom(), _Answers(api, request)
         try:
             count = await self._ensure_topic()
         except RequestError:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return api.join(request, [api.refusal(request, entry, code) for entry in range(len(groups))])
-        shards = [shard_of(each, count) for each in groups]
+            await answers.refuse(len(groups), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return api.join(request, answers.all)
+        is_patient = True
+        for at in range(0, len(groups), ENTRIES_AT_ONCE):
+            shards = [shard_of(each, count) for each in groups[at : at + ENTRIES_AT_ONCE]]
+            if room.is_full:
+                await answers.refuse(len(shards), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                continue
+            ask = partial(self._ask, api, request, client, at, shards)
+            found = await self._settle(shards, ask, is_patient=is_patient)
+            is_patient = not any(
+                each is Refused.ELSEWHERE for each in found
+            )  # what nobody serves is waited for once a request
+            await answers.take(found, room)
+        return api.join(request, answers.all)
 
-        async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
-            part = request if len(entries) == len(groups) else api.part(request, entries)
-            response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
-            answers = api.answers(response)
-            if len(answers) != len(entries):
-                raise NoAnswer(Refused.UNKNOWN, f"{len(answers)} answers where {len(entries)} were asked for")
-            return [Refused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
+    async def _ask(
+        self,
+        api: GroupApi,
+        request: Any,
+        client: ClientInfo,
+        at: int,
+        shards: Sequence[int],
+        owner: ShardOwner,
+        entries: list[int],
+    ) -> list[Any]:
+        """Ask one coordinator about some of the entries from ``at`` on, whose shards are given.  NoAnswer."""
+        is_whole = at == 0 and len(entries) == len(api.groups(request))
+        part = request if is_whole else api.part(request, [at + each for each in entries])
+        response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
+        answers = api.answers(response)
+        if len(answers) != len(entries):
+            raise NoAnswer(Refused.UNKNOWN, f"{len(answers)} answers where {len(entries)} were asked for")
+        return [Refused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
 
-        answers = await self._settle(shards, ask)
-        return api.join(
-            request,
-            [
-                api.refusal(request, entry, ErrorCode.NOT_COORDINATOR) if isinstance(answer, Refused) else answer
-                for entry, answer in enumerate(answers)
-            ],
-        )
+    async def _settle(self, shards: Sequence[int], ask: Ask, *, is_patient: bool = True) -> list[Any]:
+        """An answer for each entry, whose shards are given; ``Refused`` where nobody gave one in time.
 
-    async def _settle(self, shards: Sequence[int], ask: Ask) -> list[Any]:
-        """An answer for each entry, whose shards are given; ``Refused`` where nobody gave one in time."""
+        Without patience each is asked for once.
+        """
         loop = asyncio.get_running_loop()
         answers: list[Any] = [Refused.ELSEWHERE] * len(shards)
         pending = list(range(len(shards)))
@@ -173,7 +198,7 @@ class RoutedCoordinator:
                 for entry, answer in zip(entries, result, strict=True):
                     answers[entry] = answer
             pending = [entry for entry in pending if answers[entry] is Refused.ELSEWHERE]
-            if not pending or self._forwards.is_draining:
+            if not pending or self._forwards.is_draining or not is_patient:
                 return answers
             now = loop.time()
             deadline = deadline if deadline >= 0 else now + RETRY_S
@@ -213,6 +238,33 @@ class RoutedCoordinator:
             changed, self._changed = self._changed, None
             if changed is not None and not changed.done():
                 changed.set_result(None)
+
+
+class _Answers:
+    """The answers to the entries of one request, in their order; made in turns of the loop."""
+
+    def __init__(self, api: GroupApi, request: Any) -> None:
+        self.all: list[Any] = []
+        self._api = api
+        self._request = request
+        self._turns = Turns()
+
+    async def take(self, answers: Sequence[Any], room: ResponseRoom) -> None:
+        for answer in answers:
+            if isinstance(answer, Refused):
+                await self.refuse(1, ErrorCode.NOT_COORDINATOR)
+            else:
+                if self._turns.is_over():
+                    await next_turn()
+                room.take(self._api.size(answer))
+                self.all.append(answer)
+
+    async def refuse(self, count: int, code: ErrorCode) -> None:
+        for _ in range(count):
+            if self._turns.is_over():
+                await next_turn()
+            answer = self._api.refusal(self._request, len(self.all), code)
+            self.all.append(await answer if inspect.isawaitable(answer) else answer)
 
 
 async def _attempt(ask: Ask, owner: ShardOwner, entries: list[int]) -> list[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from functools import cache
 from typing import Any
 
 from bmq.core.call import Answer, Client, CloseConnection, Request
@@ -17,11 +16,9 @@ from bmq.core.errors import FormatError
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
+from bmq.core.wire.large import is_large
 from bmq.proxy.handlers.api_versions import unsupported_version
 from bmq.proxy.services import Api, Services
-
-LARGE_ELEMENTS = 4_000
-"""A response with so many array elements (100 KB and more, some 10 ms of work) is encoded off the loop."""
 
 
 class Endpoint:
@@ -111,30 +108,6 @@ class Endpoint:
         raise CloseConnection(
             f"a request for API {_name(header.api_key)} version {header.api_version}, which is not supported"
         )
-
-
-def is_large(message: Any) -> bool:
-    """Whether encoding it would hold up the loop, judged by its arrays and the arrays in their elements."""
-    count = 0
-    kind: type = type(message)
-    for name in _array_fields(kind):
-        elements = getattr(message, name)
-        if not elements:
-            continue
-        count += len(elements)
-        element_kind: type = type(elements[0])
-        for each in _array_fields(element_kind):
-            count += sum(len(values) for element in elements if (values := getattr(element, each)))
-        if count >= LARGE_ELEMENTS:
-            return True
-    return False
-
-
-@cache
-def _array_fields(kind: type) -> tuple[str, ...]:
-    """The array fields of a message class or of a structure in one; none of a plain type."""
-    fields = getattr(kind, "fields", None) or {}
-    return tuple(name for name, field in fields.items() if field.is_array() or field.is_struct_array())
 
 
 def _whose(api: Api, request: Request) -> str:

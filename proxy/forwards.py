@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import Any
 
+from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.rpc import Kind, PeerLost, Peers
 from bmq.core.wire import messages as m
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.internal import ForwardRequest, ForwardResponse, InternalKey
+from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner
 from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.routing import GroupApi
@@ -96,7 +98,7 @@ class Forwards:
         if member is None:
             raise NoAnswer(Refused.ELSEWHERE, f"{owner.incarnation} is no member")
         version: int = request.API_VERSION
-        body = encode_request(key, version, request)
+        body = await _encode(key, version, request)
         forward = ForwardRequest(client.host, client.client_id, key, version, self._expected(shards), body)
         try:
             peer = self._peers.get(member, Kind.CONTROL) or await self._peers.reach(member, Kind.CONTROL, REACH_S)
@@ -127,6 +129,12 @@ class Forwards:
             return task.result()
         finally:
             task.cancel()
+
+
+async def _encode(key: ApiKey, version: int, request: Any) -> Buffer:
+    if not is_large(request):
+        return encode_request(key, version, request)
+    return await asyncio.get_running_loop().run_in_executor(None, encode_request, key, version, request)
 
 
 async def _decode(key: ApiKey, version: int, body: memoryview) -> Any:

@@ -20,6 +20,7 @@ from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
 from bmq.core.wire.internal import ForwardRequest, ForwardResponse, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.routing import ROUTED
@@ -29,8 +30,8 @@ NEWS_WAIT_S = 0.5
 """For the view to show the ownership that a request expects; then the proxy is to look itself."""
 REASON_MAX = 1_000
 """Characters of why a shard is not loaded."""
-LARGE_GROUPS = 1_000
-"""A response about so many groups is encoded off the loop."""
+LARGE_BYTES = 100_000
+"""A request of so many bytes is decoded off the loop."""
 
 
 class Verdict(Enum):
@@ -66,7 +67,7 @@ class Forwarding:
         if not await self._is_ours(expected):
             raise RequestError(ErrorCode.NOT_COORDINATOR, f"not, or not yet, the coordinator of {expected}")
         try:
-            message = decode_request(request.api_key, request.api_version, memoryview(request.body))
+            message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
         client = ClientInfo(request.client_id, request.client_host)
@@ -117,7 +118,13 @@ class Forwarding:
                 news.set_result(None)
 
 
+async def _decode(api_key: int, version: int, body: memoryview) -> Any:
+    if len(body) < LARGE_BYTES:
+        return decode_request(api_key, version, body)
+    return await asyncio.get_running_loop().run_in_executor(None, decode_request, api_key, version, body)
+
+
 async def _encode(response: Any, version: int) -> Buffer:
-    if len(getattr(response, "groups", None) or ()) < LARGE_GROUPS:
+    if not is_large(response):
         return encode_response_body(response, version)
     return await asyncio.get_running_loop().run_in_executor(None, encode_response_body, response, version)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Set
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.members import Member
+from bmq.meta.coordinator.response_room import NO_ROOM, ResponseRoom
+from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.shards import Shards
 from bmq.meta.coordinator.states import State
 
@@ -17,33 +18,61 @@ CLASSIC = "classic"
 GROUP_OPERATIONS = frozenset({3, 6, 8, 10, 11})
 """What may be done to a group while nothing is forbidden: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 
+SHARD_LOST = "the shard has gone elsewhere meanwhile"
+MEMBER_BYTES = 200
+"""Of a member in a response, without its metadata and assignment: ids and the client's address."""
+
 _Describe = m.DescribeGroupsResponse.DescribedGroup
 _Listed = m.ListGroupsResponse.ListedGroup
 _Deleted = m.DeleteGroupsResponse.DeletableGroupResult
 
 
 async def describe_groups(shards: Shards, request: m.DescribeGroupsRequest) -> m.DescribeGroupsResponse:
+    """A group that is named twice is described once."""
     is_asked = request.API_VERSION >= 3 and request.include_authorized_operations
     operations = GROUP_OPERATIONS if is_asked else None
-    answers = await asyncio.gather(
-        *(_describe(shards, group_id, request.API_VERSION, operations) for group_id in request.groups)
-    )
+    names = list(dict.fromkeys(request.groups))
+    found = await shards.serving_each(names)
+    turns, room, answers = Turns(), ResponseRoom(), []
+    for group_id, serving in zip(names, found, strict=True):
+        if turns.is_over():
+            await next_turn()
+        if room.is_full:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            answers.append(described(group_id, operations, error_code=code, error_message=NO_ROOM))
+        else:
+            answers.append(await _describe(serving, group_id, request.API_VERSION, operations, turns, room))
     return m.DescribeGroupsResponse(groups=answers)
 
 
-async def _describe(shards: Shards, group_id: str, version: int, operations: frozenset[int] | None) -> Any:
-    try:
-        group = (await shards.serving(group_id)).state.groups.get(group_id)
-    except RequestError as error:
-        return described(group_id, operations, error_code=error.code, error_message=error.message)
+async def _describe(
+    serving: Serving | RequestError,
+    group_id: str,
+    version: int,
+    operations: frozenset[int] | None,
+    turns: Turns,
+    room: ResponseRoom,
+) -> Any:
+    if isinstance(serving, RequestError):
+        return described(group_id, operations, error_code=serving.code, error_message=serving.message)
+    if serving.is_closed:
+        return described(group_id, operations, error_code=ErrorCode.NOT_COORDINATOR, error_message=SHARD_LOST)
+    group = serving.state.groups.get(group_id)
     if group is not None:
+        state, protocol, members = group.state, group.protocol, []
+        for each in list(group.members):
+            if turns.is_over():
+                await next_turn()
+            shown = _member(each, state, protocol)
+            members.append(shown)
+            room.take(MEMBER_BYTES + len(shown.member_metadata) + len(shown.member_assignment))
         return described(
             group_id,
             operations,
-            group_state=group.state.value,
+            group_state=state.value,
             protocol_type=group.protocol_type or "",
-            protocol_data=group.protocol or "" if group.state is State.STABLE else "",
-            members=[_member(group, each) for each in group.members],
+            protocol_data=protocol or "" if state is State.STABLE else "",
+            members=members,
         )
     if version < 6:
         return described(group_id, operations, group_state=State.DEAD.value)
@@ -68,14 +97,14 @@ def described(group_id: str, operations: frozenset[int] | None, **fields: Any) -
     return _Describe(group_id=group_id, authorized_operations=operations, **{**defaults, **fields})
 
 
-def _member(group: Group, member: Member) -> Any:
+def _member(member: Member, state: State, protocol: str | None) -> Any:
     """A member's metadata is shown when the group is Stable, as in Kafka."""
     return _Describe.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        member_metadata=member.metadata(group.protocol) if group.state is State.STABLE else b"",
+        member_metadata=member.metadata(protocol) if state is State.STABLE else b"",
         member_assignment=member.assignment,
     )
 
@@ -93,40 +122,60 @@ async def list_groups(
         serving = await shards.all_serving(only)
     except RequestError as error:
         return m.ListGroupsResponse(error_code=error.code, groups=[])
-    return m.ListGroupsResponse(
-        error_code=ErrorCode.NONE,
-        groups=[
-            _Listed(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
-            )
-            for each in serving
-            for group in each.state.groups.values()
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
-        ],
-    )
+    turns, listed = Turns(), []
+    for each in serving:
+        for group in list(each.state.groups.values()):
+            if turns.is_over():
+                await next_turn()
+            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
+                listed.append(
+                    _Listed(
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type or "",
+                        group_state=group.state.value,
+                        group_type=CLASSIC,
+                    )
+                )
+    if any(each.is_closed for each in serving):
+        return m.ListGroupsResponse(error_code=ErrorCode.NOT_COORDINATOR, groups=[])
+    return m.ListGroupsResponse(error_code=ErrorCode.NONE, groups=listed)
 
 
 async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
+    """A group goes in one step with its offsets, one with very many after them."""
     names = list(dict.fromkeys(request.groups_names))
-    codes = await asyncio.gather(*(_delete(shards, group_id) for group_id in names))
-    return m.DeleteGroupsResponse(
-        results=[_Deleted(group_id=group_id, error_code=code) for group_id, code in zip(names, codes, strict=True)]
-    )
+    found = await shards.serving_each(names)
+    turns, codes = Turns(), dict.fromkeys(names, ErrorCode.NONE)
+    written: dict[Serving, list[str]] = {}
+    for group_id, serving in zip(names, found, strict=True):
+        try:
+            if isinstance(serving, RequestError):
+                raise serving
+            count = serving.state.offsets.count_of_group(group_id)
+            if count > ELEMENTS_A_TURN:
+                await serving.delete_many_offsets(group_id, turns)
+            elif turns.is_over(1 + count):
+                await next_turn()
+            await serving.room()
+            codes[group_id] = _delete(serving, group_id)
+            if codes[group_id] is ErrorCode.NONE:
+                written.setdefault(serving, []).append(group_id)
+        except RequestError as error:
+            codes[group_id] = error.code
+    for each in written:
+        try:
+            await each.durable()
+        except RequestError as error:
+            codes.update(dict.fromkeys(written[each], error.code))
+    results = await map_in_turns(lambda group_id: _Deleted(group_id=group_id, error_code=codes[group_id]), names)
+    return m.DeleteGroupsResponse(results=results)
 
 
-async def _delete(shards: Shards, group_id: str) -> ErrorCode:
-    try:
-        serving = await shards.serving(group_id)
-        await serving.room()
-        group = serving.state.groups.get(group_id)
-        if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not State.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        await serving.delete_group(group)
-    except RequestError as error:
-        return error.code
+def _delete(serving: Serving, group_id: str) -> ErrorCode:
+    group = serving.state.groups.get(group_id)
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not State.EMPTY:
+        return ErrorCode.NON_EMPTY_GROUP
+    serving.delete_group(group)
     return ErrorCode.NONE

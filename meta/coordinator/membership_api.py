@@ -7,15 +7,19 @@ import uuid
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
 from bmq.core.wire import messages as m
 from bmq.meta.coordinator.answers import Join, JoinAnswer, Sync, SyncAnswer
 from bmq.meta.coordinator.members import metadata_bytes
 from bmq.meta.coordinator.records import STRING_BYTES_MAX
+from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
 
 MEMBER_ID_PREFIX_MAX = 255
 """Characters of a client or instance id that go into a member id."""
+PROTOCOLS_MAX = 100
+"""Of one member: a consumer has one for each of its assignors."""
 MEMBER_METADATA_BYTES_MAX = 2 << 20
 """Names and metadata of all protocols of one member.  A consumer that owns 100,000 partitions in 10,000 topics names
 them for each of its assignors, in half a megabyte."""
@@ -50,7 +54,9 @@ async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroup
                 generation=request.generation_id,
                 protocol_type=request.protocol_type,
                 protocol=request.protocol_name,
-                assignments={each.member_id: as_bytes(each.assignment) for each in request.assignments},
+                assignments=dict(
+                    await map_in_turns(lambda each: (each.member_id, as_bytes(each.assignment)), request.assignments)
+                ),
             ),
         )
     except RequestError as error:
@@ -87,16 +93,31 @@ async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGr
         serving = await shards.serving(request.group_id)
     except RequestError as error:
         return m.LeaveGroupResponse(error_code=error.code, members=[])
-    codes = serving.leave(request.group_id, leaving)
+    codes = [
+        code
+        for at in range(0, len(leaving), ELEMENTS_A_TURN) or (0,)
+        for code in await _leave(serving, request.group_id, leaving[at : at + ELEMENTS_A_TURN], is_first=not at)
+    ]
     if request.API_VERSION < 3:
         return m.LeaveGroupResponse(error_code=codes[0], members=[])
-    return m.LeaveGroupResponse(
-        error_code=ErrorCode.NONE,
-        members=[
-            m.LeaveGroupResponse.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
-            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
-        ],
+    members = await map_in_turns(
+        lambda each: m.LeaveGroupResponse.MemberResponse(
+            member_id=each[0][0], group_instance_id=each[0][1], error_code=each[1]
+        ),
+        zip(leaving, codes, strict=True),
     )
+    return m.LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
+
+
+async def _leave(
+    serving: Serving, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
+) -> list[ErrorCode]:
+    """A turn's worth of those who leave."""
+    if not is_first:
+        await next_turn()
+    if serving.is_closed:
+        return [ErrorCode.NOT_COORDINATOR] * len(leaving)
+    return serving.leave(group_id, leaving)
 
 
 def as_bytes(data: Any) -> bytes:
@@ -111,6 +132,8 @@ def _check_group_id(group_id: str | None) -> None:
 
 def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
     version = request.API_VERSION
+    if len(request.protocols) > PROTOCOLS_MAX:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(request.protocols)} protocols: {PROTOCOLS_MAX} are taken")
     protocols: dict[str, bytes] = {}
     for each in request.protocols:
         protocols.setdefault(each.name, as_bytes(each.metadata))

@@ -6,15 +6,17 @@ has, and which name an id (version 10).  An offset whose id is not its topic's a
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.group import Group
+from bmq.meta.coordinator.group_admin import SHARD_LOST
 from bmq.meta.coordinator.records import (
     NO_EXPIRY,
     NO_LEADER_EPOCH,
@@ -22,12 +24,18 @@ from bmq.meta.coordinator.records import (
     Offset,
     OffsetRecord,
 )
+from bmq.meta.coordinator.response_room import ResponseRoom
 from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.shards import Shards
 from bmq.meta.coordinator.states import State
 from bmq.meta.coordinator.subscription import CONSUMER
 
 NO_OFFSET = -1
+PARTITION_BYTES = 20
+"""Of a partition in a response, without its metadata."""
+FAST_ELEMENTS = 50
+"""Numbers that one call of Python's own passes over in the time of one element."""
+_NO_OFFSETS: Mapping[int, Offset] = MappingProxyType({})
 _NIL = uuid.UUID(int=0)
 _INT64_MAX = (1 << 63) - 1
 _Commit = m.OffsetCommitResponse
@@ -49,9 +57,15 @@ async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommi
         serving = await shards.serving(request.group_id)
         wall_ms = serving.now().wall_ms
         expiry = NO_EXPIRY if retention_ms == -1 else min(wall_ms + retention_ms, _INT64_MAX)
+        turns = Turns()
         for at, topic in enumerate(request.topics):
-            found, unknown = _topic_of(catalog, topic, by_id=request.API_VERSION >= 10)
+            by_id = request.API_VERSION >= 10
+            found, unknown = _topic_of(catalog, topic.topic_id if by_id else topic.name, by_id=by_id)
+            if turns.is_over():
+                await next_turn()
             for number, each in enumerate(topic.partitions):
+                if turns.is_over():
+                    await next_turn()
                 if found is None:
                     codes[at, number] = unknown
                     continue
@@ -76,45 +90,51 @@ async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommi
         error = ErrorCode.NONE
     except RequestError as refused:
         error = refused.code
-    return commit_response(request, codes, error)
+    return await commit_response(request, codes, error)
 
 
-def commit_response(
+async def commit_response(
     request: m.OffsetCommitRequest, codes: dict[tuple[int, int], ErrorCode], error: ErrorCode
 ) -> m.OffsetCommitResponse:
     """``error`` is for whatever has no code of its own."""
-    return _Commit(
-        topics=[
-            _Commit.OffsetCommitResponseTopic(
+    topic_class = _Commit.OffsetCommitResponseTopic
+    turns, topics = Turns(), []
+    for at, topic in enumerate(request.topics):
+        partitions = []
+        for number, each in enumerate(topic.partitions):
+            if turns.is_over():
+                await next_turn()
+            code = codes.get((at, number), error)
+            part_class = topic_class.OffsetCommitResponsePartition
+            partitions.append(part_class(partition_index=each.partition_index, error_code=code))
+        if turns.is_over():
+            await next_turn()
+        topics.append(
+            topic_class(
                 name=topic.name if request.API_VERSION < 10 else "",
                 topic_id=topic.topic_id if request.API_VERSION >= 10 else _NIL,
-                partitions=[
-                    _Commit.OffsetCommitResponseTopic.OffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=codes.get((at, number), error)
-                    )
-                    for number, each in enumerate(topic.partitions)
-                ],
+                partitions=partitions,
             )
-            for at, topic in enumerate(request.topics)
-        ]
-    )
+        )
+    return _Commit(topics=topics)
 
 
-def _topic_of(catalog: Catalog, topic: Any, *, by_id: bool) -> tuple[Topic | None, ErrorCode]:
-    """The topic that the request names, or None and why not."""
+def _topic_of(catalog: Catalog, key: Any, *, by_id: bool) -> tuple[Topic | None, ErrorCode]:
+    """The topic of this id or name, or None and why not."""
     if by_id:
-        return catalog.by_id(topic.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
-    return catalog.topics.get(topic.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return catalog.by_id(key), ErrorCode.UNKNOWN_TOPIC_ID
+    return catalog.topics.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # -------------------------------------------------------------------------------------------------------- fetch
 
 
 class _Wanted(NamedTuple):
-    """One group of a fetch.  ``topics`` None asks for all offsets."""
+    """One group of a fetch.  ``topics`` None asks for all offsets, else: name or id, and partitions without repeats."""
 
     group_id: str
-    topics: Any
+    topics: Sequence[tuple[Any, Sequence[int]]] | None
+    """Names or ids."""
 
 
 class _Shown(NamedTuple):
@@ -127,133 +147,189 @@ class _Shown(NamedTuple):
 
 
 async def offset_fetch(shards: Shards, catalog: Catalog, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
-    """Only durable offsets are shown.  ``require_stable`` asks for no more while there are no transactions."""
+    """Only durable offsets are shown.  ``require_stable`` asks for no more while there are no transactions.
+
+    What is asked for twice is told once.
+    """
+    turns, room, by_id = Turns(), ResponseRoom(), request.API_VERSION >= 10
     if request.API_VERSION < 8:
-        wanted = _Wanted(request.group_id, request.topics)
-        error, shown = await _fetch_group(shards, catalog, wanted, by_id=False)
-        return single_response(request, error, shown)
-    by_id = request.API_VERSION >= 10
-    groups = [_Wanted(each.group_id, each.topics) for each in request.groups]
-    answers = await asyncio.gather(*(_fetch_group(shards, catalog, each, by_id=by_id) for each in groups))
-    return _Fetch(
-        groups=[
-            _Fetch.OffsetFetchResponseGroup(
-                group_id=each.group_id, topics=[_group_topic(topic) for topic in shown], error_code=error
-            )
-            for each, (error, shown) in zip(groups, answers, strict=True)
-        ]
-    )
+        (wanted,) = await _merged([request], turns, by_id=False)
+        (serving,) = await shards.serving_each([request.group_id])
+        error, shown = await _fetch_group(serving, catalog, wanted, turns, room, by_id=False)
+        return await single_response(request, error, shown)
+    asked = await _merged(request.groups, turns, by_id=by_id)
+    found = await shards.serving_each([each.group_id for each in asked])
+    groups = []
+    for wanted, serving in zip(asked, found, strict=True):
+        if turns.is_over():
+            await next_turn()
+        if room.is_full:
+            error, shown = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        else:
+            error, shown = await _fetch_group(serving, catalog, wanted, turns, room, by_id=by_id)
+        topics = [await _group_topic(topic, turns) for topic in shown]
+        group_class = _Fetch.OffsetFetchResponseGroup
+        groups.append(group_class(group_id=wanted.group_id, topics=topics, error_code=error))
+    return _Fetch(groups=groups)
+
+
+async def _merged(groups: Sequence[Any], turns: Turns, *, by_id: bool) -> list[_Wanted]:
+    """Every group once, with every topic and every partition once; of everything, if that was asked for anywhere."""
+    merged: dict[str, dict[Any, dict[int, None]] | None] = {}
+    for group in groups:
+        if turns.is_over():
+            await next_turn()
+        if group.topics is None:
+            merged[group.group_id] = None
+            continue
+        topics = merged.setdefault(group.group_id, {})
+        for topic in group.topics:
+            if turns.is_over(1 + len(topic.partition_indexes) // FAST_ELEMENTS):
+                await next_turn()
+            if topics is not None:
+                key = topic.topic_id if by_id else topic.name
+                topics.setdefault(key, {}).update(dict.fromkeys(topic.partition_indexes))
+    return await map_in_turns(_wanted, merged.items())
+
+
+def _wanted(merged: tuple[str, dict[Any, dict[int, None]] | None]) -> _Wanted:
+    group_id, topics = merged
+    return _Wanted(group_id, None if topics is None else [(key, list(parts)) for key, parts in topics.items()])
 
 
 async def _fetch_group(
-    shards: Shards, catalog: Catalog, wanted: _Wanted, *, by_id: bool
+    serving: Serving | RequestError, catalog: Catalog, wanted: _Wanted, turns: Turns, room: ResponseRoom, *, by_id: bool
 ) -> tuple[ErrorCode, list[_Shown]]:
     try:
-        serving = await shards.serving(wanted.group_id)
+        if isinstance(serving, RequestError):
+            raise serving
+        if serving.is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, SHARD_LOST)
         await serving.settled(wanted.group_id)
     except RequestError as error:
         # Consumers before 3.9 know of COORDINATOR_NOT_AVAILABLE in commits only (Kafka: handleOffsetFetchException).
         is_unavailable = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         return (ErrorCode.NOT_COORDINATOR if is_unavailable else error.code), []
     kept = serving.state.offsets.of_group(wanted.group_id)
-    if wanted.topics is None:
-        return ErrorCode.NONE, [
-            _Shown(name, topic.topic_id, shown)
-            for name, offsets in kept.items()
-            if (topic := catalog.topics.get(name)) is not None
-            and (shown := [each for each in offsets.items() if each[1].is_of(topic.topic_id)])
-        ]
-    return ErrorCode.NONE, [_show(kept, catalog, topic, by_id=by_id) for topic in wanted.topics]
+    shown = []
+    topics: Sequence[tuple[Any, Sequence[int] | None]]
+    topics = [(name, None) for name in kept] if wanted.topics is None else wanted.topics
+    for key, partitions in topics:
+        topic, unknown = _topic_of(catalog, key, by_id=by_id and wanted.topics is not None)
+        offsets = kept.get(topic.name, _NO_OFFSETS) if topic is not None else _NO_OFFSETS
+        told: list[tuple[int, Offset | None]] = []
+        for partition in list(offsets) if partitions is None else partitions:
+            if turns.is_over():
+                await next_turn()
+            value = offsets.get(partition)
+            if value is None or topic is None or not value.is_of(topic.topic_id):
+                if partitions is not None:
+                    told.append((partition, None))
+                    room.take(PARTITION_BYTES)
+                continue
+            told.append((partition, value))
+            room.take(PARTITION_BYTES + len(value.metadata))
+        if topic is not None:
+            if told or partitions is not None:
+                shown.append(_Shown(topic.name, topic.topic_id, told))
+        elif partitions is not None:
+            shown.append(_Shown("", key, told, unknown) if by_id else _Shown(key, _NIL, told))
+    return ErrorCode.NONE, shown
 
 
-def _show(kept: Mapping[str, Mapping[int, Offset]], catalog: Catalog, asked: Any, *, by_id: bool) -> _Shown:
-    topic, unknown = _topic_of(catalog, asked, by_id=by_id)
-    if topic is None:
-        nothing: list[tuple[int, Offset | None]] = [(each, None) for each in asked.partition_indexes]
-        return _Shown("", asked.topic_id, nothing, unknown) if by_id else _Shown(asked.name, _NIL, nothing)
-    offsets = kept.get(topic.name, {})
-    shown: list[tuple[int, Offset | None]] = []
-    for each in asked.partition_indexes:
-        value = offsets.get(each)
-        shown.append((each, value if value is not None and value.is_of(topic.topic_id) else None))
-    return _Shown(topic.name, topic.topic_id, shown)
-
-
-def single_response(request: m.OffsetFetchRequest, error: ErrorCode, shown: list[_Shown]) -> m.OffsetFetchResponse:
+async def single_response(
+    request: m.OffsetFetchRequest, error: ErrorCode, shown: Sequence[_Shown]
+) -> m.OffsetFetchResponse:
+    turns = Turns()
     if error is not ErrorCode.NONE and request.API_VERSION < 2:  # there the partitions carry the error
-        shown = [_Shown(t.name, _NIL, [(each, None) for each in t.partition_indexes], error) for t in request.topics]
+        (wanted,) = await _merged([request], turns, by_id=False)
+        shown = [_Shown(name, _NIL, [(each, None) for each in parts], error) for name, parts in wanted.topics or ()]
     topic_class = _Fetch.OffsetFetchResponseTopic
-    return _Fetch(
-        error_code=error,
-        topics=[
-            topic_class(name=each.name, partitions=_partitions(topic_class.OffsetFetchResponsePartition, each))
-            for each in shown
-        ],
-    )
+    part_class = topic_class.OffsetFetchResponsePartition
+    topics = [topic_class(name=each.name, partitions=await _partitions(part_class, each, turns)) for each in shown]
+    return _Fetch(error_code=error, topics=topics)
 
 
-def _group_topic(shown: _Shown) -> Any:
+async def _group_topic(shown: _Shown, turns: Turns) -> Any:
     topic_class = _Fetch.OffsetFetchResponseGroup.OffsetFetchResponseTopics
-    return topic_class(
-        name=shown.name,
-        topic_id=shown.topic_id,
-        partitions=_partitions(topic_class.OffsetFetchResponsePartitions, shown),
-    )
+    partitions = await _partitions(topic_class.OffsetFetchResponsePartitions, shown, turns)
+    return topic_class(name=shown.name, topic_id=shown.topic_id, partitions=partitions)
 
 
-def _partitions(partition_class: Any, shown: _Shown) -> list[Any]:
-    return [
-        partition_class(
-            partition_index=partition,
-            committed_offset=NO_OFFSET if value is None else value.offset,
-            committed_leader_epoch=NO_LEADER_EPOCH if value is None else value.leader_epoch,
-            metadata="" if value is None else value.metadata,
-            error_code=shown.error,
+async def _partitions(partition_class: Any, shown: _Shown, turns: Turns) -> list[Any]:
+    made = []
+    for partition, value in shown.offsets:
+        if turns.is_over():
+            await next_turn()
+        made.append(
+            partition_class(
+                partition_index=partition,
+                committed_offset=NO_OFFSET if value is None else value.offset,
+                committed_leader_epoch=NO_LEADER_EPOCH if value is None else value.leader_epoch,
+                metadata="" if value is None else value.metadata,
+                error_code=shown.error,
+            )
         )
-        for partition, value in shown.offsets
-    ]
+    return made
 
 
 # ------------------------------------------------------------------------------------------------------- delete
 
 
 async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
+    """A topic that is named twice is answered twice, a partition of it once.
+
+    Many partitions are deleted in several turns, and whether the group allows it is looked at in each.
+    """
+    turns, topics = Turns(), []
     try:
         if not request.group_id:
             raise RequestError(ErrorCode.INVALID_GROUP_ID, "it is empty")
         serving = await shards.serving(request.group_id)
-        await serving.room()
-        group = serving.state.groups.get(request.group_id)
-        if group is None:
-            raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {request.group_id}")
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
-            raise RequestError(ErrorCode.NON_EMPTY_GROUP, "what its members use is not known")
-        records: list[CoordinatorRecord] = []
-        topics = [_delete_topic(serving, catalog, group, topic, records) for topic in request.topics]
-        await serving.delete(request.group_id, records)
+        _deletable(serving, request.group_id)
+        for topic in request.topics:
+            partitions = list(dict.fromkeys(each.partition_index for each in topic.partitions))
+            parts: list[Any] = []
+            for at in range(0, len(partitions), ELEMENTS_A_TURN) or (0,):
+                part = partitions[at : at + ELEMENTS_A_TURN]
+                if turns.is_over(1 + len(part)):
+                    await next_turn()
+                await serving.room()
+                parts += _delete_offsets(serving, catalog, request.group_id, topic.name, part)
+            topics.append(_Delete.OffsetDeleteResponseTopic(name=topic.name, partitions=parts))
+        await serving.durable()
     except RequestError as error:
         return _Delete(error_code=error.code, topics=[])
     return _Delete(error_code=ErrorCode.NONE, topics=topics)
 
 
-def _delete_topic(
-    serving: Serving, catalog: Catalog, group: Group, topic: Any, records: list[CoordinatorRecord]
-) -> Any:
-    """One topic of the answer; what must be written is added to ``records``."""
-    found = catalog.topics.get(topic.name)
-    answers = []
-    for partition in _unique(each.partition_index for each in topic.partitions):
+def _deletable(serving: Serving, group_id: str) -> Group:
+    """The group, if its offsets may be deleted.  RequestError."""
+    group = serving.state.groups.get(group_id)
+    if group is None:
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {group_id}")
+    if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+        raise RequestError(ErrorCode.NON_EMPTY_GROUP, "what its members use is not known")
+    return group
+
+
+def _delete_offsets(
+    serving: Serving, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
+) -> list[Any]:
+    """Write the tombstones; the answers.  RequestError when the group does not allow it."""
+    group = _deletable(serving, group_id)
+    found, is_subscribed = catalog.topics.get(topic), group.is_subscribed(topic)
+    answers: list[Any] = []
+    records: list[CoordinatorRecord] = []
+    for partition in partitions:
         code = ErrorCode.NONE
         if found is None or not 0 <= partition < found.partitions:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif group.is_subscribed(topic.name):
+        elif is_subscribed:
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        elif serving.state.offsets.get(group.group_id, topic.name, partition) is not None:
-            records.append(OffsetRecord(group.group_id, topic.name, partition, None))
+        elif serving.state.offsets.get(group_id, topic, partition) is not None:
+            records.append(OffsetRecord(group_id, topic, partition, None))
         topic_class = _Delete.OffsetDeleteResponseTopic
         answers.append(topic_class.OffsetDeleteResponsePartition(partition_index=partition, error_code=code))
-    return _Delete.OffsetDeleteResponseTopic(name=topic.name, partitions=answers)
-
-
-def _unique(numbers: Iterable[int]) -> list[int]:
-    return list(dict.fromkeys(numbers))
+    serving.delete(group_id, records)
+    return answers

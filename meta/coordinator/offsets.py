@@ -61,6 +61,9 @@ class Offsets:
     def get(self, group_id: str, topic: str, partition: int) -> Offset | None:
         return self.of_topic(group_id, topic).get(partition)
 
+    def count_of_group(self, group_id: str) -> int:
+        return sum(map(len, self.of_group(group_id).values()))
+
     def has_group(self, group_id: str) -> bool:
         return group_id in self._groups
 

@@ -15,9 +15,9 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.api import ApiKey
 from bmq.meta.coordinator.answers import JoinAnswer
 from bmq.meta.coordinator.api import ClientInfo, GroupCoordinator
-from bmq.meta.coordinator.group_admin import described
+from bmq.meta.coordinator.group_admin import MEMBER_BYTES, described
 from bmq.meta.coordinator.membership_api import join_response
-from bmq.meta.coordinator.offset_api import commit_response, single_response
+from bmq.meta.coordinator.offset_api import PARTITION_BYTES, commit_response, single_response
 
 READY_VERSION = 3
 """Of the FindCoordinator requests with which one process asks another whether a group's shard serves."""
@@ -42,7 +42,10 @@ class GroupApi(Protocol):
     def may_park(self) -> bool:
         """It is answered when other members have done something, after minutes maybe."""
 
-    def groups(self, request: Any) -> list[str]:
+    def distinct(self, request: Any) -> Any:
+        """The request with every group once: what the other methods take."""
+
+    def groups(self, request: Any) -> Sequence[str]:
         """The group of each entry."""
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
@@ -54,7 +57,10 @@ class GroupApi(Protocol):
     def is_elsewhere(self, answer: Any) -> bool:
         """Whether an entry's answer is that its shard is not served there."""
 
-    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
+    def size(self, answer: Any) -> int:
+        """About the bytes of an entry's answer, of an API that is asked about several groups."""
+
+    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any | Awaitable[Any]:
         """The answer to an entry that nobody serves."""
 
     def join(self, request: Any, answers: Sequence[Any]) -> Any:
@@ -78,6 +84,12 @@ class _OneGroup:
         self.is_repeatable = is_repeatable
         self.may_park = may_park
         self._refusal = refusal
+
+    def distinct(self, request: Any) -> Any:
+        return request
+
+    def size(self, answer: Any) -> int:
+        return 0
 
     def groups(self, request: Any) -> list[str]:
         return [request.group_id]
@@ -129,13 +141,26 @@ class _Describe(_SeveralGroups):
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.describe_groups(request, client)
 
-    def groups(self, request: Any) -> list[str]:
-        return list(request.groups)
+    def distinct(self, request: Any) -> Any:
+        names = list(dict.fromkeys(request.groups))
+        return request if len(names) == len(request.groups) else self._of(request, names)
+
+    def groups(self, request: Any) -> Sequence[str]:
+        return request.groups  # type: ignore[no-any-return]
+
+    def size(self, answer: Any) -> int:
+        return sum(
+            MEMBER_BYTES + len(each.member_metadata or b"") + len(each.member_assignment or b"")
+            for each in answer.members
+        )
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
+        return self._of(request, [request.groups[each] for each in entries])
+
+    def _of(self, request: Any, groups: list[str]) -> Any:
         return m.DescribeGroupsRequest(
             version=request.API_VERSION,
-            groups=[request.groups[each] for each in entries],
+            groups=groups,
             include_authorized_operations=request.include_authorized_operations,
         )
 
@@ -157,15 +182,26 @@ class _FetchGroups(_SeveralGroups):
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.offset_fetch(request, client)
 
-    def groups(self, request: Any) -> list[str]:
+    def distinct(self, request: Any) -> Any:
+        """A group that is named twice is asked for all that was asked of it."""
+        groups: dict[str, Any] = {}
+        for each in request.groups:
+            first = groups.setdefault(each.group_id, each)
+            if first is not each and first.topics is not None:
+                first.topics = None if each.topics is None else [*first.topics, *each.topics]
+        return request if len(groups) == len(request.groups) else self._of(request, list(groups.values()))
+
+    def groups(self, request: Any) -> Sequence[str]:
         return [each.group_id for each in request.groups]
 
+    def size(self, answer: Any) -> int:
+        return sum(PARTITION_BYTES + len(each.metadata or "") for topic in answer.topics for each in topic.partitions)
+
     def part(self, request: Any, entries: Sequence[int]) -> Any:
-        return m.OffsetFetchRequest(
-            version=request.API_VERSION,
-            groups=[request.groups[each] for each in entries],
-            require_stable=request.require_stable,
-        )
+        return self._of(request, [request.groups[each] for each in entries])
+
+    def _of(self, request: Any, groups: list[Any]) -> Any:
+        return m.OffsetFetchRequest(version=request.API_VERSION, groups=groups, require_stable=request.require_stable)
 
     def answers(self, response: Any) -> list[Any]:
         return list(response.groups)
@@ -187,18 +223,27 @@ class _Delete(_SeveralGroups):
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.delete_groups(request, client)
 
-    def groups(self, request: Any) -> list[str]:
-        return list(dict.fromkeys(request.groups_names))
+    def distinct(self, request: Any) -> Any:
+        names = list(dict.fromkeys(request.groups_names))
+        return request if len(names) == len(request.groups_names) else self._of(request, names)
+
+    def groups(self, request: Any) -> Sequence[str]:
+        return request.groups_names  # type: ignore[no-any-return]
+
+    def size(self, answer: Any) -> int:
+        return 0
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
-        names = self.groups(request)
-        return m.DeleteGroupsRequest(version=request.API_VERSION, groups_names=[names[each] for each in entries])
+        return self._of(request, [request.groups_names[each] for each in entries])
+
+    def _of(self, request: Any, names: list[str]) -> Any:
+        return m.DeleteGroupsRequest(version=request.API_VERSION, groups_names=names)
 
     def answers(self, response: Any) -> list[Any]:
         return list(response.results)
 
     def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
-        return m.DeleteGroupsResponse.DeletableGroupResult(group_id=self.groups(request)[entry], error_code=code)
+        return m.DeleteGroupsResponse.DeletableGroupResult(group_id=request.groups_names[entry], error_code=code)
 
     def join(self, request: Any, answers: Sequence[Any]) -> Any:
         return m.DeleteGroupsResponse(results=list(answers))

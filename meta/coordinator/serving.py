@@ -149,15 +149,29 @@ class Serving:
         *,
         says_group_not_found: bool,
     ) -> list[ErrorCode]:
-        """An answer for each of (topic, partition, offset), once durable.  RequestError for all of them."""
+        """An answer for each of (topic, partition, offset), once durable.  RequestError for all of them.
+
+        A large commit is stored in several turns of the loop, and whether it is the group's own is checked in each.
+        """
         deadline = self._deadline()
-        await self.room(deadline)
-        group = self.state.groups.get(group_id)
-        if group is not None:
-            group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
-        elif generation >= 0:  # OffsetCommit 9 on (KIP-848)
-            code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
-            raise RequestError(code, f"no group {group_id}")
+        answers: list[ErrorCode] = []
+        for slice_ in _slices(offsets) if offsets else [offsets]:
+            if answers:
+                await next_turn()
+            await self.room(deadline)
+            group = self.state.groups.get(group_id)
+            if group is not None:
+                group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
+            elif generation >= 0:  # OffsetCommit 9 on (KIP-848)
+                code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
+                raise RequestError(code, f"no group {group_id}")
+            answers += self._commit(group_id, slice_)
+            self._arm()
+        if ErrorCode.NONE in answers:
+            await self.durable(deadline)
+        return answers
+
+    def _commit(self, group_id: str, offsets: Sequence[tuple[str, int, Offset]]) -> list[ErrorCode]:
         records: list[CoordinatorRecord] = []
         encoded: list[KeyValue] = []
         answers = [ErrorCode.NONE] * len(offsets)
@@ -176,26 +190,49 @@ class Serving:
                 continue
             records.append(record)
             encoded.append(data)
-        self._arm()
         if records:
-            await self._in_time(self._append(records, encoded, group_id), deadline)
+            self._write(records, encoded, group_id)
         return answers
+
+    @property
+    def is_closed(self) -> bool:
+        """The shard was lost: what this object knows is as old as that."""
+        return self._is_closed
 
     async def settled(self, group_id: str) -> None:
         """Until what is shown of the group's offsets is durable.  RequestError."""
         if self.writer.has_open_writes(group_id):
-            await self._in_time(self._append((), (), group_id))
+            await self.durable()
 
-    async def delete(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Tombstones that were decided just now, with nothing awaited in between.  RequestError."""
+    def delete(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
+        """Append tombstones that were decided in this very turn."""
         if records:
-            await self._in_time(self._append(records, [encode(each) for each in records], group_id))
+            self._write(records, [encode(each) for each in records], group_id)
 
-    async def delete_group(self, group: Group) -> None:
-        """Delete an empty group with its offsets.  RequestError."""
+    async def delete_many_offsets(self, group_id: str, turns: Turns) -> None:
+        """Delete the offsets of a group that is to be deleted, in several turns, for as long as it is empty.
+
+        RequestError when the log has no room.
+        """
+        for topic in list(self.state.offsets.of_group(group_id)):
+            for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
+                if turns.is_over(len(partitions)):
+                    await next_turn()
+                await self.room()
+                group = self.state.groups.get(group_id)
+                if group is None or group.state is not State.EMPTY:
+                    return
+                self.delete(group_id, [OffsetRecord(group_id, topic, each, None) for each in partitions])
+
+    def delete_group(self, group: Group) -> None:
+        """Delete an empty group with its offsets, in this turn."""
         group.close(ErrorCode.UNKNOWN_MEMBER_ID)
         self.account.forget(group.group_id)
-        await self.delete(group.group_id, self.state.deletion(group.group_id))
+        self.delete(group.group_id, self.state.deletion(group.group_id))
+
+    async def durable(self, deadline: float | None = None) -> None:
+        """Wait until everything that was written before is durable.  RequestError."""
+        await self._in_time(self._append((), (), ""), deadline)
 
     async def rewrite(self, records: Sequence[CoordinatorRecord]) -> int:
         """Append records of what is so already, for a snapshot; the offset of the batch that has the first of them.
@@ -286,6 +323,12 @@ class Serving:
 
         self.writer.write([data], group.group_id, done)
 
+    def _write(self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str) -> None:
+        """Whether it becomes durable is heard by whoever appends next."""
+        for record in records:
+            self.state.apply(record)
+        self.writer.write(encoded, group_id, _nobody_waits)
+
     def _append(
         self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str
     ) -> asyncio.Future[None]:
@@ -360,6 +403,10 @@ class Serving:
 
 def _now_of(clock: Clock) -> Now:
     return Now(int(clock.monotonic() * 1000), clock.now_ms())
+
+
+def _nobody_waits(error: RequestError | None) -> None:
+    """A writer that fails tells its shard, and whoever waits for what was written later."""
 
 
 def _give(effect: Answer) -> None:

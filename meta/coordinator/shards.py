@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Set
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.coordinator.log import ShardLogs
@@ -98,6 +99,26 @@ class Shards:
         if not self._count or self._is_closed:
             await self._ensure()
         return await self._mine(shard_of(group_id, self._count)).ready()
+
+    async def serving_each(self, group_ids: Sequence[str]) -> list[Serving | RequestError]:
+        """The shard of each group, loaded, or why it is not.  Each shard is waited for once, all at the same time."""
+        try:
+            if not self._count or self._is_closed:
+                await self._ensure()
+        except RequestError as error:
+            return [error] * len(group_ids)
+        count = self._count
+        numbers = await map_in_turns(lambda group_id: shard_of(group_id, count), group_ids)
+        found: dict[int, Serving | RequestError] = {}
+
+        async def look_for(number: int) -> None:
+            try:
+                found[number] = await self._mine(number).ready()
+            except RequestError as error:
+                found[number] = error
+
+        await asyncio.gather(*map(look_for, dict.fromkeys(numbers)))
+        return [found[number] for number in numbers]
 
     async def serving_members(self, group_id: str) -> Serving:
         """As ``serving``, for requests that may be parked.  RequestError NOT_COORDINATOR while draining."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from bmq.proxy.services import Api, Services
@@ -36,15 +37,30 @@ class _Found(NamedTuple):
 async def handle(services: Services, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     key_type = message.key_type if request.api_version >= 1 else GROUP
     if request.api_version >= 4:
-        keys = message.coordinator_keys
-        answers = await asyncio.gather(*(_find(services, key_type, key) for key in keys))
+        keys = list(dict.fromkeys(message.coordinator_keys))
+        found = await _find_each(services, key_type, keys)
         return FindCoordinatorResponse(
-            coordinators=[
-                FindCoordinatorResponse.Coordinator(key=key, **_fields(found))
-                for key, found in zip(keys, answers, strict=True)
-            ]
+            coordinators=await map_in_turns(
+                lambda each: FindCoordinatorResponse.Coordinator(key=each[0], **_fields(each[1])),
+                zip(keys, found, strict=True),
+            )
         )
     return FindCoordinatorResponse(**_fields(await _find(services, key_type, message.key)))
+
+
+async def _find_each(services: Services, key_type: int, keys: list[str]) -> list[_Found]:
+    """Groups of one shard have one coordinator: each shard is waited for once."""
+    if key_type != GROUP:
+        return [await _find(services, key_type, "")] * len(keys)
+    shard_of = services.coordinator.shard_of
+    while True:
+        shards = await map_in_turns(shard_of, keys)
+        first = dict(zip(reversed(shards), reversed(keys), strict=True))
+        found = await asyncio.gather(*(_find(services, key_type, key) for key in first.values()))
+        if all(shard_of(key) == shard for shard, key in first.items()):
+            by_shard = dict(zip(first, found, strict=True))
+            return [by_shard[shard] for shard in shards]
+        # The topic was made meanwhile, with more or fewer shards than this process's setting says.
 
 
 async def _find(services: Services, key_type: int, key: str) -> _Found:

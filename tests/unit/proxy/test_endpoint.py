@@ -18,13 +18,14 @@ from bmq.core.clock import LoopClock, SystemClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.wire.api import ApiKey
+from bmq.core.wire.large import LARGE_ELEMENTS, is_large
 from bmq.core.wire.messages import (
     ApiVersionsResponse,
     HeartbeatResponse,
     MetadataResponse,
     OffsetFetchResponse,
 )
-from bmq.proxy.endpoint import LARGE_ELEMENTS, Endpoint, is_large
+from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import api_versions
 from bmq.proxy.services import Api
 from tests.simulation.loop import run

@@ -1,0 +1,246 @@
+"""The largest requests of the group APIs: no stop of the loop, no response beyond its bound, nothing told twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode
+from bmq.core.wire import messages as m
+from bmq.meta.coordinator import group_admin, offset_api
+from bmq.meta.coordinator.api import GroupCoordinator
+from bmq.meta.coordinator.response_room import ResponseRoom
+from bmq.meta.members import OneNode, ProxyAddress
+from bmq.proxy.handlers import find_coordinator
+from tests.simulation.loop import run
+from tests.unit.loop_stops import STOP_MAX_S, loop_stops
+from tests.unit.meta.coordinator.cluster_world import cluster, group_of
+from tests.unit.meta.coordinator.fakes import CLIENT, MemoryLogs, World, join_alone, join_request, running, topic
+
+COUNT = 40_000
+"""Elements of a request: each turn handles a thousand, so a step that is not cut takes forty times its share."""
+NAMES = [f"group-{n}" for n in range(COUNT)]
+Send = Callable[[GroupCoordinator, Any], Awaitable[Any]]
+
+
+def find(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    services: Any = SimpleNamespace(coordinator=coordinator, members=OneNode(ProxyAddress(7, "proxy", 9092)))
+    request: Any = SimpleNamespace(api_version=4)
+    message = m.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=names)
+    return _of(find_coordinator.handle(services, request, message), "coordinators")
+
+
+def describe(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    message = m.DescribeGroupsRequest(version=6, groups=names, include_authorized_operations=False)
+    return _of(coordinator.describe_groups(message, CLIENT), "groups")
+
+
+def delete(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    message = m.DeleteGroupsRequest(version=2, groups_names=names)
+    return _of(coordinator.delete_groups(message, CLIENT), "results")
+
+
+def fetch(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    group_class = m.OffsetFetchRequest.OffsetFetchRequestGroup
+    groups = [group_class(group_id=each, member_id=None, member_epoch=-1, topics=None) for each in names]
+    message = m.OffsetFetchRequest(version=9, groups=groups, require_stable=False)
+    return _of(coordinator.offset_fetch(message, CLIENT), "groups")
+
+
+async def _of(response: Awaitable[Any], name: str) -> Any:
+    return getattr(await response, name)
+
+
+@pytest.mark.parametrize("send", [find, describe, delete, fetch])
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["not loaded", "loaded"])
+def test_many_groups_are_asked_for(send: Send, is_loaded: bool) -> None:
+    async def main() -> None:
+        world = World(MemoryLogs(20))
+        async with running(world):
+            if is_loaded:
+                await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:200]))
+            work = send(world.coordinator, [*NAMES, *NAMES])
+            with loop_stops() as stops:
+                answers = await work
+            assert len(answers) == COUNT
+            assert stops.longest_s < STOP_MAX_S, stops.longest_s
+
+    run(main())
+
+
+@pytest.mark.parametrize("send", [describe, delete, fetch])
+def test_many_groups_are_asked_for_through_a_proxy(send: Send) -> None:
+    async def main() -> None:
+        async with cluster() as world:
+            proxy = world.proxies[0]
+            for shard in range(4):
+                assert await proxy.commit(group_of(shard), 1) == 0
+            assert {group_of(shard) for shard in range(4)} <= set(NAMES)
+            work = send(proxy.coordinator, [*NAMES, *NAMES])
+            with loop_stops() as stops:
+                answers = await work
+            assert len(answers) == COUNT
+            assert stops.longest_s < STOP_MAX_S, stops.longest_s
+
+    run(main())
+
+
+@pytest.mark.parametrize("send", [describe, delete, fetch])
+def test_groups_that_nobody_serves_are_waited_for_once(send: Send) -> None:
+    async def main() -> None:
+        async with cluster() as world:
+            for name in ("a", "b"):
+                world.kill(name)
+            world.tell()
+            began = asyncio.get_running_loop().time()
+            work = send(world.proxies[0].coordinator, NAMES[:20_000])
+            with loop_stops() as stops:
+                answers = await work
+            assert {each.error_code for each in answers} == {ErrorCode.NOT_COORDINATOR}
+            assert asyncio.get_running_loop().time() - began < 3
+            assert stops.longest_s < STOP_MAX_S, stops.longest_s
+
+    run(main())
+
+
+def test_many_partitions_are_committed_fetched_and_deleted() -> None:
+    async def main() -> None:
+        async with running(World()) as world:
+            world.catalog.topics["wide"] = topic("wide", COUNT)
+            await world.coordinator.ready("g")
+            request = _commit_many()
+            with loop_stops() as committing:
+                committed = await world.coordinator.offset_commit(request, CLIENT)
+            assert {each.error_code for each in committed.topics[0].partitions} == {0}
+            with loop_stops() as fetching:
+                (told,) = await fetch(world.coordinator, ["g"])
+            assert sorted(each.committed_offset for each in told.topics[0].partitions) == list(range(COUNT))
+
+            topic_class = m.OffsetFetchRequest.OffsetFetchRequestTopic
+            wanted = [topic_class(name="wide", partition_indexes=list(range(COUNT)))] * 3
+            single = m.OffsetFetchRequest(version=7, group_id="g", topics=wanted, require_stable=False)
+            with loop_stops() as asking:
+                response = await world.coordinator.offset_fetch(single, CLIENT)
+            (only,) = response.topics
+            assert [each.committed_offset for each in only.partitions] == list(range(COUNT))
+
+            delete_class = m.OffsetDeleteRequest.OffsetDeleteRequestTopic
+            parts = [delete_class.OffsetDeleteRequestPartition(partition_index=n) for n in range(COUNT // 2)]
+            deletion = m.OffsetDeleteRequest(group_id="g", topics=[delete_class(name="wide", partitions=parts)])
+            with loop_stops() as deleting:
+                deleted = await world.coordinator.offset_delete(deletion, CLIENT)
+            assert {each.error_code for each in deleted.topics[0].partitions} == {0}
+            with loop_stops() as ending:
+                (gone,) = await delete(world.coordinator, ["g"])
+            assert gone.error_code == 0
+            assert world.facts() == {}
+            for each in (committing, fetching, asking, deleting, ending):
+                assert each.longest_s < STOP_MAX_S, each.longest_s
+
+    run(main())
+
+
+def _commit_many(**fields: Any) -> Any:
+    topic_class = m.OffsetCommitRequest.OffsetCommitRequestTopic
+    parts = [
+        topic_class.OffsetCommitRequestPartition(
+            partition_index=n, committed_offset=n, committed_leader_epoch=-1, committed_metadata=""
+        )
+        for n in range(COUNT)
+    ]
+    return m.OffsetCommitRequest(
+        version=9,
+        group_id="g",
+        generation_id_or_member_epoch=fields.get("generation", -1),
+        member_id=fields.get("member_id", ""),
+        group_instance_id=None,
+        topics=[topic_class(name="wide", partitions=parts)],
+    )
+
+
+def test_a_large_commit_of_a_member_that_is_lost_meanwhile_stores_no_more() -> None:
+    """Each turn's part is checked: what comes after the rebalance is refused."""
+
+    async def main() -> None:
+        async with running(World()) as world:
+            world.catalog.topics["wide"] = topic("wide", COUNT)
+            member, generation = await join_alone(world, "g", group_instance_id="i")
+            large = _commit_many(generation=generation, member_id=member)
+            large.group_instance_id = "i"
+            commit = asyncio.ensure_future(world.coordinator.offset_commit(large, CLIENT))
+            serving = world.coordinator._shards._shards[0].serving
+            assert serving is not None
+            while not serving.state.offsets.has_group("g"):  # noqa: ASYNC110 - a turn of the loop is what is waited for
+                await asyncio.sleep(0)
+            again = await world.coordinator.join_group(join_request("g", group_instance_id="i"), CLIENT)
+            assert again.error_code == 0
+            answers = {each.error_code for each in (await commit).topics[0].partitions}
+            assert answers == {ErrorCode.FENCED_INSTANCE_ID}
+            assert 0 < serving.state.offsets.count_of_group("g") < COUNT
+
+    run(main())
+
+
+def test_many_members_leave_and_many_protocols_are_refused() -> None:
+    async def main() -> None:
+        async with running(World()) as world:
+            member, _ = await join_alone(world, "g")
+            leaving = [
+                m.LeaveGroupRequest.MemberIdentity(member_id=each, group_instance_id=None)
+                for each in [member, *NAMES, member]
+            ]
+            with loop_stops() as stops:
+                left = await world.coordinator.leave_group(
+                    m.LeaveGroupRequest(version=3, group_id="g", members=leaving), CLIENT
+                )
+            codes = [each.error_code for each in left.members]
+            assert codes == [0, *[ErrorCode.UNKNOWN_MEMBER_ID] * (COUNT + 1)]
+            many = join_request("g", protocols=[(each, b"") for each in NAMES])
+            with loop_stops() as joining:
+                assert (await world.coordinator.join_group(many, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
+            for each in (stops, joining):
+                assert each.longest_s < STOP_MAX_S, each.longest_s
+
+    run(main())
+
+
+def test_all_groups_are_listed_without_a_stop() -> None:
+    async def main() -> None:
+        async with running(World(MemoryLogs(4))) as world:
+            await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:10_000]))
+            with loop_stops() as stops:
+                listed = await world.coordinator.list_groups(m.ListGroupsRequest(version=4), CLIENT)
+            assert len(listed.groups) == 10_000
+            assert stops.longest_s < STOP_MAX_S, stops.longest_s
+
+    run(main())
+
+
+@pytest.mark.parametrize("send", [describe, fetch])
+def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is told when it is asked for alone, and a single group always."""
+
+    def small() -> ResponseRoom:
+        return ResponseRoom(10_000)
+
+    monkeypatch.setattr(group_admin, "ResponseRoom", small)
+    monkeypatch.setattr(offset_api, "ResponseRoom", small)
+
+    async def main() -> None:
+        async with running(World()) as world:
+            names = NAMES[:10]
+            for each in names:
+                await join_alone(world, each, protocols=[("range", b"x" * 3_000)], version=3)
+                assert await world.commit(each + "-offsets", 1, metadata="x" * 3_000) == 0
+            if send is fetch:
+                names = [f"{each}-offsets" for each in names]
+            codes = [each.error_code for each in await send(world.coordinator, names)]
+            assert codes == [0] * 4 + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 6
+            codes = [each.error_code for each in await send(world.coordinator, names[4:])]
+            assert codes[:3] == [0] * 3
+
+    run(main())
