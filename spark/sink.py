@@ -26,7 +26,7 @@ ROWS_BETWEEN_LOOKS = 1000
 WAIT_S = 1.0
 ANY_PARTITION = -1
 NOW = 0
-"""How librdkafka spells the absence of a partition and of a time, so no row can be of 1970's first millisecond."""
+"""librdkafka's numbers for "no partition" and "no timestamp"; the second hides the first millisecond of 1970."""
 
 
 class SinkError(Exception):
@@ -198,8 +198,14 @@ def _milliseconds(column: pa.Array | None, count: int) -> list[int]:
     if column is None:
         return [NOW] * count
     times = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    if (least := pc.min(times).as_py()) is not None and least < 0:
+    least = pc.min(times).as_py()
+    if least is not None and least < 0:
         raise SinkError(f"a timestamp of {-least} ms before 1970 cannot be written")
+    if least == NOW:  # it would be written as the present
+        raise SinkError(
+            "a timestamp of 1970-01-01 00:00:00.000 UTC cannot be written, because librdkafka takes it for none: use"
+            " null for the present, or the next millisecond"
+        )
     return list(times.fill_null(NOW).to_pylist())
 
 

@@ -38,10 +38,12 @@ DEFAULTS: Mapping[str, str] = {
     "linger.ms": "5",
     "delivery.timeout.ms": "120000",
     "queue.buffering.max.kbytes": "32768",
+    "message.max.bytes": "1048576",
     "partitioner": "murmur2_random",
 }
 """Kafka's Java client's, where librdkafka's differ: keys are hashed alike, so that both clients put a key into the same
-partition; 32 MB of buffer to a task; two minutes until a row counts as not written."""
+partition; 32 MB of buffer to a task; rows of up to 1 MB (max.request.size); two minutes until a row counts as not
+written."""
 
 _REFUSED = {
     "key.serializer": "keys are written as the bytes that they are: cast them in the query",

@@ -93,6 +93,15 @@ def test_keys_lie_where_kafkas_clients_put_them(spark: SparkSession, server: Bmq
     assert all(each[0] == (murmur2(each[2]) & 0x7FFFFFFF) % 5 for each in told)
 
 
+def test_a_row_as_large_as_the_java_client_takes_and_the_earliest_time(spark: SparkSession, server: BmqServer) -> None:
+    """librdkafka's own default ends at 1,000,000 bytes."""
+    topic, size = create(server, "large"), (1 << 20) - 100
+    data = spark.sql(f"select cast(repeat('v', {size}) as binary) as value, timestamp_millis(1) as timestamp")
+    save(data, server, topic=topic)
+    told = consume(server.bootstrap, topic, 1)
+    assert [(len(value or b""), time) for _, _, _, value, time, _ in told] == [(size, 1)]
+
+
 def test_rows_name_their_topics(spark: SparkSession, server: BmqServer) -> None:
     names = [create(server, name) for name in ("left", "right")]
     data = spark.range(30).selectExpr("if(id < 10, 'left', 'right') as topic", "cast(id as string) as value")

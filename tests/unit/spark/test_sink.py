@@ -116,6 +116,7 @@ def test_settings_of_the_producer() -> None:
         "partitioner": "murmur2_random",
     }
     assert options(topic="t").config["enable.idempotence"] == "true"
+    assert options(topic="t").config["message.max.bytes"] == str(1 << 20), "max.request.size of the Java client"
     assert "secret" not in repr(options(topic="t", **{"kafka.sasl.password": "secret"}))
 
 
@@ -167,6 +168,7 @@ def test_rows_as_the_producer_takes_them() -> None:
     [
         ("partition int", pa.array([-1], pa.int32()), "there is no partition -1"),
         ("timestamp timestamp", pa.array([-1000], pa.timestamp("us", tz="UTC")), "1 ms before 1970"),
+        ("timestamp timestamp", pa.array([999, 1000], pa.timestamp("us", tz="UTC")), "1970-01-01 00:00:00.000 UTC"),
         (
             HEADERS,
             pa.array([[(None, b"")]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
@@ -179,7 +181,7 @@ def test_rows_that_cannot_be_written(ddl: str, column: pa.Array, text: str, prod
     name = ddl.partition(" ")[0]
     wanted = options(f"value string, {ddl}", **({} if name == "topic" else {"topic": "t"}))
     with pytest.raises(SinkError, match=text):
-        write(wanted, [pa.record_batch({"value": pa.array(["v"]), name: column})])
+        write(wanted, [pa.record_batch({"value": pa.array(["v"] * len(column)), name: column})])
     assert producer[0].is_purged, "what it holds is not to be sent"
 
 
