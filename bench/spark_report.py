@@ -61,7 +61,9 @@ open). They lie on HDFS, three replicas on {DATANODES} datanodes, written throug
 Kafka on a local disk with a heap of {KAFKA_HEAP_MB} MB. `bmq serve` runs on defaults but for {ours}.
 
 "All columns" is `load()` without a schema: seven columns, of which a query uses one or two. "Columns asked for" is
-`.schema(...)` with these. Spark's Kafka source always builds its seven. MB/s are of keys and values before compression.
+`.schema(...)` with these, which belongs to the `load()`: nothing that a query selects or filters is pushed down to the
+source, and no query here filters. Spark's Kafka source always builds its seven. MB/s are of keys and values before
+compression.
 CPU is user and system time of all processes: Spark's JVM, all its Python processes, and the servers read from (HDFS's
 NameNode and datanodes; `bmq serve` with them; Kafka).
 

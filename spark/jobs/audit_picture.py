@@ -96,7 +96,7 @@ def _lines(axes: Axes, grid: _Grid) -> None:
     plain = (grid.of("value_bytes") + grid.of("key_bytes")).sum(axis=0)
     axes.stairs(plain, edges, fill=True, color=_VALUES, label="keys and values")
     stored = grid.of("stored_bytes").sum(axis=0)
-    axes.stairs(stored, edges, color=_STORED, linewidth=1.6, label="in the log (of one replica)")
+    axes.stairs(stored, edges, color=_STORED, linewidth=1.6, label="in the log, one replica")
     axes.set_ylabel(f"bytes / {grid.unit}")
     axes.yaxis.set_major_formatter(EngFormatter("B"))
     axes.set_ylim(bottom=0)

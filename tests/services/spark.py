@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from bmq.spark import BmqDataSource
@@ -16,8 +18,18 @@ from bmq.spark.options import ReadOptions
 from bmq.storage.open import open_filesystem
 from tests.services import jars
 
-KAFKA_SOURCE_VERSION = "4.2.0"  # the newest on Maven Central; Spark 4.3 runs it
+ROOT = Path(__file__).resolve().parents[2]
 KAFKA_SOURCE_POM = Path(__file__).with_name("spark-kafka-pom.xml")
+
+
+def chosen_version() -> str:
+    """Return the version of PySpark, and so of Spark's Kafka source, that pyproject.toml's extra `dev` names."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (version,) = (text.removeprefix("pyspark==") for text in extras["dev"] if text.startswith("pyspark=="))
+    return str(version)
+
+
+KAFKA_SOURCE_VERSION = chosen_version()
 
 
 def start_spark(**settings: str) -> SparkSession:
@@ -68,7 +80,15 @@ def readable(root: str, topic: str) -> int:
 
 
 def kafka_source_jars() -> list[Path]:
-    """Spark's own Kafka source, to compare with, after a download if this is the first time."""
+    """Return the jars of Spark's own Kafka source, to compare with, after a download if this is the first time.
+
+    Raises ServiceUnavailable if the environment's PySpark is not the one that the source was built for.
+    """
+    if pyspark.__version__ != KAFKA_SOURCE_VERSION:
+        raise jars.ServiceUnavailable(
+            f"Spark's Kafka source {KAFKA_SOURCE_VERSION} is for PySpark {KAFKA_SOURCE_VERSION}, and here is PySpark"
+            f" {pyspark.__version__}: run `make setup`"
+        )
     folder = jars.cache_base() / f"spark-kafka-{KAFKA_SOURCE_VERSION}"
     version = {"connector.version": KAFKA_SOURCE_VERSION}
     jars.fetch(folder, KAFKA_SOURCE_POM, version, witness=f"spark-sql-kafka-0-10_2.13-{KAFKA_SOURCE_VERSION}.jar")

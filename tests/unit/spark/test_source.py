@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import re
 import subprocess
@@ -36,6 +37,41 @@ def source(**options: str) -> BmqDataSource:
 def test_importing_the_package_imports_no_spark() -> None:
     code = "import sys, bmq.spark, bmq.spark.plan; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def imported(code: str, **environment: str) -> str:
+    """What a fresh Python prints that has imported the data source, in this environment but for Spark's variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    script = f"import os, sys\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=kept | environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, sys.executable),
+        ({"PYSPARK_PYTHON": "/opt/python"}, "/opt/python"),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, "None"),
+    ],
+)
+def test_workers_run_the_interpreter_that_imports_it(environment: dict[str, str], expected: str) -> None:
+    """Also where its environment is not activated; unless the user, or spark-submit, has chosen."""
+    code = "from bmq.spark import BmqDataSource; print(os.environ.get('PYSPARK_PYTHON'))"
+    assert imported(code, **environment) == expected
+
+
+def test_a_missing_extra_is_named() -> None:
+    code = """
+sys.modules["pyspark"] = None
+try:
+    from bmq.spark import BmqDataSource
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    assert imported(code) == "BmqDataSource needs the package pyspark: pip install 'bmq[spark]'"
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:
