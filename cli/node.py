@@ -388,10 +388,10 @@ class Node:
 
     async def repair(self, wanted: Wanted) -> Report:
         """Look at a partition's files, or mend them.  Raises NotRepaired, StorageError, KvError."""
-        key, path = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
-        report = await Repair(self._fs, self._kv, self._clock, self.config.cluster, key, path).run(wanted)
+        place = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
+        report = await Repair(self._fs, self._kv, self._clock, place).run(wanted)
         for plan in (*report.older, *report.plans):
-            self.pool.forget(path.log(plan.name))
+            self.pool.forget(place.path.log(plan.name))
         return report
 
     # ----------------------------------------------------------------------------------------------------- questions

@@ -63,6 +63,6 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
         fs = await open_filesystem(config.root, holder=holder)
         stack.push_async_callback(fs.close)
         await check_root(kv, fs, config.cluster)
-        key, path = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
-        report = await Repair(fs, kv, SystemClock(), config.cluster, key, path).run(wanted_of(body))
+        place = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
+        report = await Repair(fs, kv, SystemClock(), place).run(wanted_of(body))
         return report.told()

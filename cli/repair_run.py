@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bmq.broker.assigned import REPAIR_OWNER
 from bmq.broker.producers import ProducerTable
@@ -137,29 +137,38 @@ class Report:
         }
 
 
-async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> tuple[PartitionKey, PartitionPath]:
-    """Return a topic's partition as the store knows it.  Raises NotRepaired if there is none."""
+class Place(NamedTuple):
+    """A partition as the store knows it."""
+
+    cluster: str
+    key: PartitionKey
+    path: PartitionPath
+    replication: int
+
+
+async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> Place:
+    """Return a topic's partition.  Raises NotRepaired if there is none."""
     entry = await kv.get(topic_key(cluster, topic))
     if entry is None:
         raise NotRepaired(f"there is no topic {topic}; `bmq topic list` shows what there is")
     found = decode_topic(topic, entry)
     if not 0 <= partition < found.partitions:
         raise NotRepaired(f"{topic} has partitions 0 to {found.partitions - 1}")
-    return PartitionKey(found.topic_id, partition), PartitionPath(topic, str(found.topic_id), partition)
+    path = PartitionPath(topic, str(found.topic_id), partition)
+    return Place(cluster, PartitionKey(found.topic_id, partition), path, found.replication_factor)
 
 
 class Repair:
-    """One partition's.  ``run`` does what the operator wants; ``cluster`` is the prefix of the store's keys."""
+    """One partition's.  ``run`` does what the operator wants."""
 
-    def __init__(
-        self, fs: FileSystem, kv: KeyValue, clock: Clock, cluster: str, key: PartitionKey, path: PartitionPath
-    ) -> None:
+    def __init__(self, fs: FileSystem, kv: KeyValue, clock: Clock, place: Place) -> None:
         self._fs = fs
         self._kv = kv
         self._clock = clock
-        self._key = key
-        self._path = path
-        self._record_key = ownership.partition_key(cluster, key)
+        self._key = place.key
+        self._path = place.path
+        self._replication = place.replication
+        self._record_key = ownership.partition_key(place.cluster, place.key)
         self._undecodable = ""
         self._name = f"{REPAIR_OWNER}{uuid.uuid4().hex[:16]}"
 
@@ -469,7 +478,8 @@ class Repair:
     async def _write_draft(self, plan: SegmentPlan) -> str:
         """Write the new file under a name that the sweeper knows; it is on disk when this returns."""
         draft = f"{self._path.folder}/.repair-{plan.name}-{self._name}"
-        options = CreateOptions(block_bytes=max(1, -(-plan.position // _MB)) * _MB)
+        block_bytes = max(1, -(-plan.position // _MB)) * _MB
+        options = CreateOptions(block_bytes=block_bytes, replication=self._replication)
         appender = await self._fs.create(draft, options)
         try:
             for part in plan.parts:
@@ -529,5 +539,6 @@ class Repair:
             producers=producers,
         )
         draft = f"{self._path.folder}/.idx-{plan.name}-{self._name}"
-        await write_once(self._fs, draft, encode_idx(checkpoint))
+        options = CreateOptions(block_bytes=_MB, replication=self._replication)
+        await write_once(self._fs, draft, encode_idx(checkpoint), options)
         await self._fs.replace(draft, self._path.idx(plan.name))

@@ -7,13 +7,20 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records import Record, build_batch
+from bmq.meta import ownership
+from bmq.meta.kv import Put
+from bmq.meta.open import open_keyvalue
+from bmq.meta.ownership import PartitionRecord
 from bmq.storage import layout
 from bmq.storage.hdfs import HdfsFileSystem
 from bmq.storage.journal import read_journals
@@ -30,10 +37,10 @@ TIMEOUT_S = 120.0
 COUNT = 20
 
 
-def repair(*arguments: str) -> dict[str, Any]:
+def repair(partition: int, *arguments: str) -> dict[str, Any]:
     """The report of a run that must not be refused."""
     done = subprocess.run(
-        [BMQ, "segment", "repair", "orders", "0", "--json", *arguments],
+        [BMQ, "segment", "repair", "orders", str(partition), "--json", *arguments],
         env={**os.environ, **SETTINGS},
         capture_output=True,
         text=True,
@@ -47,7 +54,7 @@ def repair(*arguments: str) -> dict[str, Any]:
     return told
 
 
-def produce(bootstrap: str, first: int, count: int) -> list[int]:
+def produce(bootstrap: str, first: int, count: int, partition: int = 0) -> list[int]:
     """One batch a record; the offsets."""
     offsets: list[int] = []
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
@@ -57,12 +64,12 @@ def produce(bootstrap: str, first: int, count: int) -> list[int]:
         offsets.append(int(message.offset() or 0))
 
     for number in range(first, first + count):
-        producer.produce("orders", value=b"%d" % number * 30, partition=0, on_delivery=told)
+        producer.produce("orders", value=b"%d" % number * 30, partition=partition, on_delivery=told)
         assert producer.flush(TIMEOUT_S) == 0
     return offsets
 
 
-def consume(bootstrap: str, end: int) -> list[int]:
+def consume(bootstrap: str, end: int, partition: int = 0) -> list[int]:
     """Offsets of all records below ``end``, as librdkafka reads them from the beginning."""
     consumer = Consumer(
         {
@@ -73,7 +80,7 @@ def consume(bootstrap: str, end: int) -> list[int]:
             "check.crcs": True,
         }
     )
-    consumer.assign([TopicPartition("orders", 0, 0)])
+    consumer.assign([TopicPartition("orders", partition, 0)])
     offsets: list[int] = []
 
     def is_done() -> bool:
@@ -90,57 +97,129 @@ def consume(bootstrap: str, end: int) -> list[int]:
     return offsets
 
 
-def segment_of(root: Path) -> Path:
-    (path,) = root.glob("topics/orders/*/0/*.log")
-    return path
+class Stopped:
+    """A stopped server's partition: its files and its record."""
+
+    def __init__(self, root: Path, meta: str, partition: int) -> None:
+        (self.log,) = root.glob(f"topics/orders/*/{partition}/*.log")
+        self._meta = meta
+        self._key = ownership.partition_key("bmq", PartitionKey(uuid.UUID(self.log.parts[-3]), partition))
+
+    async def change(self, value: Callable[[PartitionRecord], bytes]) -> PartitionRecord:
+        """Write the record as ``value`` makes it of what is there, which is returned."""
+        kv = await open_keyvalue(self._meta)
+        try:
+            record, _ = await ownership.read(kv, self._key)
+            await kv.commit([], [Put(self._key, value(record))])
+            return record
+        finally:
+            await kv.close()
+
+    def forget_checkpoints(self) -> PartitionRecord:
+        return asyncio.run(self.change(lambda record: ownership.encode(replace(record, journals=()))))
+
+    def register(self, base: int) -> None:
+        """List a second segment of three batches from ``base`` on."""
+        record = self.forget_checkpoints()
+        (first,) = record.segments
+        name = SegmentName(base, first.name.epoch, first.name.n + 1)
+        entry = replace(first, name=name, spare=f"{first.spare}-2", file_id=0)
+        asyncio.run(self.change(lambda found: ownership.encode(replace(found, segments=(first, entry)))))
+        data = b"".join(
+            build_batch([Record(value=b"late")], base_offset=offset, leader_epoch=name.epoch)
+            for offset in range(base, base + 3)
+        )
+        self.log.with_name(f"{name}.log").write_bytes(data)
 
 
-def shorter(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
+def shorter(at: Stopped) -> None:
+    os.truncate(at.log, at.log.stat().st_size // 2)
 
 
-def vanished(path: Path) -> None:
-    path.unlink()
+def in_the_middle(at: Stopped) -> None:
+    at.forget_checkpoints()
+    data = bytearray(at.log.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    at.log.chmod(0o644)
+    at.log.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("damage", "label"),
-    [(shorter, "shorter than its checkpoint"), (vanished, "vanished")],
-    ids=["shorter", "vanished"],
-)
-def test_one_process_on_sqlite_and_a_folder(damage: Callable[[Path], None], label: str, tmp_path: Path) -> None:
-    """By the server itself, which goes on with the partition that was OFFLINE; and without one."""
-    root = tmp_path / "log"
-    server = BmqServer(f"file://{root}", f"sqlite://{tmp_path}/meta.db", environment=SETTINGS, folder=tmp_path)
+def vanished(at: Stopped) -> None:
+    at.log.unlink()
+
+
+def renamed_back(at: Stopped) -> None:
+    (entry,) = asyncio.run(at.change(ownership.encode)).segments
+    at.log.rename(at.log.with_name(entry.spare.rpartition("/")[2]))
+
+
+def ends_before(at: Stopped) -> None:
+    at.register(COUNT + 4)
+
+
+def lost_whole(at: Stopped) -> None:
+    at.register(COUNT + 4)
+    at.log.unlink()
+
+
+def unknown_record(at: Stopped) -> None:
+    asyncio.run(at.change(lambda record: b"what?"))
+
+
+DAMAGE: list[tuple[Callable[[Stopped], None], str, set[int] | None, int]] = [
+    # what, the reason, the offsets that are lost (None: some), where the log ends
+    (shorter, "shorter than its checkpoint", None, COUNT),
+    (in_the_middle, "damaged in the middle", None, COUNT),
+    (vanished, "vanished", set(range(COUNT)), COUNT),
+    (renamed_back, "renamed back", set(), COUNT),
+    (ends_before, "ends before the next one begins", set(range(COUNT, COUNT + 4)), COUNT + 7),
+    (lost_whole, "lost whole", set(range(COUNT + 4)), COUNT + 7),
+    (unknown_record, "not a partition record", set(), COUNT),
+]
+
+
+def test_one_process_on_sqlite_and_a_folder(tmp_path: Path) -> None:
+    """Each partition is damaged in another way; by the server itself, which goes on with all of them, and without."""
+    root, meta = tmp_path / "log", f"sqlite://{tmp_path}/meta.db"
+    server = BmqServer(f"file://{root}", meta, environment=SETTINGS, folder=tmp_path)
     try:
         server.start()
-        create_topic(server.bootstrap, "orders", 1)
-        assert produce(server.bootstrap, 0, COUNT) == list(range(COUNT))
-        asyncio.run(wait_covered(f"file://{root}"))
+        create_topic(server.bootstrap, "orders", len(DAMAGE))
+        for partition in range(len(DAMAGE)):
+            assert produce(server.bootstrap, 0, COUNT, partition) == list(range(COUNT))
+        asyncio.run(wait_covered(f"file://{root}", len(DAMAGE)))
         server.kill()
-        damage(segment_of(root))
-        direct = ["--root", f"file://{root}", "--meta", f"sqlite://{tmp_path}/meta.db"]
-        assert label in repair(*direct)["offline_reason"]
+        for partition, (damage, *_) in enumerate(DAMAGE):
+            damage(Stopped(root, meta, partition))
+        direct = ["--root", f"file://{root}", "--meta", meta]
+        for partition, (_, label, _, _) in enumerate(DAMAGE):
+            assert label in repair(partition, *direct)["offline_reason"]
         server.start()
-        wait_for(lambda: label in server.log.read_text(), "OFFLINE", timeout_s=TIMEOUT_S)
         http = ["--http", server.http]
-        shown = repair(*http)
-        assert label in shown["offline_reason"]
-        done = repair(*http, "--yes")
-        lost = done["lost_offsets"]
-        assert lost == shown["lost_offsets"] > 0
-        assert done["end_offset"] == COUNT
-        assert produce(server.bootstrap, COUNT, 3) == [COUNT, COUNT + 1, COUNT + 2]
-        read = consume(server.bootstrap, COUNT + 3)
-        assert read == [*range(COUNT - lost), *range(COUNT, COUNT + 3)]
+        for partition, (_, label, lost, end) in enumerate(DAMAGE):
+            wait_for(lambda label=label: label in server.log.read_text(), f"OFFLINE: {label}", timeout_s=TIMEOUT_S)  # type: ignore[misc]
+            shown = repair(partition, *http)
+            assert label in shown["offline_reason"]
+            done = repair(partition, *http, "--yes")
+            assert (done["lost_offsets"], done["end_offset"]) == (shown["lost_offsets"], end)
+            gone = {
+                offset
+                for segment in done["segments"]
+                for gap in segment["gaps"]
+                for offset in range(gap["first"], gap["last"] + 1)
+            }
+            assert gone == lost if lost is not None else 0 < len(gone) < COUNT
+            assert produce(server.bootstrap, COUNT, 3, partition) == [end, end + 1, end + 2]
+            assert consume(server.bootstrap, end + 3, partition) == [n for n in range(end + 3) if n not in gone]
         server.stop()
-        assert repair(*direct)["offline_reason"] == ""
+        for partition in range(len(DAMAGE)):
+            assert repair(partition, *direct)["offline_reason"] == ""
     finally:
         server.kill()
 
 
-async def wait_covered(root: str) -> None:
-    """Wait until a checkpoint in a journal says that all records are flushed."""
+async def wait_covered(root: str, partitions: int = 1) -> None:
+    """Wait until checkpoints in a journal say that all records are flushed."""
     fs = await open_filesystem(root, holder="test")
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -148,7 +227,7 @@ async def wait_covered(root: str) -> None:
                 names = {layout.parse_journal(layout.base_name(status.path)) async for status in fs.list("/journals")}
                 for incarnation in {name[0] for name in names if name is not None}:
                     found = await read_journals(fs, incarnation)
-                    if any(checkpoint.end_offset == COUNT for checkpoint in found.values()):
+                    if sum(checkpoint.end_offset == COUNT for checkpoint in found.values()) == partitions:
                         return
                 await asyncio.sleep(0.2)
     finally:
@@ -170,8 +249,8 @@ def test_a_cluster_on_etcd_and_hdfs(hdfs_root: str, etcd_new: EtcdFactory) -> No
         cluster.start_again(broker)
         wait_for(lambda: "vanished" in cluster[broker].log.read_text(), "OFFLINE", timeout_s=TIMEOUT_S)
         direct = ["--root", hdfs_root, "--meta", etcd.url]
-        assert "vanished" in repair(*direct)["offline_reason"]
-        assert repair(*direct, "--yes")["lost_offsets"] == COUNT
+        assert "vanished" in repair(0, *direct)["offline_reason"]
+        assert repair(0, *direct, "--yes")["lost_offsets"] == COUNT
         assert produce(cluster.bootstrap, COUNT, 3) == [COUNT, COUNT + 1, COUNT + 2]
         assert consume(cluster.bootstrap, COUNT + 3)[-3:] == [COUNT, COUNT + 1, COUNT + 2]
 

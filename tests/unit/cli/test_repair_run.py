@@ -14,7 +14,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.cli.repair_plan import Choice
-from bmq.cli.repair_run import NotRepaired, Repair, Report, Wanted
+from bmq.cli.repair_run import NotRepaired, Place, Repair, Report, Wanted
 from bmq.cli.targets import find_targets
 from bmq.cli.verify import verify
 from bmq.core.clock import SystemClock
@@ -37,6 +37,7 @@ UNCOVERED = replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30)
 SIZE = 40
 BATCH_BYTES = len(make(1, 0, pid=1, size=SIZE))
 A = SegmentName(0, 1, 0)
+PLACE = Place("bmq", KEY, PATH, 1)
 RECORD_KEY = ownership.partition_key("bmq", KEY)
 
 
@@ -78,7 +79,7 @@ class Damaged:
         await write_once(self.fs, PATH.log(name), data)
 
     def repair(self, **wanted: Any) -> Awaitable[Report]:
-        tool = Repair(self.fs, self.kv, SystemClock(), "bmq", KEY, PATH)
+        tool = Repair(self.fs, self.kv, SystemClock(), PLACE)
         return tool.run(Wanted(topic="orders", partition=0, **wanted))
 
     def files(self) -> dict[str, bytes]:
@@ -285,9 +286,7 @@ async def killed_and_again(d: Damaged, fatal: int, **wanted: Any) -> bool:
     fs: Any = Mortal(d.fs, calls, fatal)
     kv: Any = Mortal(d.kv, calls, fatal)
     try:
-        await Repair(fs, kv, SystemClock(), "bmq", KEY, PATH).run(
-            Wanted(topic="orders", partition=0, is_dry=False, **wanted)
-        )
+        await Repair(fs, kv, SystemClock(), PLACE).run(Wanted(topic="orders", partition=0, is_dry=False, **wanted))
     except SystemError:
         await d.repair(is_dry=False, **wanted)
         return False
