@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Protocol
 
 from bmq.broker.assigned import Assigned
@@ -22,12 +22,18 @@ from bmq.broker.handed import Handed
 from bmq.broker.log_config import log_config
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
+from bmq.core.steps import run_in_steps
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.topic_configs import effective
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger(__name__)
+
+
+COST_OF_TOPIC = 20
+COST_PER_STEP = 2_000
+"""Topics whose configs are looked at between two turns of the loop, in partitions' worth of work: 50 us a topic."""
 
 
 class Successors(Protocol):
@@ -72,6 +78,8 @@ class AssignmentFollower:
         self._held: dict[uuid.UUID, _Held] = {}
         self._refused: dict[uuid.UUID, str] = {}
         self._is_closed = False
+        self._are_configs_stale = False
+        self._reconfiguring: asyncio.Task[None] | None = None
         self._forget: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -96,6 +104,8 @@ class AssignmentFollower:
     def close(self) -> None:
         """Follow no more; what is assigned stays so, for ``Assigned.close``."""
         self._is_closed = True
+        if self._reconfiguring is not None:
+            self._reconfiguring.cancel()
         if self._forget is not None:
             self._forget()
 
@@ -131,14 +141,34 @@ class AssignmentFollower:
 
     def _configs_changed(self) -> None:
         """The cluster's defaults reach every topic that does not override them."""
-        if self._is_closed:
-            return
-        for held in list(self._held.values()):
-            self._reconfigure(held, held.topic)
-        for topic_id in list(self._refused):
-            topic = self._catalog.by_id(topic_id)
-            if topic is not None:
+        self._are_configs_stale = True
+        if self._reconfiguring is None and not self._is_closed:
+            task = asyncio.get_running_loop().create_task(self._reconfigure_held(), name="configs of topics")
+            self._reconfiguring = task
+
+    async def _reconfigure_held(self) -> None:
+        """In steps: thousands of topics take longer than clients should wait, and all brokers do it at once."""
+        try:
+            while self._are_configs_stale:
+                self._are_configs_stale = False
+                await run_in_steps(self._reconfigure_all())
+        finally:
+            self._reconfiguring = None
+
+    def _reconfigure_all(self) -> Generator[None, None, None]:
+        done = 0
+        for topic_id in [*self._held, *self._refused]:
+            held, topic = self._held.get(topic_id), self._catalog.by_id(topic_id)
+            if held is not None:
+                self._reconfigure(held, held.topic)
+                done += len(held.partitions)
+            elif topic is not None:
                 self._look(topic, range(topic.partitions))
+                done += topic.partitions
+            done += COST_OF_TOPIC
+            if done >= COST_PER_STEP:
+                done = 0
+                yield
 
     # --------------------------------------------------------------------------------------------------- what is done
 

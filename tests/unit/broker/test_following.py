@@ -160,6 +160,7 @@ def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
             assert len(w.assigned) == 5
             w.catalog.broker_configs = lambda node: {"message.max.bytes": "100"}  # type: ignore[method-assign, assignment]
             configs[0]()
+            await asyncio.sleep(0.1)
             assert (await w.produce_one(batch(b"x" * 200), 2)).error_code == ErrorCode.MESSAGE_TOO_LARGE
             w.catalog.put("orders", replace(topic, partitions=4))
             assert (await w.owner("orders", 3)).is_open
@@ -167,6 +168,33 @@ def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
             await asyncio.sleep(1)
             assert len(w.assigned) == len(follower) == 4
             assert not w.broker._departed
+
+    run(main())
+
+
+def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
+    """And the last of two changes counts, though it comes while the first is under way."""
+
+    async def main() -> None:
+        async with world() as w:
+            w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
+            configs: list[Callable[[], None]] = []
+            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+            for number in range(1_000):
+                w.topic(f"t{number}", 1, assign=False)
+            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+            follower.start()
+            sizes: list[int] = []
+            w.assigned.assign = lambda path, key, config: sizes.append(config.rules.max_message_bytes)  # type: ignore[method-assign]
+            for size in (100, 200):
+                w.catalog.broker_configs = lambda node, size=size: {"message.max.bytes": str(size)}  # type: ignore[method-assign, misc]
+                configs[0]()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert 0 < sizes.count(100) < 1_000
+            await asyncio.sleep(1)
+            assert sizes.count(200) == 1_000
+            follower.close()
 
     run(main())
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
@@ -14,7 +14,7 @@ from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
 from bmq.meta.cluster.membership import TTL_S, JoinRefused, Membership, NodeIdTaken
-from bmq.meta.kv import Delete, KeyValue, Put
+from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
@@ -151,6 +151,25 @@ def test_proxies_take_the_lowest_free_id_and_give_it_back() -> None:
             assert (first.membership.member.node_id, second.membership.member.node_id) == (0, 1)
         async with joined(kv, replace(PROXY, incarnation="r")) as third:
             assert third.membership.member.node_id == 0
+
+    run(main())
+
+
+def test_a_hundred_proxies_that_start_together_make_few_commits() -> None:
+    class Counted(MemoryKeyValue):
+        commits = 0
+
+        async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+            self.commits += 1
+            return await super().commit(compares, writes)
+
+    async def main() -> None:
+        kv = Counted(MemoryStore(), random=Random(0), faults=KvFaults(latency_s=0.01))
+        async with AsyncExitStack() as stack:
+            proxies = [joined(kv, replace(PROXY, incarnation=f"p{number}")) for number in range(100)]
+            started = await asyncio.gather(*(stack.enter_async_context(proxy) for proxy in proxies))
+            assert {one.membership.member.node_id for one in started} == set(range(100))
+            assert kv.commits < 1_000
 
     run(main())
 
