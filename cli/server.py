@@ -77,7 +77,7 @@ async def _serve(config: NodeConfig) -> int:
                 return 0
         node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined)
         node.on_leave, node.on_failed = asked.ask, asked.fail
-        http = HttpServer(console_state(node), *parse_address(config.http, "http"))
+        http = HttpServer(console_state(node), *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)
         stack.push_async_callback(node.close)

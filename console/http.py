@@ -15,13 +15,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+import re
+import socket
+from collections.abc import Awaitable, Callable, Collection
 from importlib.resources import files
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from bmq.console import exposition
 from bmq.console.cluster_api import BODY_BYTES_MAX, ClusterApi
+from bmq.console.http_connection import Connection, Connections, track
 from bmq.console.operations import NotPossible
 from bmq.console.pages import status_page
 from bmq.console.state import ConsoleState
@@ -30,6 +35,7 @@ from bmq.core.errors import RequestError
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
 """How long ``stop`` waits for answers that are under way."""
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -46,21 +52,29 @@ class HttpBindError(OSError):
 class HttpServer:
     """``make_app`` on an address.  Port 0 takes a free one."""
 
-    def __init__(self, state: ConsoleState, host: str, port: int) -> None:
-        self._runner = web.AppRunner(make_app(state), access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
+    def __init__(self, state: ConsoleState, host: str, port: int, names: Collection[str] = ()) -> None:
+        """``names``: see ``Hosts``."""
+        self._runner = web.AppRunner(
+            make_app(state, Hosts(host, names)), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
+        )
         self._host = host
         self._port = port
+        self._listening: asyncio.Server | None = None
+        self.connections = Connections()
 
     async def start(self) -> None:
         """HttpBindError when the address is taken or not ours."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            loop = asyncio.get_running_loop()
+            self._listening = await loop.create_server(
+                lambda: Connection(self._runner.server, self.connections, loop=loop), self._host, self._port
+            )
         except OSError as error:
             await self._runner.cleanup()
             text = f"HTTP cannot listen on {_address(self._host, self._port)}: {error.strerror or error}"
             raise HttpBindError(f"{text}; choose another address with --http HOST:PORT") from error
-        self._port = self._runner.addresses[0][1]
+        self._port = self._listening.sockets[0].getsockname()[1]
 
     @property
     def port(self) -> int:
@@ -71,6 +85,8 @@ class HttpServer:
         return f"http://{_address(self._host, self._port)}"
 
     async def stop(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
 
 
@@ -78,9 +94,45 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def make_app(state: ConsoleState) -> web.Application:
+class Hosts:
+    """The names by which the server may be asked for, against DNS rebinding.
+
+    A page of another site can have its own name mean this machine, and then read what the server says: the browser
+    takes both for one site.  Such a request names that site in `Host`.  Addresses are always allowed.  Where the server
+    is to be reached from other machines all names are, unless some are given: their network may have any for it.
+    """
+
+    def __init__(self, host: str, names: Collection[str]) -> None:
+        """`host` is listened on; `names` are allowed beside this machine's own, all with ``*``."""
+        self._is_open = "*" in names or (not names and not _is_loopback(host))
+        own = ("localhost", host, socket.gethostname(), *names)
+        self._allowed = {name.lower().rstrip(".") for name in own}
+
+    def allow(self, host: str) -> bool:
+        """Return whether a request whose `Host` is this may be answered."""
+        name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host) else None
+        return self._is_open or (name is not None and (name.rstrip(".") in self._allowed or _is_address(name)))
+
+
+def _is_loopback(host: str) -> bool:
+    return host.lower() == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application:
+    """``hosts``: None answers every name."""
     pages, cluster = _Pages(state), ClusterApi(state.operations)
-    app = web.Application(middlewares=[_errors_as_json], client_max_size=BODY_BYTES_MAX)
+    app = web.Application(
+        middlewares=[track, _errors_as_json, *([_only(hosts)] if hosts is not None else ())],
+        client_max_size=BODY_BYTES_MAX,
+    )
     app.router.add_get("/", pages.status)
     app.router.add_get("/healthz", pages.healthz)
     app.router.add_get("/readyz", pages.readyz)
@@ -188,6 +240,19 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except Exception:  # noqa: BLE001 - the edge: a fault in one page is logged, answered, and harms no other
         _log.exception("%s %s failed", request.method, request.path)
         return _error(500, "internal_error", "the server's log has the details")
+
+
+def _only(hosts: Hosts) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Return the middleware that refuses other hosts; health may be asked for by any name, it tells nothing."""
+
+    @web.middleware
+    async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in ("/healthz", "/readyz") or hosts.allow(request.headers.get("Host", "")):
+            return await handler(request)
+        text = "this server is not asked for by this name: use its address, or add the name to the setting http_hosts"
+        return _error(421, "misdirected_request", text)
+
+    return check_host
 
 
 async def _add_security_headers(request: web.Request, response: web.StreamResponse) -> None:

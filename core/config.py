@@ -39,6 +39,11 @@ class NodeConfig:
         "", "address that clients are told; the listen address when empty", flag="--advertise", metavar="HOST:PORT"
     )
     http: str = _option("127.0.0.1:9080", "address of health, metrics, API", flag="--http", metavar="HOST:PORT")
+    http_hosts: tuple[str, ...] = _option(
+        (),
+        "names, comma-separated, by which HTTP clients may ask for this process beside its machine's own, * for any;"
+        " when empty: any, but only its machine's own where http is a loopback address",
+    )
     internal: str = _option(
         "127.0.0.1:9093", "address for the cluster's other processes", flag="--internal", metavar="HOST:PORT"
     )

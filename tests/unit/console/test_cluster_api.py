@@ -147,7 +147,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
         await server.start()
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            head = "POST /api/v1/cluster/drain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = "POST /api/v1/cluster/drain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
             status = await reader.readline()
             writer.close()

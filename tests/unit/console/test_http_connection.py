@@ -1,0 +1,152 @@
+"""The HTTP port under strangers: bounded connections and heads, few log lines, and only its own names."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bmq.console import http_connection
+from bmq.console.http import Hosts, HttpServer
+from tests.unit.console.states import state
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def play(story: Callable[[HttpServer], Awaitable[None]], *names: str) -> None:
+    async def main() -> None:
+        server = HttpServer(state(), "127.0.0.1", 0, names)
+        await server.start()
+        try:
+            async with asyncio.timeout(30):
+                await story(server)
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+async def connect(server: HttpServer) -> Streams:
+    return await asyncio.open_connection("127.0.0.1", server.port)
+
+
+async def get(server: HttpServer, path: str, host: str = "localhost") -> bytes:
+    """The status line, of a connection of its own."""
+    reader, writer = await connect(server)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    line = await reader.readline()
+    await reader.read()
+    writer.close()
+    return line
+
+
+def test_half_a_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor nothing at all, nor the second request of a connection."""
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.05)
+
+    async def story(server: HttpServer) -> None:
+        for sent in (b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "):
+            reader, writer = await connect(server)
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.close()
+        reader, writer = await connect(server)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await reader.readline()
+        await reader.readuntil(b"}")
+        writer.write(b"GET /heal")
+        assert await reader.read() == b""
+        writer.close()
+        assert len(server.connections) == 0
+
+    play(story)
+
+
+def test_an_idle_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for a head does not run while none is being sent."""
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.5)
+
+    async def story(server: HttpServer) -> None:
+        reader, writer = await connect(server)
+        for _ in range(2):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200" in await reader.readline()
+            await reader.readuntil(b"}")
+            ended = await asyncio.wait([asyncio.ensure_future(reader.read(1))], timeout=1.0)
+            for task in ended[1]:
+                task.cancel()
+                await asyncio.wait([task])
+            assert not ended[0]
+        writer.close()
+
+    play(story)
+
+
+def test_strangers_who_hold_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
+
+    async def story(server: HttpServer) -> None:
+        held = [await connect(server) for _ in range(20)]
+        for _ in range(10):
+            assert b" 200 " in await get(server, "/healthz")
+        assert len(server.connections) <= 5
+        assert server.connections.refused >= 15
+        for _, writer in held:
+            writer.close()
+
+    play(story)
+
+
+def test_malformed_requests_are_lines_and_not_tracebacks(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "bmq")
+    caplog.set_level(logging.DEBUG, "aiohttp")
+
+    async def story(server: HttpServer) -> None:
+        for _ in range(60):
+            reader, writer = await connect(server)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nX \x1b[2J: 1\r\n\r\n")
+            assert b" 400 " in await reader.readline()
+            writer.close()
+
+    play(story)
+    lines = [record for record in caplog.records if record.name.startswith(("bmq.console", "aiohttp"))]
+    assert 1 <= len(lines) < 40
+    assert all(record.exc_info is None and "\x1b" not in record.getMessage() for record in lines)
+
+
+def test_another_sites_name_reads_nothing() -> None:
+    async def story(server: HttpServer) -> None:
+        for host in ("localhost", "LOCALHOST:9080", "127.0.0.1:1", "[::1]:9080", "10.0.0.7"):
+            assert b" 200 " in await get(server, "/api/v1/topics", host), host
+        for host in ("evil.example", "evil.example:9080", "localhost.evil.example", "a@localhost", ""):
+            assert b" 421 " in await get(server, "/api/v1/topics", host), host
+            assert b" 421 " in await get(server, "/metrics", host), host
+            assert b" 200 " in await get(server, "/healthz", host), host
+
+    play(story)
+
+
+def test_names_that_are_given_are_allowed() -> None:
+    async def story(server: HttpServer) -> None:
+        assert b" 200 " in await get(server, "/api/v1/topics", "console.example:80")
+        assert b" 421 " in await get(server, "/api/v1/topics", "evil.example")
+
+    play(story, "Console.Example")
+
+
+@pytest.mark.parametrize(
+    ("listen", "names", "is_allowed"),
+    [
+        ("127.0.0.1", (), False),
+        ("localhost", (), False),
+        ("::1", (), False),
+        ("0.0.0.0", (), True),
+        ("10.0.0.7", (), True),
+        ("10.0.0.7", ("console.example",), False),
+        ("127.0.0.1", ("*",), True),
+    ],
+)
+def test_where_any_name_is_allowed(listen: str, names: tuple[str, ...], is_allowed: bool) -> None:
+    assert Hosts(listen, names).allow("bmq.default.svc:9080") is is_allowed
