@@ -18,6 +18,7 @@ from typing import Any
 import uvloop
 
 from bmq.broker.manager import new_incarnation
+from bmq.cli.descriptors import fit
 from bmq.cli.facts import console_state
 from bmq.cli.joined import Joined
 from bmq.cli.node import Node
@@ -29,6 +30,7 @@ from bmq.console.http import HttpServer
 from bmq.core.clock import SystemClock
 from bmq.core.collector import LongCollections
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
+from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
 from bmq.core.record_walk import WALKER
 from bmq.core.urls import without_userinfo
@@ -45,6 +47,9 @@ def serve(config: NodeConfig) -> int:
     """Until a signal comes; the exit status."""
     if config.workers > 1:
         return asyncio.run(Workers(config).run())
+    config, warning = fit(config, raise_limit())
+    if warning:
+        _log.warning("%s", warning)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))

@@ -58,7 +58,7 @@ class StorageUnavailable(StorageError):
 
 
 class OutOfSpace(StorageError):
-    """The disk or a quota is full: retriable, an alarm."""
+    """No room for more: the disk or a quota is full, or no descriptor is left for a file to be written.  Retriable."""
 
 
 class CorruptData(StorageError):

@@ -17,7 +17,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from bmq.storage.filesystem import CreateOptions, FileStatus, Lease, LeaseLost, NoSuchFile, StorageError, Unsupported
+from bmq.core.descriptors import OUT_OF_DESCRIPTORS
+from bmq.storage.filesystem import (
+    CreateOptions,
+    FileStatus,
+    Lease,
+    LeaseLost,
+    NoSuchFile,
+    OutOfSpace,
+    StorageError,
+    Unsupported,
+)
 from bmq.storage.local_file import (
     Folders,
     OpenFile,
@@ -88,7 +98,7 @@ class LocalFileSystem:
     async def _open(self, function: Callable[[str], OpenFile], path: str) -> LocalAppender:
         handoff = _Handoff()
         try:
-            file = await self._do(path, lambda: handoff.offer(function(path)))
+            file = await self._do(path, lambda: handoff.offer(_or_no_room(function, path)))
         except asyncio.CancelledError:
             handoff.abandon()
             raise
@@ -390,6 +400,16 @@ class _Handoff:
             self._is_abandoned = True
             if self._file is not None:
                 self._file.close()
+
+
+def _or_no_room(function: Callable[[str], OpenFile], path: str) -> OpenFile:
+    """Open a file to be written.  Without a descriptor left there is no room for it: others' are closed for it."""
+    try:
+        return function(path)
+    except OSError as error:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise OutOfSpace(f"{path}: {error.strerror} (LimitNOFILE, ulimit -n)") from error
+        raise
 
 
 def _has_no_writer(fd: int) -> bool:

@@ -17,7 +17,8 @@ from typing import Protocol, cast
 
 from google.protobuf.message import DecodeError
 
-from bmq.storage.filesystem import Buffer, PipelineFailed, StorageError
+from bmq.core.descriptors import OUT_OF_DESCRIPTORS
+from bmq.storage.filesystem import Buffer, OutOfSpace, PipelineFailed, StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
@@ -126,6 +127,8 @@ class Pipeline(asyncio.Protocol):
                 response = await self._response
         except (OSError, TimeoutError) as error:
             self.abort()
+            if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:  # our own trouble, no datanode's
+                raise OutOfSpace(f"no socket to {host}:{port}: {error.strerror} (LimitNOFILE, ulimit -n)") from error
             raise PipelineFailed(f"set-up at {host}:{port}: {error or 'timed out'}") from error
         except BaseException:
             self.abort()

@@ -397,6 +397,26 @@ def test_a_failed_write_ends_the_appender(
     with_fs(tmp_path, body)
 
 
+def test_a_file_to_write_without_a_descriptor_left_lacks_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others' segments are closed for it.  A read without one waits for better times."""
+
+    async def body(fs: LocalFileSystem) -> None:
+        await (await fs.create("/f")).close()
+        plain = os.open
+
+        def refused(*arguments: Any, **options: Any) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(os, "open", refused)
+        with pytest.raises(OutOfSpace, match="LimitNOFILE"):
+            await fs.create("/g")
+        with pytest.raises(StorageUnavailable):
+            await fs.read("/f", 0, 1 << 20)
+        monkeypatch.setattr(os, "open", plain)
+
+    with_fs(tmp_path, body)
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

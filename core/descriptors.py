@@ -1,0 +1,34 @@
+"""File descriptors of this process: how many there may be, and what may take them.
+
+A connection of a client takes one, and so does a segment that is open for writing (a socket to its first datanode, or a
+file of a local folder); reads from storage, other processes, HTTP and the metadata store take the rest.  A process that
+has none left cannot accept, read or even close properly, so the first two are bounded below the limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+LIMIT_MOST = 1 << 20
+"""What an unbounded hard limit is taken for."""
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""Error numbers that say that the process, or the machine, has no descriptor left."""
+
+
+def raise_limit() -> int:
+    """Raise the soft limit (1,024 with most shells and units) to the hard one.  Return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LIMIT_MOST if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return LIMIT_MOST if soft == resource.RLIM_INFINITY else soft
+
+
+def shares(limit: int) -> tuple[int, int]:
+    """Return how many connections of clients and how many open segments ``limit`` descriptors leave room for.
+
+    Half of them, and a quarter; a quarter is kept for everything else.
+    """
+    return max(1, limit // 2), max(1, limit // 4)
