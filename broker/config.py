@@ -76,6 +76,9 @@ class BrokerConfig:
     retry_ms: int = 100
     """Before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``."""
     retry_max_ms: int = 2_000
+    file_check_ms: int = 5_000
+    """A segment that was written since has its file looked for this long after the last look: somebody may have deleted
+    or moved it, and its datanodes acknowledge on.  Costs storage one getFileInfo."""
     short_hold_ms: int = 5_000
     """While storage gives fewer nodes than min.insync.replicas, acks=all produces wait for so long; from then on they
     are refused at once, until it gives enough.  A datanode that is restarted is back within seconds."""

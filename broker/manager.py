@@ -11,6 +11,7 @@ from typing import Protocol
 from bmq.broker import events as ev
 from bmq.broker.budget import Budget
 from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.file_check import FileCheck
 from bmq.broker.first_files import FirstFiles
 from bmq.broker.handed import Handed
 from bmq.broker.health import NodeHealth
@@ -93,6 +94,7 @@ class Broker:
         self._stalls = Stalls(self.config.stalled_ms)
         self.alarms_raised: list[str] = []
         self._is_short_told = False
+        self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
         self.shared = Shared(
@@ -275,6 +277,7 @@ class Broker:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._file_check.close()
         now = asyncio.get_running_loop().time()
         latest = now + self.shared.config.handover_ms / 1000
         deadline = latest if deadline is None else min(latest, max(deadline, now + CLOSE_LEAST_S))
@@ -372,8 +375,8 @@ class Broker:
             await self._journals.seal_dead()
 
     async def _upkeep(self) -> None:
-        """Once a second: probe excluded nodes, leave slow ones, forget partitions that were lost.  Costs by the open
-        pipelines, not by the partitions."""
+        """Once a second: probe excluded nodes, leave slow ones, look for the files of segments, forget partitions that
+        were lost.  Costs by the open pipelines, not by the partitions."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
             self._look_for_shortage()
@@ -381,6 +384,7 @@ class Broker:
             await self._probe()
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
+            self._file_check.look(busy, self.shared.now_ms())
             self._leave_slow_nodes()
             while self.shared.fenced:
                 writer = self.shared.fenced.pop()

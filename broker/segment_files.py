@@ -104,6 +104,14 @@ class SegmentFiles:
             shared.health.failed(error.suspects, shared.now_ms())
             raise
 
+    async def is_in_place(self, entry: SegmentEntry) -> bool:
+        """Whether the segment's file stands under its final name."""
+        try:
+            status = await self._shared.fs.status(self.path.log(entry.name))
+        except NoSuchFile:
+            return False
+        return status.file_id == entry.file_id
+
     async def rename(self, entry: SegmentEntry, final: str) -> None:
         """Give the spare its final name; an earlier attempt of ours may have done so unheard."""
         try:

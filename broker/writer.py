@@ -183,6 +183,14 @@ class PartitionWriter:
         if self.partition.state is not State.WRITE:
             raise self.partition._refusal()
 
+    async def is_ours(self) -> bool:
+        """Whether the store names us as the owner.  Raises KvError."""
+        return await self._is_ours()
+
+    async def is_in_place(self, entry: SegmentEntry) -> bool:
+        """Whether the segment's file stands under its final name.  Raises StorageError."""
+        return await self._segments.is_in_place(entry)
+
     def reconfigure(self, config: LogConfig) -> None:
         """Follow other settings from now on; what was accepted and what is open stay as they are."""
         self.partition.reconfigure(config)

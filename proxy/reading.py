@@ -7,6 +7,7 @@ flush, and storage.  Nothing here polls, and nothing here exists for an idle par
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_limit import LogLimit
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -28,9 +30,10 @@ from bmq.proxy.owners import Owners
 from bmq.proxy.sessions import EPOCH_MAX, FetchSession, FetchSessions
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
-from bmq.storage.reader import LogReader, OffsetNotFound
+from bmq.storage.reader import LogReader, MissingRecords, OffsetNotFound
 from bmq.storage.readpool import ReadPool
 
+_log = logging.getLogger("bmq.proxy.reading")
 READERS_MAX = 1_000
 """Partitions whose segment names are remembered; one costs a name for each of its segments."""
 
@@ -58,6 +61,7 @@ class Reading:
         served: Callable[[PartitionKey, int], None] | None = None,
     ) -> None:
         self.metrics = metrics
+        self._losses = LogLimit(_log, clock.monotonic)
         self.budget: FetchBudget
         self.tails: TailCache
         self.poll: LongPoll
@@ -215,26 +219,50 @@ class Reading:
         key, topic = look.key, look.topic
         assert key is not None
         assert topic is not None
-        reader = self.reader(key, PartitionPath(topic.name, str(topic.topic_id), key.partition))
+        path = PartitionPath(topic.name, str(topic.topic_id), key.partition)
         try:
-            async with gate:
-                live = look.live if look.asks is None else await look.asks.ask_live()
-                return await reader.read(look.offset, look.limit, look.end, live=live)
+            try:
+                return await self._read_from(self.reader(key, path), look, gate)
+            except (OffsetNotFound, MissingRecords):
+                self._readers.pop(key, None)  # what it knows of the folder may be old
+                return await self._read_from(self.reader(key, path), look, gate)
         except RequestError as error:
             return error.code
-        except OffsetNotFound:
-            return self._missing(key, look.offset)
+        except (OffsetNotFound, MissingRecords) as error:
+            return await self._missing(key, look.offset, error)
         except StorageError:
             return ErrorCode.KAFKA_STORAGE_ERROR
 
-    def _missing(self, key: PartitionKey, offset: int) -> ErrorCode:
-        """Storage has no such offset: only the owner may say that it is out of range (rule 2)."""
-        followed = self._owners.follow(key)
-        if followed is None or not followed.is_open:
+    async def _read_from(self, reader: LogReader, look: Look, gate: asyncio.Semaphore) -> bytes:
+        async with gate:
+            live = look.live if look.asks is None else await look.asks.ask_live()
+            return await reader.read(look.offset, look.limit, look.end, live=live)
+
+    async def _missing(self, key: PartitionKey, offset: int, error: Exception) -> ErrorCode:
+        """Storage has no such offset: only the owner may say that it is out of range (rule 2).
+
+        If the owner says that it is there, its bytes are gone: CORRUPT_MESSAGE, which no client passes over in silence.
+        """
+        owner = self._owners.get(key)
+        if owner is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if offset < followed.log_start:
+        try:
+            ends = await owner.ends()
+        except RequestError as refusal:
+            return refusal.code
+        if offset < ends.log_start:
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        return ErrorCode.OFFSET_NOT_AVAILABLE
+        if offset >= ends.high_watermark:
+            return ErrorCode.OFFSET_NOT_AVAILABLE
+        self._losses.log(
+            logging.ERROR,
+            "records are gone from storage, and who reads them is answered CORRUPT_MESSAGE: %s; put the file back, or"
+            " skip them by DeleteRecords or another offset (offsets %d to %d should be there)",
+            error,
+            ends.log_start,
+            ends.high_watermark,
+        )
+        return ErrorCode.CORRUPT_MESSAGE
 
     def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
         """A read that its fetch waits for no longer: let it fill the block cache.  Its reservation bounds these."""

@@ -14,6 +14,7 @@ offsets), record CRCs are not: the consumer checks those.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
@@ -49,6 +50,10 @@ class OffsetNotFound(LookupError):
         super().__init__(f"{path}: no segment holds offset {offset}, the first begins at {first_offset}")
         self.offset = offset
         self.first_offset = first_offset
+
+
+class MissingRecords(CorruptData):
+    """A segment ends before the offset that its name and the watermark promise: bytes are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,7 @@ class Walk:
             data = await self._block(number, reached)
             piece = memoryview(data)[reached - number * block :]
             if not piece:
-                raise CorruptData(
+                raise MissingRecords(
                     f"{self._path} ends at {reached}: offset {self.next_offset} is missing, {self._stop} is promised"
                 )
             pieces.append((reached, piece))
@@ -244,9 +249,10 @@ class LogReader:
         self._streams.pop((extent.name, start), None)
         await walk.load()
         end = walk.end
-        while end - start + HEADER_BYTES <= max_bytes and await walk.step() and walk.end - start <= max_bytes:
-            await walk.load()
-            end = walk.end
+        with contextlib.suppress(CorruptData):  # what stands before the damage is given; who reads on meets it
+            while end - start + HEADER_BYTES <= max_bytes and await walk.step() and walk.end - start <= max_bytes:
+                await walk.load()
+                end = walk.end
         self._streams[extent.name, end] = None
         if len(self._streams) > _STREAMS_MAX:
             self._streams.popitem(last=False)

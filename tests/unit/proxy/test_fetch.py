@@ -12,6 +12,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from bmq.core.call import Answer, Client, CloseConnection, Request
 from bmq.core.errors import ErrorCode
+from bmq.core.records import Ends
 from bmq.core.wire.api import ApiKey
 from bmq.proxy.handlers.fetch import APIS, handle
 from bmq.proxy.services import Services
@@ -133,7 +134,13 @@ def test_an_error_that_a_version_does_not_know_is_told_as_one_that_it_knows(vers
     async def main(world: World) -> None:
         await world.store("t", 0)
         world.fs.fault = StorageUnavailable("no")
-        world.owner("t", 1).high_watermark = 5  # and nothing on storage
+        owner = world.owner("t", 1)
+        owner.high_watermark = 5  # and nothing on storage
+
+        async def nothing() -> Ends:
+            return Ends(owner.epoch, 0, 0, 0)
+
+        owner.ends = nothing  # type: ignore[method-assign]
         found = partitions(await fetch(world, version, [topic_of(world, "t", 0, 1)]))
         codes = [ErrorCode(found[number].error_code).name for number in (0, 1)]
         older = "NOT_LEADER_OR_FOLLOWER"

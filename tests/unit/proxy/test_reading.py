@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -501,7 +502,8 @@ def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(fault: Excepti
     [
         (lambda world: setattr(world.owner("t"), "log_start", 5), "OFFSET_OUT_OF_RANGE"),
         (lambda world: world.close("t"), "NOT_LEADER_OR_FOLLOWER"),
-        (lambda world: None, "OFFSET_NOT_AVAILABLE"),
+        (lambda world: setattr(world.owner("t"), "high_watermark", 3), "OFFSET_NOT_AVAILABLE"),
+        (lambda world: None, "CORRUPT_MESSAGE"),
     ],
 )
 def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_so(
@@ -515,6 +517,31 @@ def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_so(
         assert errors(await started) == {T0: error}
 
     in_world(main)
+
+
+@pytest.mark.parametrize("lost", ["first", "middle", "last"])
+def test_bytes_that_are_gone_are_told_to_who_reads_them(lost: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A segment's file was removed by somebody: no consumer waits for it in silence."""
+
+    async def main(world: World) -> None:
+        for _ in range(3):
+            await world.store("t", batches=2)
+        (folder,) = {f"/topics/t/{world.catalog.topics['t'].topic_id}/0"}
+        names = [status.path async for status in world.fs.list(folder)]
+        gone = {"first": 0, "middle": 1, "last": 2}[lost]
+        await world.fs.delete(names[gone])
+        for offset in (2 * gone, 2 * gone + 1):
+            assert errors(await world.fetch([want("t", offset=offset)])) == {T0: "CORRUPT_MESSAGE"}
+        for number in {0, 1, 2} - {gone}:
+            fetched = await world.fetch([want("t", offset=2 * number)])
+            assert offsets(fetched) == {T0: [2 * number, 2 * number + 1]}
+            release(fetched)
+
+    with caplog.at_level(logging.ERROR):
+        in_world(main)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert all("records are gone from storage" in line for line in told)
 
 
 def test_a_fetch_with_records_in_memory_waits_for_slow_storage_only_shortly() -> None:

@@ -1,0 +1,111 @@
+"""An open segment's file that somebody deletes or moves: noticed within a bound, told, and left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bmq.broker.config import BrokerConfig
+from bmq.core.errors import ErrorCode
+from bmq.meta.memory import KvFaults
+from bmq.storage.memory import Faults
+from tests.simulation.loop import run
+from tests.simulation.world import until
+from tests.unit.broker.world import World, batch, world
+
+BOUND_S = BrokerConfig().file_check_ms / 1000 + 1.5
+"""A look is due after ``file_check_ms``, and begins within a second of that."""
+
+
+def play(story: Callable[[World], Awaitable[None]], **config: int) -> None:
+    async def main() -> None:
+        async with world(broker=BrokerConfig(**config)) as w:
+            w.topic()
+            await w.produce_one(batch())
+            await story(w)
+
+    run(main())
+
+
+def open_path(w: World) -> str:
+    """Of the one open segment, under its name."""
+    (path,) = [path for path in w.storage.open_files() if path.endswith(".log")]
+    return path
+
+
+async def write_for(w: World, seconds: float) -> None:
+    """A batch every tenth of a second; each is acknowledged."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        assert (await w.produce_one(batch())).error_code == 0
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
+    async def story(w: World) -> None:
+        path = open_path(w)
+        if is_moved:
+            await w.fs.rename(path, "/elsewhere.log")
+        else:
+            await w.fs.delete(path)
+        await write_for(w, BOUND_S)
+        (told,) = [line for line in w.broker.alarms_raised if "deleted or moved by somebody" in line]
+        assert path in told
+        await write_for(w, 3 * BOUND_S)
+        assert open_path(w) != path
+        assert sum("deleted or moved" in line for line in w.broker.alarms_raised) == 1, "the new one stands"
+
+    play(story)
+
+
+def test_another_file_under_its_name_is_not_it() -> None:
+    async def story(w: World) -> None:
+        path = open_path(w)
+        await w.fs.rename(path, "/elsewhere.log")
+        await (await w.fs.create(path)).close()
+        await write_for(w, BOUND_S)
+        assert any("deleted or moved by somebody" in line for line in w.broker.alarms_raised)
+
+    play(story)
+
+
+def test_an_idle_segment_costs_nothing_and_a_written_one_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(w: World) -> None:
+        looked = 0
+        status = w.fs.status
+
+        async def count(path: str) -> object:
+            nonlocal looked
+            looked += path.endswith(".log")
+            return await status(path)
+
+        monkeypatch.setattr(w.fs, "status", count)
+        await asyncio.sleep(60)
+        assert looked == 1, "once after its last flush"
+        await write_for(w, 60)
+        assert 60 / BOUND_S - 1 <= looked <= 60_000 / BrokerConfig().file_check_ms + 2
+
+    play(story)
+
+
+def test_trouble_of_storage_or_store_is_no_sign_of_it() -> None:
+    async def story(w: World) -> None:
+        path = open_path(w)
+        w.storage.faults = Faults(unavailable=1.0)
+        await write_for(w, 4.0)
+        w.storage.faults = Faults()
+        assert open_path(w) == path
+        await w.fs.delete(path)
+        w.kv.faults = KvFaults(unavailable=1.0)
+        await write_for(w, 4.0)
+        assert not any("deleted or moved" in line for line in w.broker.alarms_raised), "it may be a successor's doing"
+        w.kv.faults = KvFaults()
+        await until(lambda: any("deleted or moved" in line for line in w.broker.alarms_raised))
+        answer = await w.produce_one(batch())
+        assert answer.error_code == ErrorCode.NONE
+
+    play(story, file_check_ms=1000)
