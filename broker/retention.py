@@ -151,13 +151,14 @@ class Retention(Generic[L]):
 
     @staticmethod
     def _closed_end(ledger: Ledger, listed: Listed) -> int | None:
-        """Where the segment ends; None while it is, or may be, written.
+        """Return the offset where the segment ends; None while it is, or may be, open.
 
-        The newest one ends at the watermark once it has an index and no segment is open.
+        The newest one ends at the watermark once it has an index and no segment is open.  An open file is as old as its
+        creation (HDFS), so one that was left and is not closed yet does not tell how young its records are.
         """
         partition = ledger.writer.partition
         if listed.end is not None:
-            return listed.end
+            return None if _may_be_open(ledger, listed) else listed.end
         is_closed = listed.has_idx and partition.current is None
         return partition.high_watermark if is_closed else None
 
@@ -211,13 +212,12 @@ class Retention(Generic[L]):
             raise
 
     async def _delete_below(self, ledger: L, log_start: int) -> None:
-        unclosed = _unclosed(ledger)
         doomed: list[Listed] = []
         ledger.has_leftovers = is_more = False
         async with aclosing(walk(self._fs, ledger.writer.path)) as listing:
             async for listed in listing:
                 # A file that may be open is never deleted: its writer would go on being acknowledged.
-                may_be_open = listed.name in unclosed and not listed.has_idx
+                may_be_open = _may_be_open(ledger, listed)
                 if not is_deletable(listed, log_start) or may_be_open:
                     ledger.has_leftovers = listed.end is None or may_be_open
                     break
@@ -237,6 +237,10 @@ class Retention(Generic[L]):
 def _unclosed(ledger: Ledger) -> set[SegmentName]:
     """Registered and not known closed.  The record may lag behind: then it names more, never less."""
     return {entry.name for entry in ledger.writer.partition.record.segments if not entry.is_closed}
+
+
+def _may_be_open(ledger: Ledger, listed: Listed) -> bool:
+    return not listed.has_idx and listed.name in _unclosed(ledger)
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:

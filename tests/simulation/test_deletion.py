@@ -30,7 +30,7 @@ from tests.simulation.stories import (
     write,
     writer_of,
 )
-from tests.simulation.world import KEY, SMALL_LOG, Process, World, make, until
+from tests.simulation.world import KEY, SMALL, SMALL_LOG, Process, World, make, until
 
 DELETING = replace(SMALL_LOG, file_delete_delay_ms=5_000)
 
@@ -165,3 +165,34 @@ async def _delete_journals(world: World) -> Sequence[str]:
     for path in found:
         await fs.delete(path)
     return found
+
+
+# ------------------------------------------------------------------------------------------------ what has not expired
+
+
+def test_a_segment_that_is_left_open_is_not_as_old_as_its_file() -> None:
+    """Its pipeline failed, and storage does not let its owner close it yet.  HDFS dates an open file by its creation,
+    so its last records would expire with its first."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(2))
+        await asyncio.sleep(25)
+        await write(process, range(2, 4))
+
+        async def refused(lease: Lease, *, sync: bool = False) -> int:
+            raise StorageUnavailable("its datanodes are dead")
+
+        fence = process.fs.fence
+        process.fs.fence = refused  # type: ignore[method-assign]
+        world.storage.kill_datanode(nodes_of(process)[0])
+        await write(process, range(4, 6))
+        assert len(record_of(world).segments) == 2
+        await asyncio.sleep(15)
+        assert writer_of(process).partition.log_start == 0
+        process.fs.fence = fence  # type: ignore[method-assign]
+        await asyncio.sleep(60)
+        assert writer_of(process).partition.log_start >= 4, "expired in the end"
+
+    config = replace(SMALL, idle_close_ms=50_000)
+    story(body, config=config, log_config=replace(DELETING, retention_ms=30_000))
