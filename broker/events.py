@@ -280,14 +280,15 @@ class FenceSegments:
 class RecoverLog:
     """Find the last checkpoint in ``journals`` (or the closed entry's index) and read on.
 
-    ``is_settled``: the closed entry's index has it, if it can be read.  -> LogRecovered, RecoveryFailed or
-    RecoveryRefused.
+    ``is_settled``: the closed entry's index has it, if it can be read.  ``passes_damaged``: do without a journal that
+    has no sound replica.  -> LogRecovered, RecoveryFailed, LogUnreadable or RecoveryRefused.
     """
 
     segments: tuple[FencedSegment, ...]
     entries: tuple[SegmentEntry, ...]
     journals: tuple[str, ...]
     is_settled: bool = False
+    passes_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,10 @@ class JournalCache:
         self._locks: dict[str, asyncio.Lock] = {}
         self._unsealed: OrderedDict[str, None] = OrderedDict()
 
-    async def find(self, incarnation: str, key: PartitionKey) -> Checkpoint | None:
+    async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None:
         """The partition's last checkpoint in the journals of ``incarnation``, None when they hold none.
 
-        Raises StorageError if they cannot be read.
+        ``passes_damaged``: do without a file that has no sound replica.  Raises StorageError if they cannot be read.
         """
         lock = self._locks.setdefault(incarnation, asyncio.Lock())
         sizes = None
@@ -57,7 +57,7 @@ class JournalCache:
         async with lock:  # held across the read on purpose: one reading for all who wait for it
             kept = self._kept.get(incarnation)
             if kept is None or sizes is None or not _holds(kept[0], sizes):
-                kept = await self._read(incarnation)
+                kept = await self._read(incarnation, passes_damaged=passes_damaged)
                 self._kept[incarnation] = kept
             self._kept.move_to_end(incarnation)
             while len(self._kept) > KEPT:
@@ -80,7 +80,7 @@ class JournalCache:
                 continue
             self._unsealed.pop(incarnation, None)
 
-    async def _read(self, incarnation: str) -> _Reading:
+    async def _read(self, incarnation: str, *, passes_damaged: bool) -> _Reading:
         sizes = await self._sizes_or_fence(incarnation)
         if not sizes and incarnation != self._own:
             _log.warning(
@@ -88,7 +88,7 @@ class JournalCache:
                 " whether storage has lost their ends",
                 incarnation,
             )
-        checkpoints = await read_journals(self._fs, incarnation)
+        checkpoints = await read_journals(self._fs, incarnation, passes_damaged=passes_damaged)
         if sizes and incarnation != self._own:
             self._unsealed[incarnation] = None
             while len(self._unsealed) > UNSEALED_MAX:
@@ -118,7 +118,8 @@ class JournalCache:
     async def _fence(self, incarnation: str) -> None:
         async for path in self._paths(incarnation):
             try:
-                await self._fs.fence(Lease(paths=(path,), holder=incarnation, file_id=0))
+                # On disk, as far as it was before: a closed file that loses its end cannot be read at all.
+                await self._fs.fence(Lease(paths=(path,), holder=incarnation, file_id=0), sync=True)
             except NoSuchFile:
                 continue  # swept meanwhile
 

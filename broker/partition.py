@@ -69,6 +69,7 @@ class Partition:
         self._draining = False
         self._failures = 0
         self._unreadable_since_ms: int | None = None
+        self._passes_damaged = False  # journals are hints: in the end the takeover does without
         self._last_slow_ms = -(1 << 62)
         self._probe_due_ms = -(1 << 62)
         self._shortage = Shortage(broker.short_hold_ms)
@@ -204,7 +205,11 @@ class Partition:
     def _on_fenced(self, event: ev.SegmentsFenced, now_ms: int) -> list[Effect]:
         """No predecessor can write any more: read behind the last checkpoint."""
         self.state = State.RECOVER
-        return [ev.RecoverLog(event.segments, self.record.segments, self._predecessors, self._was_settled)]
+        return [
+            ev.RecoverLog(
+                event.segments, self.record.segments, self._predecessors, self._was_settled, self._passes_damaged
+            )
+        ]
 
     def _on_fence_failed(self, event: ev.FenceFailed, now_ms: int) -> list[Effect]:
         """Storage did not let us: try again."""
@@ -216,10 +221,12 @@ class Partition:
         return [ev.RunAgain(self._delay(), ev.FenceSegments(self.record.segments))]
 
     def _on_log_unreadable(self, event: ev.LogUnreadable, now_ms: int) -> list[Effect]:
-        """Try again for a while, from the fence on; then wait for an operator."""
+        """Try again for a while, from the fence on, then once without damaged journals; then wait for an operator."""
         if self._unreadable_since_ms is None:
             self._unreadable_since_ms = now_ms
-        if now_ms - self._unreadable_since_ms < self.broker.unreadable_ms:
+        was_last = self._passes_damaged
+        self._passes_damaged = now_ms - self._unreadable_since_ms >= self.broker.unreadable_ms
+        if not was_last:
             self.state = State.FENCE
             return [ev.RunAgain(self._delay(), ev.FenceSegments(self.record.segments))]
         self.state = State.OFFLINE

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class CheckpointSource(Protocol):
     """The last checkpoints that other brokers' journals hold (see ``broker.journals``)."""
 
-    async def find(self, incarnation: str, key: PartitionKey) -> Checkpoint | None: ...
+    async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None: ...
 
 
 class Tails(Protocol):

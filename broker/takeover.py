@@ -124,7 +124,10 @@ class Takeover:
     async def _find_checkpoints(self, effect: ev.RecoverLog) -> list[Checkpoint | None]:
         """From the closed segments' indexes and from the journals."""
         return await asyncio.gather(
-            *(self._shared.journals.find(incarnation, self._key) for incarnation in effect.journals),
+            *(
+                self._shared.journals.find(incarnation, self._key, passes_damaged=effect.passes_damaged)
+                for incarnation in effect.journals
+            ),
             *(self._closed_checkpoint(entry) for entry in effect.entries if entry.is_closed),
         )
 

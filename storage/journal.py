@@ -36,6 +36,7 @@ from bmq.storage.checkpoint import Checkpoint, decode, decode_key, encode, merge
 from bmq.storage.filesystem import (
     AlreadyExists,
     Appender,
+    CorruptData,
     CreateOptions,
     FileSystem,
     Lease,
@@ -188,13 +189,19 @@ def _block_bytes(roll_bytes: int) -> int:
 
 
 async def read_journals(
-    fs: FileSystem, incarnation: str, wanted: Container[PartitionKey] | None = None
+    fs: FileSystem,
+    incarnation: str,
+    wanted: Container[PartitionKey] | None = None,
+    *,
+    passes_damaged: bool = False,
 ) -> dict[PartitionKey, Checkpoint]:
     """The last checkpoint of every partition (of the ``wanted`` ones) in a broker's journals.
 
     All files count, the later checkpoint of each partition wins: the newest one's snapshot may be torn, and a whole one
     holds only what the broker held when it was written, so that one which lost its partitions (paused, then resumed)
     does not hide what it had said of them.
+
+    Raises CorruptData if a file has no sound replica; with ``passes_damaged`` it is passed over.
     """
     found: dict[PartitionKey, Checkpoint] = {}
     done: set[int] = set()
@@ -205,6 +212,12 @@ async def read_journals(
                 view = JournalView.parse(memoryview(await _read_all(fs, layout.journal(incarnation, n))), wanted)
             except NoSuchFile:
                 is_complete = False  # rolled away since it was listed: a newer one holds its snapshot, list once more
+                continue
+            except CorruptData as error:
+                if not passes_damaged:
+                    raise
+                _log.error("a journal is damaged and passed over, log starts that only it told are lost: %s", error)
+                done.add(n)
                 continue
             done.add(n)
             if view.faults:
@@ -472,7 +485,7 @@ class JournalWriter:
         async def seal(lease: Lease) -> None:
             async with turns:  # held across the fence on purpose: it bounds how many run at once
                 try:
-                    await self._fs.fence(lease)
+                    await self._fs.fence(lease, sync=self._is_synced)
                 except NoSuchFile:
                     pass  # deleted as an old one
                 except StorageError:
@@ -501,6 +514,8 @@ class JournalWriter:
     async def _close_file(self, appender: Appender) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_MAX_S):
+                if self._is_synced:  # a closed file that loses its end cannot be read at all
+                    await appender.flush(sync=True)
                 await appender.close()
         except (StorageError, TimeoutError):
             self._leave(appender)  # its content is hints already repeated in the next file

@@ -170,3 +170,27 @@ def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault: str, 
             assert (partition.high_watermark, heir.broker.alarms_raised) == (3, [])
 
     run(main(), 7)
+
+
+def test_a_journal_without_a_sound_replica_is_done_without_in_the_end() -> None:
+    """It is a hint: the segments are read from their beginnings, the log starts at the first of them."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(6))
+        process.crash()
+        heir = Process(world, "heir")
+        read = heir.fs.read
+
+        async def unsound(path: str, position: int, length: int) -> bytes:
+            if path.startswith(layout.JOURNALS):
+                raise CorruptData(f"{path}: no replica has a right checksum")
+            return await read(path, position, length)
+
+        heir.fs.read = unsound  # type: ignore[method-assign]
+        heir.start()
+        await until(lambda: heir.writer is not None)
+        assert heir.is_serving
+        await write(heir, range(5, 8))  # the last one again: its producer is known
+
+    story(body)

@@ -286,19 +286,23 @@ def test_a_failed_recovery_begins_with_the_fence_again() -> None:
 
 
 def test_an_unreadable_log_is_tried_again_for_a_while_then_offline() -> None:
-    """Ever more slowly, and from the fence on; counted from the first time."""
+    """Ever more slowly, and from the fence on; counted from the first time; at last without damaged journals."""
     entry = replace(SPARE, name=SegmentName(0, 1, 0))
     machine, _ = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,)))
     delays = []
-    for now_ms in (5_000, 6_000, 30_000, 64_999):
-        machine.handle(ev.SegmentsFenced(()), now_ms)
+    for now_ms in (5_000, 6_000, 30_000, 64_999, 65_000):
+        recover = only(machine.handle(ev.SegmentsFenced(()), now_ms), ev.RecoverLog)
+        assert isinstance(recover, ev.RecoverLog)
+        assert not recover.passes_damaged
         again = only(machine.handle(ev.LogUnreadable("x is short"), now_ms), ev.RunAgain)
         assert isinstance(again, ev.RunAgain)
         assert isinstance(again.effect, ev.FenceSegments)
         assert state_of(machine) is State.FENCE
         delays.append(again.delay_ms)
-    assert delays == [100, 200, 400, 800]
-    machine.handle(ev.SegmentsFenced(()), 65_000)
+    assert delays == [100, 200, 400, 800, 1600]
+    recover = only(machine.handle(ev.SegmentsFenced(()), 65_000), ev.RecoverLog)
+    assert isinstance(recover, ev.RecoverLog)
+    assert recover.passes_damaged
     assert kinds(machine.handle(ev.LogUnreadable("x is short"), 65_000)) == ["Alarm", "StateChanged"]
     assert (state_of(machine), machine.offline_reason) == (State.OFFLINE, "x is short")
 

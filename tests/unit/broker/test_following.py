@@ -464,9 +464,9 @@ def test_a_settled_log_is_opened_without_reading_journals() -> None:
         journals = c["b"].broker.shared.journals
         find = journals.find
 
-        async def count(incarnation: str, key: Any) -> Any:
+        async def count(incarnation: str, key: Any, *, passes_damaged: bool = False) -> Any:
             found.append(key)
-            return await find(incarnation, key)
+            return await find(incarnation, key, passes_damaged=passes_damaged)
 
         journals.find = count  # type: ignore[method-assign]
         c.give("b", keys[0])
