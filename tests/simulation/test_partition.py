@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from bmq.broker.config import LogConfig
 from bmq.meta.memory import KvFaults
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
-from tests.simulation.world import KEY, Process, World, observe, produce, trim
+from tests.simulation.world import KEY, SMALL_LOG, Process, World, observe, produce, trim, until
 
 SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100"))
 ONE = os.environ.get("BMQ_SIM_SEED")
 BLOCKS = 20
+HOUR_MS = 3_600_000
 
 
 def storage_faults(rng: Random) -> Faults:
@@ -59,10 +62,22 @@ def store_faults(rng: Random) -> KvFaults:
     )
 
 
+def topic_config(rng: Random) -> LogConfig:
+    """Most histories delete: by time, by an administrator (``trim``), and files soon after it."""
+    return replace(
+        SMALL_LOG,
+        retention_ms=rng.choice((-1, 3_000, 15_000, 60_000)),
+        file_delete_delay_ms=rng.choice((0, 2_000, 10_000, 1 << 40)),
+        flush_sync=rng.random() < 0.3,
+    )
+
+
 async def history(seed: int) -> int:
     """One history; how many batches were acknowledged."""
     rng = Random(seed)
-    world = World(seed, faults=storage_faults(rng), kv_faults=store_faults(rng))
+    world = World(seed, faults=storage_faults(rng), kv_faults=store_faults(rng), log_config=topic_config(rng))
+    world.are_clocks_wrong = rng.random() < 0.3
+    world.is_journal_busy = rng.random() < 0.3
     world.process()
     clients = [
         asyncio.create_task(produce(world, 1, rng.randint(10, 60), is_idempotent=True)),
@@ -77,6 +92,7 @@ async def history(seed: int) -> int:
         disturb(world, rng)
     await asyncio.sleep(rng.uniform(1.0, 10.0))
     await world.verdict()
+    await world.check_producers()
     for client in clients:
         client.cancel()
     for outcome in await asyncio.gather(*clients, return_exceptions=True):
@@ -89,7 +105,7 @@ def disturb(world: World, rng: Random) -> None:
     """One misfortune, usually with a new owner after it; the old one may live on as a zombie."""
     victim = rng.choice(world.processes)
     nodes = list(world.storage.datanodes)
-    match rng.randrange(9):
+    match rng.randrange(15):
         case 0 | 1:
             victim.crash()
         case 2:
@@ -110,6 +126,19 @@ def disturb(world: World, rng: Random) -> None:
         case 7:
             if victim.is_serving:
                 victim.moving = asyncio.create_task(move_away(victim))
+        case 8 if world.log_config.flush_sync:
+            world.lose_power(is_partial=True)
+        case 9 if world.are_clocks_wrong:
+            victim.clock.ahead_ms = rng.choice((0, -HOUR_MS, 10_000, HOUR_MS))
+        case 10:
+            world.storage.is_full = True
+            asyncio.get_running_loop().call_later(rng.uniform(0.2, 8.0), world.has_room_again)
+        case 11 | 12:
+            if victim.is_serving:
+                victim.moving = asyncio.create_task(return_under_its_name(victim))
+        case 13:
+            if victim.is_alive:
+                victim.write_undecodable()
         case _:
             pass
     if rng.random() < 0.8 and len(world.processes) < 8:
@@ -120,6 +149,13 @@ async def move_away(process: Process) -> None:
     """A planned hand-over, which may well be interrupted."""
     if process.broker.get(KEY) is not None:
         await process.broker.move(KEY)
+
+
+async def return_under_its_name(process: Process) -> None:
+    """The store declares it dead; it registers again, and may take the partition back before anybody else does."""
+    process.broker.fence_all()
+    await until(lambda: process.broker.get(KEY) is None)
+    await process.open()
 
 
 def play(seed: int) -> int:

@@ -14,6 +14,7 @@ Everything runs in one virtual-time loop (see ``loop``).  The judge's rules, che
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import uuid
 from collections.abc import Callable, Sequence
@@ -33,7 +34,10 @@ from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage import layout
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.checkpoint import encode as encode_checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
+from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 
@@ -259,6 +263,7 @@ class Process:
         self.writer: PartitionWriter | None = None
         self.moving: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._chatter: asyncio.Task[None] | None = None
         world.processes.append(self)
 
     @property
@@ -272,6 +277,34 @@ class Process:
     def start(self) -> None:
         """Begin to take the partition over, in the background."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        if self.world.are_clocks_wrong:
+            self.clock.ahead_ms = self.world.rng.choice((0, 0, -3_600_000, 3_000, 3_600_000))
+        if self.world.is_journal_busy:
+            self.broker.journal._roll_bytes = self.world.rng.choice((500, 3_000))
+            self._chatter = asyncio.get_running_loop().create_task(self._chat())
+
+    async def _chat(self) -> None:
+        """Checkpoints of another partition, as a broker with thousands writes them."""
+        other = Checkpoint(
+            key=PartitionKey(uuid.UUID(int=0xB5), 0),
+            segment=SegmentName(0, 1, 0),
+            position=1,
+            end_offset=1,
+            log_start=0,
+        )
+        while True:
+            await asyncio.sleep(self.world.rng.uniform(0.05, 0.5))
+            await self.broker.journal.append(other)
+
+    def write_undecodable(self) -> None:
+        """A record of the partition in the journal that no version can decode, with a right CRC."""
+        appender = self.broker.journal._appender
+        if appender is not None and appender.pending == 0:
+            payload = encode_checkpoint(
+                Checkpoint(key=KEY, segment=SegmentName(0, 1, 0), position=1, end_offset=1, log_start=0)
+            )
+            with contextlib.suppress(StorageError):
+                appender.write(frame(CHECKPOINT, b"X" + payload[1:]))
 
     async def _run(self) -> None:
         while True:
@@ -294,7 +327,7 @@ class Process:
         self.died.set()
         self.fs.crash()
         self.kv.crash()
-        tasks = [self._task, self.moving, *self.broker._tasks]
+        tasks = [self._task, self.moving, self._chatter, *self.broker._tasks]
         writer = self.broker.get(KEY)
         if writer is not None:
             tasks += list(writer._tasks)
@@ -333,11 +366,15 @@ class World:
         self.config = config
         self.log_config = log_config
         self.processes: list[Process] = []
+        self.last: Process
+        """Who opens the log when the faults have ended."""
         self.judge = Judge(retention_ms=log_config.retention_ms)
         self.clock = WallClock()  # of the clients
         self.idempotent: set[int] = set()
         self.is_over = False
         self.log_start = 0  # at the end
+        self.are_clocks_wrong = False
+        self.is_journal_busy = False  # every process writes another partition's checkpoints, and rolls soon
 
     def process(self, name: str | None = None) -> Process:
         process = Process(self, name or f"p{len(self.processes)}")
@@ -351,6 +388,10 @@ class World:
             return None
         return serving[-1] if self.rng.random() < 0.8 else self.rng.choice(serving)
 
+    def has_room_again(self) -> None:
+        """Somebody has deleted something else."""
+        self.storage.is_full = False
+
     def lose_power(self, *, is_partial: bool = False) -> None:
         """Every machine of the cluster at once, but for the store's disk (see ``MemoryStorage.lose_power``)."""
         for process in self.processes:
@@ -361,6 +402,7 @@ class World:
         """End all faults, open the log with a fresh owner, write one more batch, and return the log from its start."""
         self.is_over = True
         self.storage.faults = Faults()
+        self.storage.is_full = False
         self.kv_faults = KvFaults()
         for process in self.processes:
             process.kv.faults = KvFaults()
@@ -380,7 +422,24 @@ class World:
         assert self.judge.start_told <= partition.log_start <= self.judge.start_moved
         await last.writer.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
         self.log_start = partition.log_start
+        self.last = last
         return await read_log(last.fs, partition.high_watermark, start=partition.log_start)
+
+    async def check_producers(self) -> None:
+        """Repeat each producer's last five batches, as a client whose answers were lost, then send its next one."""
+        assert self.last.writer is not None
+        partition = self.last.writer.partition
+        standing: dict[int, list[tuple[int, int]]] = {}
+        for batch in await read_log(self.last.fs, partition.high_watermark, start=partition.log_start):
+            producer, number = decode(batch)
+            standing.setdefault(producer, []).append((number, batch.base_offset))
+        for producer in sorted(self.idempotent & set(standing)):
+            for number, offset in standing[producer][-5:]:
+                again = await self.last.writer.append(make(producer, number, pid=producer, size=5))
+                assert again == offset, f"producer {producer}'s batch {number} stands at {offset}; again at {again}"
+            end = partition.next_offset
+            number = standing[producer][-1][0] + 1
+            assert await self.last.writer.append(make(producer, number, pid=producer, size=5)) == end
 
     async def verdict(self) -> list[Batch]:
         batches = await self.settle()
