@@ -20,6 +20,8 @@ from bmq.core.wire.internal import (
     InternalKey,
     ShardAppendRequest,
     ShardAppendResponse,
+    ShardConfirmRequest,
+    ShardConfirmResponse,
     ShardOpenRequest,
     ShardOpenResponse,
 )
@@ -41,6 +43,7 @@ class ShardServing:
     def register(self, endpoint: Registry) -> None:
         endpoint.register(InternalKey.SHARD_OPEN, self.open, role=COORDINATOR)
         endpoint.register(InternalKey.SHARD_APPEND, self.append, role=COORDINATOR)
+        endpoint.register(InternalKey.SHARD_CONFIRM, self.confirm, role=COORDINATOR)
 
     async def open(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asked = ShardOpenRequest.decode(body)
@@ -67,6 +70,15 @@ class ShardServing:
             self._fence.failed(key, call.client)
             raise
         return self._land(owner, call.client, landed)
+
+    def confirm(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        asked = ShardConfirmRequest.decode(body)
+        key = PartitionKey(asked.topic_id, asked.partition)
+        owner = self._assigned.get(key)
+        if owner is None or owner.epoch != asked.epoch:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not open here under epoch {asked.epoch}")
+        self._fence.check(key, asked.epoch, asked.ownership, call.client)
+        return ShardConfirmResponse().encode()
 
     async def _land(self, owner: PartitionOwner, client: Client, landed: asyncio.Future[int]) -> list[Buffer]:
         try:

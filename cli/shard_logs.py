@@ -63,6 +63,10 @@ class LocalShardLog:
         except (StorageError, OffsetNotFound, FormatError) as error:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
+    async def confirm(self) -> None:
+        """Another open of the log in this broker has ended the handle, so nobody needs to be asked."""
+        self._check()
+
     async def delete_before(self, offset: int) -> None:
         self._check()
         await self._owner.delete_before(offset)

@@ -65,6 +65,7 @@ class InternalKey(IntEnum):
     LEAVE = 10012
     RELAY = 10013
     SHARDS_NOT_LOADED = 10014
+    SHARD_CONFIRM = 10015
 
 
 class Question(IntEnum):
@@ -219,6 +220,24 @@ class ShardAppendRequest(Message):
     epoch: Int32
     ownership: Int64
     records: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class ShardConfirmRequest(Message):
+    """Would a batch of this ownership be taken, if it came now on this connection?"""
+
+    topic_id: Id
+    partition: Int32
+    epoch: Int32
+    ownership: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class ShardConfirmResponse(Message):
+    """It would, as far as the broker knows."""
+
+    error: Code = ErrorCode.NONE
+    message: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,4 +406,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.LEAVE: LeaveResponse,
     InternalKey.RELAY: RelayResponse,
     InternalKey.SHARDS_NOT_LOADED: ShardsNotLoadedResponse,
+    InternalKey.SHARD_CONFIRM: ShardConfirmResponse,
 }

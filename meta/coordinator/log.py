@@ -55,6 +55,12 @@ class ShardLog(Protocol):
         """Whole batches below the watermark, the first of which holds ``offset``; at least one if there is one,
         else nothing.  RequestError when the partition or its storage cannot serve it now."""
 
+    async def confirm(self) -> None:
+        """RequestError unless the owner of the partition says that an append would still be taken.
+
+        The handle has ended if it would not.
+        """
+
     async def delete_before(self, offset: int) -> None:
         """Move the log start.  RequestError."""
 

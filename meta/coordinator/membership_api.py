@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Coroutine
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -69,7 +70,9 @@ async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroup
     )
 
 
-def heartbeat(shards: Shards, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+def heartbeat(
+    shards: Shards, request: m.HeartbeatRequest
+) -> m.HeartbeatResponse | Coroutine[Any, Any, m.HeartbeatResponse]:
     group_id = request.group_id
     if not group_id:
         return m.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -77,10 +80,25 @@ def heartbeat(shards: Shards, request: m.HeartbeatRequest) -> m.HeartbeatRespons
         serving = shards.loaded(group_id)
         if serving is None:  # loading: its members' sessions begin when that is done (Kafka answers the same)
             return m.HeartbeatResponse(error_code=ErrorCode.NONE)
-        code = serving.heartbeat(group_id, request.member_id, request.group_instance_id, request.generation_id)
+        if not serving.freshness.is_fresh:
+            return _renewed_heartbeat(serving, request)
+        code = _heartbeat(serving, request)
     except RequestError as error:
         code = error.code
     return m.HeartbeatResponse(error_code=code)
+
+
+async def _renewed_heartbeat(serving: Serving, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+    try:
+        await serving.freshness.renew()
+        code = _heartbeat(serving, request)
+    except RequestError as error:
+        code = error.code
+    return m.HeartbeatResponse(error_code=code)
+
+
+def _heartbeat(serving: Serving, request: m.HeartbeatRequest) -> ErrorCode:
+    return serving.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
 
 
 async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGroupResponse:

@@ -32,6 +32,8 @@ from bmq.core.wire.internal import (
     Question,
     ShardAppendRequest,
     ShardAppendResponse,
+    ShardConfirmRequest,
+    ShardConfirmResponse,
     ShardOpenRequest,
     ShardOpenResponse,
 )
@@ -41,6 +43,7 @@ from bmq.meta.coordinator.log import ShardLog, ShardLogs
 
 CALL_TIMEOUT_S = 10.0
 """Of a read, and of a move of the log start.  An append waits as long as the connection is alive."""
+CONFIRM_TIMEOUT_S = 2.0
 T = TypeVar("T")
 PAUSE_S = 0.1
 """Between tries to open a log, unless the view changes before."""
@@ -122,6 +125,19 @@ class RemoteShardLog:
         _check(ErrorCode(page.error_code), f"reading {self._key} at {offset}")
         self._heard(page.log_start, page.high_watermark)
         return b"".join(page.records)
+
+    async def confirm(self) -> None:
+        self._check()
+        request = ShardConfirmRequest(self._key.topic_id, self._key.partition, self.epoch, self._ownership)
+        asking = ask_peer(self._peer, request, InternalKey.SHARD_CONFIRM, ShardConfirmResponse)
+        try:
+            await _in_time(self._peer, asking, CONFIRM_TIMEOUT_S)
+        except RequestError as error:
+            if error.code is ErrorCode.UNSUPPORTED_VERSION:  # a broker of an earlier version cannot say
+                return
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                self.end()
+            raise
 
     async def delete_before(self, offset: int) -> None:
         """Not bound to the ownership: who asks for it has written everything before ``offset`` anew, which is below

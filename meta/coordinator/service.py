@@ -84,7 +84,9 @@ class Coordinator:
     async def sync_group(self, request: m.SyncGroupRequest, client: ClientInfo) -> m.SyncGroupResponse:
         return await membership_api.sync_group(self._shards, request)
 
-    def heartbeat(self, request: m.HeartbeatRequest, client: ClientInfo) -> m.HeartbeatResponse:
+    def heartbeat(
+        self, request: m.HeartbeatRequest, client: ClientInfo
+    ) -> m.HeartbeatResponse | Awaitable[m.HeartbeatResponse]:
         return membership_api.heartbeat(self._shards, request)
 
     async def leave_group(self, request: m.LeaveGroupRequest, client: ClientInfo) -> m.LeaveGroupResponse:

@@ -17,6 +17,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
+from bmq.meta.coordinator.freshness import Freshness
 from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.membership_budget import MembershipAccount, MembershipBudget
 from bmq.meta.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
@@ -43,10 +44,17 @@ class Serving:
     """One shard's groups, under one ownership of its log."""
 
     def __init__(
-        self, state: ShardState, writer: Writer, clock: Clock, settings: CoordinatorSettings, budget: MembershipBudget
+        self,
+        state: ShardState,
+        writer: Writer,
+        clock: Clock,
+        settings: CoordinatorSettings,
+        budget: MembershipBudget,
+        freshness: Freshness,
     ) -> None:
         self.state = state
         self.account = MembershipAccount(budget)
+        self.freshness = freshness
         self._budget = budget
         self.writer = writer
         self._clock = clock
@@ -68,6 +76,7 @@ class Serving:
             return
         self._is_closed = True
         self.account.close()
+        self.freshness.close()
         if self._alarm is not None:
             self._alarm.cancel()
         for token, parked in self._parked.items():  # there may be very many groups, and few who wait

@@ -28,6 +28,7 @@ from bmq.core.records import Record, build_batch
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
+from bmq.meta.coordinator.freshness import Freshness
 from bmq.meta.coordinator.group import Group
 from bmq.meta.coordinator.log import ShardLog, ShardLogs
 from bmq.meta.coordinator.membership_budget import MembershipBudget
@@ -137,12 +138,26 @@ class Shard:
         if self._serving is not None:
             return self._serving
         self._is_wanted, self.is_empty = True, False
-        serving = await self.look()
+        serving = await self._loaded()
         assert serving is not None
         return serving
 
+    async def fresh(self) -> Serving:
+        """As ``ready``, for what is answered from memory.  RequestError NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE."""
+        serving = await self.ready()
+        await serving.freshness.renew()
+        if serving.is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} was lost meanwhile")
+        return serving
+
     async def look(self) -> Serving | None:
-        """As ``ready``, but None, and nothing is written, when the log is empty and no group needs the shard."""
+        """As ``fresh``, but None, and nothing is written, when the log is empty and no group needs the shard."""
+        serving = await self._loaded()
+        if serving is not None:
+            await serving.freshness.renew()
+        return serving
+
+    async def _loaded(self) -> Serving | None:
         if self._serving is None and not self.is_empty and not self.is_closed:
             self.start()
             assert self._ready is not None
@@ -258,7 +273,8 @@ class Shard:
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
-        serving = Serving(state, writer, self._clock, settings, self._budget)
+        freshness = Freshness(self._clock, log.confirm)
+        serving = Serving(state, writer, self._clock, settings, self._budget, freshness)
         try:
             waking = await self._wake(serving)
             if not log.is_open:
@@ -318,7 +334,10 @@ class Shard:
 
     def _flushed(self, log: ShardLog) -> None:
         serving = self._serving
-        if serving is None or self._is_in_snapshot or serving.writer.bytes_appended < self._snapshot_at:
+        if serving is None:
+            return
+        serving.freshness.prove()
+        if self._is_in_snapshot or serving.writer.bytes_appended < self._snapshot_at:
             return
         self._is_in_snapshot = True
         self._spawn(self._snapshot(serving, log))

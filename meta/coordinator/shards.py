@@ -101,7 +101,10 @@ class Shards:
         return await self._mine(shard_of(group_id, self._count)).ready()
 
     async def serving_each(self, group_ids: Sequence[str]) -> list[Serving | RequestError]:
-        """The shard of each group, loaded, or why it is not.  Each shard is waited for once, all at the same time."""
+        """The shard of each group, that may answer from memory, or why it may not.
+
+        Each shard is waited for once, all at the same time.
+        """
         try:
             if not self._count or self._is_closed:
                 await self._ensure()
@@ -113,7 +116,7 @@ class Shards:
 
         async def look_for(number: int) -> None:
             try:
-                found[number] = await self._mine(number).ready()
+                found[number] = await self._mine(number).fresh()
             except RequestError as error:
                 found[number] = error
 
@@ -123,6 +126,7 @@ class Shards:
     async def serving_members(self, group_id: str) -> Serving:
         """As ``serving``, for requests that may be parked.  RequestError NOT_COORDINATOR while draining."""
         serving = await self.serving(group_id)
+        await serving.freshness.renew()
         if self.is_draining:
             raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is about to end")
         return serving

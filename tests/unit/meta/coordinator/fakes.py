@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -38,6 +38,8 @@ class MemoryPartition:
         self.lose_answers = 0
         self.hang = False
         self.snapshots = 0
+        self.confirmations = 0
+        self.stalled: asyncio.Event | None = None
         self.fail_reads: str | None = None
         self.max_batch_bytes = 1 << 20
         self.open_log: MemoryLog | None = None
@@ -108,6 +110,14 @@ class MemoryLog:
             elif out:
                 break
         return out
+
+    async def confirm(self) -> None:
+        self._partition.confirmations += 1
+        if self._partition.stalled is not None:
+            await self._partition.stalled.wait()
+        if not self.is_open or self._partition.open_log is not self:
+            self.end()
+        self._check()
 
     async def delete_before(self, offset: int) -> None:
         self._check()
@@ -241,6 +251,12 @@ class World:
         request = commit_request(group, [(topic, partition, offset)], **fields)
         response = await self.coordinator.offset_commit(request, CLIENT)
         return int(response.topics[0].partitions[0].error_code)
+
+    async def heartbeat(self, request: m.HeartbeatRequest) -> int:
+        response = self.coordinator.heartbeat(request, CLIENT)
+        if isinstance(response, Awaitable):
+            response = await response
+        return int(response.error_code)
 
     async def fetch(self, group: str, *, topic: str = "orders", partition: int = 0) -> int:
         topics = [m.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
