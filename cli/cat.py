@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bmq.cli.batch_records import BatchReader, batch_reader
 from bmq.cli.blocks import Damage, FoundBatch, walk_batches
-from bmq.cli.output import format_time, json_bytes, print_json, text_bytes
+from bmq.cli.output import format_time, json_bytes, print_json, printable, text_bytes
 from bmq.cli.targets import PartitionFiles, Segment, Targets
 from bmq.cli.verify import read_index_file
 from bmq.core.errors import FormatError
@@ -99,7 +99,7 @@ def _complain(segment: Segment, damage: Damage, wanted: _Wanted) -> None:
     else:
         wanted.is_damaged = True
         text = f"{damage.size} bytes at {damage.position} are left out ({damage.fault})"
-    print(f"bmq: {segment.log}: {text}", file=sys.stderr)
+    print(printable(f"bmq: {segment.log}: {text}"), file=sys.stderr)
 
 
 def _print_batch(
@@ -117,7 +117,8 @@ def _print_batch(
                 wanted.left -= 1
     except FormatError as error:
         wanted.is_damaged = True
-        print(f"bmq: {segment.log}: batch at {found.position}, offset {batch.base_offset}: {error}", file=sys.stderr)
+        where = f"batch at {found.position}, offset {batch.base_offset}"
+        print(printable(f"bmq: {segment.log}: {where}: {error}"), file=sys.stderr)
 
 
 def _print_record(files: PartitionFiles, record: StoredRecord, wanted: _Wanted, *, is_control: bool) -> None:

@@ -11,7 +11,7 @@ from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, tell
 from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
-from bmq.cli.output import fail, print_json
+from bmq.cli.output import fail, print_json, printable
 
 ACT_S = 30.0
 """Some more than a server goes on looking for a leader."""
@@ -91,7 +91,7 @@ def move(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(done)
     else:
-        print(f"{done['topic']}-{done['partition']} is assigned to {done['member']}")
+        print(printable(f"{done['topic']}-{done['partition']} is assigned to {done['member']}"))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from bmq.cli import admin_client
 from bmq.cli.admin_client import Admin, add_bare_command, tell
 from bmq.cli.console_client import Console
-from bmq.cli.output import print_json
+from bmq.cli.output import print_json, printable
 from bmq.cli.tables import format_size, print_table
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
@@ -85,10 +85,10 @@ def over_http(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _print_status(status: Mapping[str, Any]) -> None:
-    print(f"cluster {status['cluster']} ({status['cluster_id']})")
+    print(printable(f"cluster {status['cluster']} ({status['cluster_id']})"))
     print(f"  topics       {status['topics']}")
     print(f"  partitions   {status['partitions']}, {status['unassigned'] or 'none'} without an owner")
-    print(f"  leader       {status['leader'] or 'none'}")
+    print(printable(f"  leader       {status['leader'] or 'none'}"))
     if not status["is_from_leader"]:
         print(f"  the leader does not answer: this is what {status['asked']} has heard")
     if status["is_balancing"]:
@@ -172,7 +172,7 @@ def over_kafka(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def _print_facts(facts: Mapping[str, Any]) -> None:
-    print(f"cluster {facts['cluster_id']}")
+    print(printable(f"cluster {facts['cluster_id']}"))
     print(f"  topics       {facts['topics']}")
     print(f"  partitions   {facts['partitions']}, {facts['partitions_without_leader'] or 'none'} without a leader")
     print_table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bmq.cli.output import print_json
+from bmq.cli.output import print_json, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Finding:
         places = [f"position {self.position}"] if self.position is not None else []
         places += [f"offset {self.offset}"] if self.offset is not None else []
         place = f", {', '.join(places)}" if places else ""
-        print(f"{kind.upper()} {self.file}{place}: {self.what}\n      {self.meaning}")
+        print(f"{printable(f'{kind.upper()} {self.file}{place}: {self.what}')}\n      {printable(self.meaning)}")
 
 
 class Report:

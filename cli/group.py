@@ -11,7 +11,7 @@ from kafka import TopicPartition
 from bmq.cli import reset_offsets
 from bmq.cli.admin_client import EPILOG, Admin, Refused, add_command, check, of_coordinator, read_error
 from bmq.cli.offsets import ends_of
-from bmq.cli.output import fail, print_json
+from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import print_table
 from bmq.core.errors import ErrorCode
 
@@ -148,9 +148,9 @@ def _print(
     group: Mapping[str, Any], members: Sequence[Mapping[str, Any]], offsets: Sequence[Mapping[str, Any]]
 ) -> None:
     lags = [row["lag"] for row in offsets if row["lag"] is not None]
-    print(f"group {group['group_id']}")
-    print(f"  state        {group['group_state']}")
-    print(f"  assignor     {group['protocol_data'] or '-'}")
+    print(printable(f"group {group['group_id']}"))
+    print(printable(f"  state        {group['group_state']}"))
+    print(printable(f"  assignor     {group['protocol_data'] or '-'}"))
     print(f"  members      {len(members)}")
     print(f"  lag          {sum(lags) if lags else '-'}")
     titles = ("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG", "MEMBER")
@@ -182,7 +182,7 @@ def delete(admin: Admin, arguments: argparse.Namespace) -> int:
             if arguments.json:
                 print_json({"group": group_id, "deleted": True})
             else:
-                print(f"group {group_id} deleted")
+                print(printable(f"group {group_id} deleted"))
         else:
             status = fail(f"group {group_id} was not deleted: {_REASONS.get(result, result)}")
     return status

@@ -16,7 +16,7 @@ from itertools import takewhile
 from urllib.parse import SplitResult, quote, unquote
 
 from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused, UsageError
-from bmq.cli.output import fail
+from bmq.cli.output import fail, printable
 from bmq.cli.rebuild_store import NotLost, check_nobody, mark_key
 from bmq.cli.serve import load_settings
 from bmq.core.config import ConfigError, NodeConfig
@@ -161,7 +161,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             merged = await merge(fs, folders[0], folder, is_dry=arguments.dry_run)
             left += merged.left
             for path in merged.moved:
-                print(f"{'would move' if arguments.dry_run else 'moved'} {path} of {base}")
+                print(printable(f"{'would move' if arguments.dry_run else 'moved'} {path} of {base}"))
         if not arguments.dry_run:
             record = await bind(kv, config.cluster, right, file)
             print(f"cluster {file.cluster_id} is served from {record.url} (root {record.root_id}): start the servers")

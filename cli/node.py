@@ -105,7 +105,7 @@ class Node:
         self._kv = kv
         self._clock = clock
         self._files = StoredTopics(fs)
-        self.catalog = KvCatalog(kv, config.cluster, self._failed)
+        self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=joined is None)
         self.view = (
             OneView(Member(incarnation=incarnation, roles=frozenset(config.roles))) if joined is None else joined.view
         )
@@ -275,7 +275,7 @@ class Node:
         return TopicAdmin(
             self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.members.proxies],
-            guard=guard,
+            guard=guard, has_node_configs=self.joined is None,
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:

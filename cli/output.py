@@ -14,6 +14,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the year 9999, where datetime ends
 
 
+def printable(text: str) -> str:
+    """Return `text` with control characters, line ends and changes of the text's direction escaped.
+
+    Names of groups, clients and members are anybody's: an escape sequence in one must not reach the terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
 def print_json(fields: Mapping[str, object]) -> None:
     print(json.dumps(fields, separators=(",", ":")))
 
@@ -30,7 +44,7 @@ class Table:
         if not self._has_titles:
             self._has_titles = True
             print(self._line([title for title, _ in self._columns]))
-        print(self._line([str(cell) for cell in cells]))
+        print(self._line([printable(str(cell)) for cell in cells]))
 
     def _line(self, cells: Sequence[str]) -> str:
         padded = (
@@ -72,5 +86,6 @@ def text_bytes(data: bytes | None) -> str:
 
 def fail(message: str, *, status: int = 1) -> int:
     """Print on standard error what is wrong and what to do, without passwords of URLs; return the exit status."""
-    print(f"bmq: {without_passwords(message)}", file=sys.stderr)
+    lines = without_passwords(message).split("\n")
+    print("bmq: " + "\n".join(map(printable, lines)), file=sys.stderr)
     return status

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused, UsageError
-from bmq.cli.output import fail, print_json
+from bmq.cli.output import fail, print_json, printable
 from bmq.cli.rebuild_scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
 from bmq.cli.rebuild_store import NotLost, Rebuilding, check_lost
 from bmq.cli.serve import load_settings
@@ -262,7 +262,7 @@ def _print(found: FoundPartition) -> None:
 
 def _print_outcome(outcome: Outcome, arguments: argparse.Namespace) -> None:
     for note in outcome.notes:
-        print(f"bmq: note: {note}", file=sys.stderr)
+        print(f"bmq: note: {printable(note)}", file=sys.stderr)
     if arguments.json:
         print_json(
             {

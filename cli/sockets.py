@@ -39,6 +39,7 @@ class Sockets:
     async def open(self) -> None:
         """ConfigError naming the address that cannot be had.  Others are told of each once it listens."""
         config, node = self._config, self._node
+        warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
         if self._internal is not None:
             assert node.joined is not None
             await _listen(self._internal, config.internal, "internal")
@@ -114,6 +115,26 @@ def _told(config: NodeConfig, name: str, port: int) -> Address:
         host, port = parse_address(getattr(config, advertised), advertised)
         return Address(host=host, port=port)
     return Address(host=_reachable(getattr(config, name), name), port=port)
+
+
+def warn_of_loopback_names(config: NodeConfig, *, has_clients: bool, has_peers: bool) -> None:
+    """Say in the log where others are told a name that means their own machine to them."""
+    for name, advertised, who, is_used in (
+        ("listen", "advertise", "clients", has_clients),
+        ("internal", "internal_advertise", "other processes", has_peers),
+    ):
+        host, _ = parse_address(getattr(config, name), name)
+        told = _reachable(getattr(config, name), name)
+        if is_used and host in ANY_HOST and not getattr(config, advertised) and _is_loopback(told):
+            _log.warning(
+                "%s=%s listens on every address, but %s are told %s, which means their own machine to others: set %s to"
+                " this machine's name and port",
+                name, getattr(config, name), who, told, advertised,
+            )  # fmt: skip
+
+
+def _is_loopback(host: str) -> bool:
+    return host.partition(".")[0] in ("localhost", "127", "ip6-localhost") or host == "::1"
 
 
 def _reachable(text: str, name: str) -> str:

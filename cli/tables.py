@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from bmq.cli.output import Table
+from bmq.cli.output import Table, printable
 
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -33,7 +33,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    return printable(str(value))
 
 
 def format_size(size: int | None) -> str:

@@ -22,7 +22,7 @@ from bmq.cli.admin_client import (
     read_error,
 )
 from bmq.cli.offsets import ends_of
-from bmq.cli.output import fail, print_json
+from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import format_size, print_table
 from bmq.core.errors import ErrorCode
 
@@ -211,10 +211,10 @@ def _overrides(admin: Admin, name: str) -> dict[str, str | None]:
 
 
 def _print(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:
-    print(f"topic {topic['name']}{' (internal)' if topic['is_internal'] else ''}")
+    print(printable(f"topic {topic['name']}{' (internal)' if topic['is_internal'] else ''}"))
     print(f"  id           {topic['topic_id']}")
     print(f"  partitions   {len(partitions)}, replication factor {_replication(topic)}")
-    print(f"  configs      {', '.join(f'{name}={value}' for name, value in configs.items()) or 'defaults'}")
+    print(printable(f"  configs      {', '.join(f'{name}={value}' for name, value in configs.items()) or 'defaults'}"))
     rows = [
         (
             each["partition"],

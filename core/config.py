@@ -36,7 +36,10 @@ class NodeConfig:
     roles: tuple[str, ...] = _option(ROLES, "roles of this process, comma-separated", flag="--roles", metavar="LIST")
     listen: str = _option("127.0.0.1:9092", "address of the Kafka endpoint", flag="--listen", metavar="HOST:PORT")
     advertise: str = _option(
-        "", "address that clients are told; the listen address when empty", flag="--advertise", metavar="HOST:PORT"
+        "",
+        "address that clients are told; when empty the listen address, or the machine's full name for 0.0.0.0",
+        flag="--advertise",
+        metavar="HOST:PORT",
     )
     http: str = _option("127.0.0.1:9080", "address of health, metrics, API", flag="--http", metavar="HOST:PORT")
     http_hosts: tuple[str, ...] = _option(
@@ -69,7 +72,9 @@ class NodeConfig:
     workers: int = _option(
         1, "processes to run, each with these roles, on ports one after another", flag="--workers", metavar="N"
     )
-    internal_advertise: str = _option("", "address that the cluster's other processes are told; internal when empty")
+    internal_advertise: str = _option(
+        "", "address that the cluster's other processes are told; when empty as for advertise"
+    )
     shared_listen: str = _option(
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
     )

@@ -230,8 +230,20 @@ class KvCatalog:
     the changes and must not raise: what they raise stops the view and comes out of ``close`` and ``wait_revision``.
     """
 
-    def __init__(self, kv: KeyValue, cluster: str, on_failed: Callable[[str], None] | None = None) -> None:
-        """``on_failed``: see ``meta.following``."""
+    def __init__(
+        self,
+        kv: KeyValue,
+        cluster: str,
+        on_failed: Callable[[str], None] | None = None,
+        *,
+        has_node_configs: bool = True,
+    ) -> None:
+        """``on_failed``: see ``meta.following``.
+
+        ``has_node_configs``: whether a node may have dynamic configs of its own.  They are defaults of topics, so where
+        any of several brokers may own a partition only the cluster's hold.
+        """
+        self._has_node_configs = has_node_configs
         self._kv = kv
         self._cluster = cluster
         self._prefix = catalog_prefix(cluster)
@@ -264,7 +276,7 @@ class KvCatalog:
         return self._by_id.get(topic_id)
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
-        return self._configs.get(node_id, {})
+        return self._configs.get(node_id, {}) if node_id is None or self._has_node_configs else {}
 
     def subscribe(self, call: Callable[[TopicChange], None]) -> None:
         self._subscribers.append(call)

@@ -81,7 +81,10 @@ class TopicAdmin:
         replicas_max: Callable[[], Awaitable[int]] | None = None,
         nodes: Callable[[], Collection[int]] | None = None,
         guard: Guard = unguarded,
+        has_node_configs: bool = True,
     ) -> None:
+        """``has_node_configs``: see ``KvCatalog``."""
+        self._has_node_configs = has_node_configs
         self._kv = kv
         self._cluster = cluster
         self._catalog = catalog
@@ -235,6 +238,13 @@ class TopicAdmin:
                 wanted = broker_configs.validate(wanted)
             except ValueError as error:
                 raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
+            if node_id is not None and not self._has_node_configs and not wanted.items() <= current.items():
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{', '.join(sorted(wanted))} cannot be set for broker {node_id} alone: it is a default of topics,"
+                    " whose partitions any broker of the cluster may own. Set it for all (kafka-configs --entity-type"
+                    " brokers --entity-default), or for a topic.",
+                )
             if validate_only or wanted == current:
                 return entry.revision if entry else 0
             revision = await self._put(key, entry.revision if entry else 0, encode_configs(wanted))

@@ -207,3 +207,23 @@ def test_wrong_usage(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse("group", "reset-offsets", "billing", *words)
     assert caught.value.code == 2
+
+
+EVIL = "a\x1b]0;owned\x07\x1b[2J\nGROUP\u202eb"
+
+
+def test_names_of_groups_and_clients_reach_no_terminal_as_commands(
+    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are anybody's; a program still gets them as they are."""
+    admin.groups[EVIL] = FakeGroup(state="Stable", members=[{**MEMBER, "client_id": EVIL, "member_id": EVIL}])
+    for words in (("list",), ("describe", EVIL), ("delete", EVIL)):
+        bmq("group", *words)
+        shown = capsys.readouterr()
+        text = shown.out + shown.err
+        assert "a\\x1b]0;owned\\x07\\x1b[2J" in text, words
+        assert not set(text) & {"\x1b", "\x07", "\u202e"}, words
+        assert not any(line.startswith("GROUP\u202e") for line in text.splitlines())
+    admin.groups[EVIL] = FakeGroup()
+    assert bmq("group", "list", "--json") == 0
+    assert EVIL in json.loads(capsys.readouterr().out).values()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.cli.node import LEAVES_METADATA_S, Node
-from bmq.cli.sockets import CLIENTS_SHARE, Sockets
+from bmq.cli.sockets import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.core.config import NodeConfig
 from bmq.core.metrics import Metrics
 from tests.simulation.loop import run
@@ -110,3 +110,33 @@ def test_leaving_ends_by_its_deadline(slow_s: float) -> None:
         assert node.given == [pytest.approx(5.0), pytest.approx(max(0.0, 5.0 - slow_s))]
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "name", "is_warned"),
+    [
+        ("0.0.0.0:9092", "", "localhost", True),
+        ("[::]:9092", "", "localhost.localdomain", True),
+        ("0.0.0.0:9092", "", "kafka1.example.org", False),
+        ("0.0.0.0:9092", "kafka1.example.org:9092", "localhost", False),
+        ("127.0.0.1:9092", "", "localhost", False),
+    ],
+)
+def test_a_name_that_nobody_else_can_use_is_warned_of(
+    listen: str, advertise: str, name: str, is_warned: bool,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("bmq.cli.sockets.socket.getfqdn", lambda: name)
+    config = replace(CONFIG, listen=listen, advertise=advertise)
+    warn_of_loopback_names(config, has_clients=True, has_peers=True)
+    assert [record.getMessage() for record in caplog.records] == (
+        [
+            f"listen={listen} listens on every address, but clients are told {name}, which means their own machine to"
+            " others: set advertise to this machine's name and port"
+        ]
+        if is_warned
+        else []
+    )
+    caplog.clear()
+    warn_of_loopback_names(config, has_clients=False, has_peers=True)
+    assert caplog.records == []

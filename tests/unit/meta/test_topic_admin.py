@@ -11,7 +11,15 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.catalog import Topic, decode_topic, topic_key
+from bmq.meta.catalog import (
+    KvCatalog,
+    Topic,
+    broker_configs_key,
+    decode_configs,
+    decode_topic,
+    encode_configs,
+    topic_key,
+)
 from bmq.meta.controller.config_changes import ConfigChange, Operation
 from bmq.meta.controller.deletion import deleted_key
 from bmq.meta.controller.topics import TopicAdmin
@@ -203,6 +211,30 @@ def test_configs_change_by_operation_and_as_a_whole() -> None:
             assert w.catalog.broker_configs(4) == {"log.retention.ms": "4"}
             await w.admin.alter_broker_configs(4, [ConfigChange("log.retention.ms", Operation.DELETE, None)])
             assert w.catalog.broker_configs(4) == {}
+
+    run(main())
+
+
+def test_where_any_broker_may_own_a_partition_no_broker_has_defaults_of_its_own() -> None:
+    """They would be shown as in force and hold by chance; those of an earlier version can be removed."""
+
+    async def main() -> None:
+        async with world(has_node_configs=False) as w:
+            catalog = KvCatalog(w.kv, "c", has_node_configs=False)
+            await w.kv.commit([], [Put(broker_configs_key("c", 4), encode_configs({"log.retention.ms": "4"}))])
+            await catalog.start()
+            assert catalog.broker_configs(4) == {}
+            for wanted in (sets(log_retention_ms="5"), {"message.max.bytes": "1000"}):
+                with pytest.raises(RequestError, match="entity-default") as refused:
+                    await w.admin.alter_broker_configs(4, wanted)
+                assert refused.value.code is ErrorCode.INVALID_REQUEST
+            revision = await w.admin.alter_broker_configs(4, [ConfigChange("log.retention.ms", Operation.DELETE, None)])
+            entry = await w.kv.get(broker_configs_key("c", 4))
+            assert entry is not None
+            assert (entry.revision, decode_configs(entry)) == (revision, {})
+            await w.admin.alter_broker_configs(None, sets(log_retention_ms="5"))
+            assert w.catalog.broker_configs(None) == {"log.retention.ms": "5"}
+            await catalog.close()
 
     run(main())
 
