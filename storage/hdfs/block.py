@@ -97,6 +97,7 @@ async def _from_any_replica(
 ) -> T | None:
     """What ``take`` gets from the first replica that it can be had from; None when there is nothing to be had."""
     failures: list[Exception] = []
+    bad: list[pb.Node] = []
     for node in _by_trust(client, located):
         try:
             if is_open:
@@ -106,14 +107,23 @@ async def _from_any_replica(
                 wanted = min(length, located.block.length - offset)
             if wanted <= 0:
                 return None
-            return await take(node.id, wanted)
+            taken = await take(node.id, wanted)
+            if bad:
+                client.bad_replicas.report(located, bad)
+            return taken
         except NodeUnreachable as error:
             client.suspect([node_name(node.id)])
+            failures.append(error)
+        except BadChecksum as error:
+            if not is_open:  # a fence judges those of an open block
+                bad.append(node)
             failures.append(error)
         except (ReplicaFailed, NoReplica, ReplicaNotReady) as error:
             failures.append(error)
     if is_open and _is_unwritten(located, failures):
         return None
+    if bad and len(located.nodes) == 1:
+        client.bad_replicas.report(located, bad)
     raise _unreadable(located, failures)
 
 

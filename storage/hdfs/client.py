@@ -9,6 +9,7 @@ from typing import Any
 
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.bad_replicas import BadReplicas
 from bmq.storage.hdfs.clock import PipelineClock
 from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
 from bmq.storage.hdfs.lease import LeaseRenewer
@@ -59,6 +60,7 @@ class HdfsClient:
     clock: PipelineClock
     tasks: Tasks
     opening: asyncio.Semaphore
+    bad_replicas: BadReplicas
 
     @classmethod
     def build(
@@ -89,6 +91,7 @@ class HdfsClient:
             clock=PipelineClock(settings, on_late),
             tasks=tasks,
             opening=asyncio.Semaphore(settings.opens_max),
+            bad_replicas=BadReplicas(namenode, tasks.start),
         )
 
     async def close(self) -> None:

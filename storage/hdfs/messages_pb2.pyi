@@ -412,6 +412,12 @@ class GetListingResponse(_message.Message):
     listing: DirectoryListing
     def __init__(self, listing: _Optional[_Union[DirectoryListing, _Mapping]] = ...) -> None: ...
 
+class ReportBadBlocksRequest(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[LocatedBlock]
+    def __init__(self, blocks: _Optional[_Iterable[_Union[LocatedBlock, _Mapping]]] = ...) -> None: ...
+
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("holder",)
     HOLDER_FIELD_NUMBER: _ClassVar[int]

@@ -120,6 +120,11 @@ class NameNode:
         request = pb.RecoverLeaseRequest(path=path, holder=holder)
         return (await self._call("recoverLease", path, request, pb.BoolResponse)).result
 
+    async def report_bad_blocks(self, blocks: Iterable[pb.LocatedBlock]) -> None:
+        """Have the replicas of ``blocks`` on their nodes marked as corrupt, and others made from the good ones."""
+        request = pb.ReportBadBlocksRequest(blocks=blocks)
+        await self._call("reportBadBlocks", "", request, pb.VoidResponse)
+
     # ---- the namespace
 
     async def block_locations(self, path: str, offset: int = 0, length: int = 1 << 62) -> pb.LocatedBlocks:

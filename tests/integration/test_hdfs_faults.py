@@ -19,6 +19,7 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
 from tests.services.hdfs import HdfsCluster
+from tests.services.processes import wait_for
 
 TIMEOUT_S = 240.0
 PATIENT = HdfsSettings(call_deadline_s=120.0)
@@ -171,6 +172,28 @@ def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: str, siz
             native = hdfs_native.AsyncClient(hdfs.root)
             reader = await native.read(full)
             assert bytes(await reader.read_range(40_000, 20_000)) == data[40_000:60_000]
+
+    run(test)
+
+
+def test_a_damaged_replica_that_was_read_is_replaced(hdfs: HdfsCluster, hdfs_root: str) -> None:
+    """The NameNode is told of it, and makes another from a good one."""
+
+    async def test() -> None:
+        async with opened(hdfs_root) as fs:
+            await write_once(fs, "/f", os.urandom(100_000), CreateOptions())
+            full = fs._address.full_path("/f")
+            await asyncio.to_thread(hdfs.wait_replicated, full)
+            before = sorted(hdfs.blocks(full)[0].xfer_addresses)
+            await asyncio.to_thread(damage, hdfs, full, slice(1), 50_000)
+            while not fs._client.bad_replicas._reported:  # the NameNode shuffles whom we ask first
+                assert len(await fs.read("/f", 0, 100_000)) == 100_000
+
+            def is_replaced() -> bool:
+                addresses = hdfs.blocks(full)[0].xfer_addresses
+                return before[0] not in addresses and len(addresses) == len(before)
+
+            await asyncio.to_thread(wait_for, is_replaced, "another replica", timeout_s=180.0)
 
     run(test)
 

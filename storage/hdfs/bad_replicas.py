@@ -1,0 +1,82 @@
+"""Replicas whose checksums are wrong, reported to the NameNode (ClientProtocol.reportBadBlocks).
+
+A datanode checks its own replicas once in three weeks (dfs.datanode.scan.period.hours).  Until then damage that readers
+read around stays hidden, and the last good replica may go meanwhile.  As Java's client does (DFSInputStream), a bad
+replica is reported only if another one could be read, or if it is the only one: who finds all of several bad may be
+damaged itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from bmq.storage.filesystem import StorageError
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.namenode import NameNode
+
+log = logging.getLogger(__name__)
+REMEMBERED_MAX = 4096
+"""Replicas that were reported, and are not again."""
+REPORTS_MAX = 60
+"""In a minute: a whole bad disk is the datanode's to report, not ours."""
+MINUTE_S = 60.0
+
+
+class BadReplicas:
+    """One root's.  ``start`` runs a coroutine as a task that somebody owns."""
+
+    def __init__(self, namenode: NameNode, start: Callable[..., object]) -> None:
+        self._namenode = namenode
+        self._start = start
+        self._reported: OrderedDict[tuple[int, int, str], None] = OrderedDict()
+        self._minute = -1
+        self._count = 0
+
+    def report(self, located: pb.LocatedBlock, bad: Sequence[pb.Node]) -> None:
+        """Report the replicas on these nodes, each once, in the background."""
+        fresh = [node for node in bad if self._is_fresh(located.block, node)]
+        if fresh:
+            self._start(self._tell(_on(located, fresh)), f"report block {located.block.id}")
+
+    def _is_fresh(self, block: pb.Block, node: pb.Node) -> bool:
+        replica = (block.id, block.generation, node_name(node.id))
+        minute = int(asyncio.get_running_loop().time() / MINUTE_S)
+        if minute != self._minute:
+            self._minute, self._count = minute, 0
+        if replica in self._reported or self._count >= REPORTS_MAX:
+            return False
+        self._count += 1
+        self._reported[replica] = None
+        if len(self._reported) > REMEMBERED_MAX:
+            self._reported.popitem(last=False)
+        return True
+
+    async def _tell(self, located: pb.LocatedBlock) -> None:
+        names = ", ".join(node_name(node.id) for node in located.nodes)
+        log.warning("block %d: bad checksum on %s, telling the NameNode", located.block.id, names)
+        try:
+            await self._namenode.report_bad_blocks([located])
+        except StorageError as error:
+            log.warning("block %d: the NameNode was not told of bad replicas on %s: %s", located.block.id, names, error)
+
+
+def _on(located: pb.LocatedBlock, nodes: Sequence[pb.Node]) -> pb.LocatedBlock:
+    """The block, located on these nodes alone."""
+    names = {node_name(node.id) for node in nodes}
+    kept = [number for number, node in enumerate(located.nodes) if node_name(node.id) in names]
+    only = pb.LocatedBlock(
+        block=located.block,
+        offset=located.offset,
+        nodes=[located.nodes[number] for number in kept],
+        corrupt=False,
+        token=located.token,
+    )
+    if located.storage_ids:  # older NameNodes do not tell them
+        only.storage_ids.extend(located.storage_ids[number] for number in kept)
+    if located.storage_types:
+        only.storage_types.extend(located.storage_types[number] for number in kept)
+    return only
