@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import hdfs_native
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bmq.core.model import PartitionKey, SegmentName
@@ -22,6 +24,7 @@ from bmq.meta.kv import Put
 from bmq.meta.open import open_keyvalue
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage import layout
+from bmq.storage.filesystem import Lease
 from bmq.storage.hdfs import HdfsFileSystem
 from bmq.storage.journal import read_journals
 from bmq.storage.open import open_filesystem
@@ -29,6 +32,7 @@ from tests.integration.conftest import EtcdFactory
 from tests.integration.load import create_topic
 from tests.services.bmq import BmqServer
 from tests.services.bmq_cluster import BmqCluster
+from tests.services.hdfs import HdfsCluster
 from tests.services.processes import wait_for
 
 BMQ = str(Path(sys.executable).with_name("bmq"))
@@ -64,7 +68,7 @@ def produce(bootstrap: str, first: int, count: int, partition: int = 0) -> list[
         offsets.append(int(message.offset() or 0))
 
     for number in range(first, first + count):
-        producer.produce("orders", value=b"%d" % number * 30, partition=partition, on_delivery=told)
+        producer.produce("orders", value=b"%d" % number * 1000, partition=partition, on_delivery=told)
         assert producer.flush(TIMEOUT_S) == 0
     return offsets
 
@@ -97,13 +101,12 @@ def consume(bootstrap: str, end: int, partition: int = 0) -> list[int]:
     return offsets
 
 
-class Stopped:
-    """A stopped server's partition: its files and its record."""
+class Partition:
+    """The record of a partition that no broker has now."""
 
-    def __init__(self, root: Path, meta: str, partition: int) -> None:
-        (self.log,) = root.glob(f"topics/orders/*/{partition}/*.log")
+    def __init__(self, meta: str, topic_id: str, partition: int) -> None:
         self._meta = meta
-        self._key = ownership.partition_key("bmq", PartitionKey(uuid.UUID(self.log.parts[-3]), partition))
+        self._key = ownership.partition_key("bmq", PartitionKey(uuid.UUID(topic_id), partition))
 
     async def change(self, value: Callable[[PartitionRecord], bytes]) -> PartitionRecord:
         """Write the record as ``value`` makes it of what is there, which is returned."""
@@ -116,7 +119,15 @@ class Stopped:
             await kv.close()
 
     def forget_checkpoints(self) -> PartitionRecord:
-        return asyncio.run(self.change(lambda record: ownership.encode(replace(record, journals=()))))
+        return asyncio.run(self.change(forgetful))
+
+
+class Stopped(Partition):
+    """A stopped server's partition: its files and its record."""
+
+    def __init__(self, root: Path, meta: str, partition: int) -> None:
+        (self.log,) = root.glob(f"topics/orders/*/{partition}/*.log")
+        super().__init__(meta, self.log.parts[-3], partition)
 
     def register(self, base: int) -> None:
         """List a second segment of three batches from ``base`` on."""
@@ -234,34 +245,55 @@ async def wait_covered(root: str, partitions: int = 1) -> None:
         await fs.close()
 
 
-def test_a_cluster_on_etcd_and_hdfs(hdfs_root: str, etcd_new: EtcdFactory) -> None:
-    """The segment is gone from HDFS; a command with root and store repairs it while the cluster runs."""
+def test_a_cluster_on_etcd_and_hdfs(hdfs: HdfsCluster, hdfs_root: str, etcd_new: EtcdFactory) -> None:
+    """One segment is gone from HDFS, of another one block is damaged on each datanode; a command with root and store
+    repairs both while the cluster runs, and its broker opens them without a restart."""
     etcd = etcd_new()
     cluster = BmqCluster(hdfs_root, etcd, proxies=1, brokers=1, controllers=1, coordinators=1, environment=SETTINGS)
     with cluster:
         cluster.wait_settled()
-        create_topic(cluster.bootstrap, "orders", 1)
-        assert produce(cluster.bootstrap, 0, COUNT) == list(range(COUNT))
+        create_topic(cluster.bootstrap, "orders", 2)
+        for partition in (0, 1):
+            assert produce(cluster.bootstrap, 0, COUNT, partition) == list(range(COUNT))
         (broker,) = cluster.names("broker")
-        asyncio.run(wait_covered(hdfs_root))
+        asyncio.run(wait_covered(hdfs_root, 2))
         cluster.kill(broker)
-        asyncio.run(_damage(hdfs_root))
+        gone, damaged = asyncio.run(fenced(hdfs_root, etcd.url))
+        hdfs_native.Client(hdfs.root).delete(gone)
+        (block,) = hdfs.blocks(damaged)
+        for replica in hdfs.replica_paths(block.block_id):
+            data = bytearray(replica.read_bytes())
+            data[len(data) // 2] ^= 0xFF
+            replica.write_bytes(data)
         cluster.start_again(broker)
-        wait_for(lambda: "vanished" in cluster[broker].log.read_text(), "OFFLINE", timeout_s=TIMEOUT_S)
         direct = ["--root", hdfs_root, "--meta", etcd.url]
-        assert "vanished" in repair(0, *direct)["offline_reason"]
-        assert repair(0, *direct, "--yes")["lost_offsets"] == COUNT
-        assert produce(cluster.bootstrap, COUNT, 3) == [COUNT, COUNT + 1, COUNT + 2]
-        assert consume(cluster.bootstrap, COUNT + 3)[-3:] == [COUNT, COUNT + 1, COUNT + 2]
+        for partition, label in enumerate(("vanished", "no replica gives right bytes")):
+            wait_for(lambda label=label: label in cluster[broker].log.read_text(), label, timeout_s=TIMEOUT_S)  # type: ignore[misc]
+            assert repair(partition, *direct)["offline_reason"]
+            lost = repair(partition, *direct, "--yes")["lost_offsets"]
+            assert lost == COUNT if partition == 0 else 0 < lost < COUNT
+            assert produce(cluster.bootstrap, COUNT, 3, partition) == [COUNT, COUNT + 1, COUNT + 2]
+            assert len(consume(cluster.bootstrap, COUNT + 3, partition)) == COUNT + 3 - lost
 
 
-async def _damage(root: str) -> None:
+def forgetful(record: PartitionRecord) -> bytes:
+    """Without journals."""
+    return ownership.encode(replace(record, journals=()))
+
+
+async def fenced(root: str, meta: str) -> list[str]:
+    """Close the segments of a dead broker, and forget what checkpoints say of the second one; their full paths."""
     fs = await HdfsFileSystem.open(root, holder="test")
     try:
-        async for topic in fs.list("/topics/orders"):
-            if topic.is_dir:
-                async for status in fs.list(f"{topic.path}/0"):
-                    if status.path.endswith(".log"):
-                        await fs.delete(status.path)
+        (topic,) = [status async for status in fs.list("/topics/orders") if status.is_dir]
+        found = []
+        for number in (0, 1):
+            partition = Partition(meta, layout.base_name(topic.path), number)
+            record = await partition.change(forgetful if number else ownership.encode)
+            (entry,) = record.segments
+            path = f"{topic.path}/{number}/{entry.name}.log"
+            await fs.fence(Lease(paths=(path, entry.spare), holder=entry.holder, file_id=entry.file_id))
+            found.append(urlsplit(root).path + path)
+        return found
     finally:
         await fs.close()
