@@ -369,7 +369,10 @@ class PartitionWriter:
                 task.cancel()
 
     def _do_alarm(self, effect: ev.Alarm) -> None:
-        self._shared.report(f"{self.path}: {effect.reason}")
+        way_back = (
+            f"`bmq segment repair {self.path.topic} {self.path.partition}` shows what is damaged, and the ways on"
+        )
+        self._shared.report(f"{self.path} is OFFLINE: {effect.reason}; {way_back}")
 
     def _do_state_changed(self, effect: ev.StateChanged) -> None:
         partition, tails = self.partition, self._shared.tails

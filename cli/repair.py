@@ -116,7 +116,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """Without a server.  Raises UsageError, Refused."""
+    """Return the report of a repair without a server.  Raises UsageError, Refused."""
     from bmq.cli.repair_direct import NotRepaired, repair
     from bmq.meta.kv import KvError
     from bmq.storage.filesystem import StorageError

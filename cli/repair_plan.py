@@ -30,7 +30,7 @@ _UNREADABLE_STEP = 256 << 10
 
 
 class Choice(Enum):
-    """What becomes of offsets that are lost at the log's end; those before it are skipped in any case."""
+    """The fate of offsets that are lost at the log's end; those before it are skipped in any case."""
 
     SKIP = "skip"
     SHORTER = "shorter"

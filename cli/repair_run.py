@@ -8,8 +8,8 @@
 4. Release: the record lists the last segment, closed, and no journal: their checkpoints tell of the log as it was.
 
 A repair that dies leaves the partition without an owner and OFFLINE, or whole; it may be run again, and finds what it
-had set aside.  Closed segments
-that the record does not list need no claim: nobody writes them, and a file that has changed meanwhile is put back.
+had set aside.  Closed segments that the record does not list need no claim: nobody writes them, and a file that has
+changed meanwhile is put back.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from bmq.broker.assigned import REPAIR_OWNER
 from bmq.broker.producers import ProducerTable
 from bmq.cli.rebuild_plan import SILENCE
 from bmq.cli.rebuild_plan import record as rebuilt
 from bmq.cli.rebuild_scan import newest_index, read_all_journals, read_folder
+from bmq.cli.repair_facts import DAMAGED, REPLACING, Facts, Inspector, Place
 from bmq.cli.repair_plan import Choice, Gap, Salvage, SegmentPlan, plan_segment
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
@@ -34,30 +35,24 @@ from bmq.core.records import build_gap
 from bmq.meta import ownership
 from bmq.meta.catalog import decode_topic, topic_key
 from bmq.meta.kv import KeyValue, KvUnknown
-from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.filesystem import (
-    CorruptData,
     CreateOptions,
     FileSystem,
-    Lease,
-    NoSuchFile,
     StorageUnavailable,
     write_once,
 )
-from bmq.storage.journal import read_journals
-from bmq.storage.layout import PartitionPath, base_name, parse_segment
+from bmq.storage.layout import PartitionPath, base_name
 from bmq.storage.log import walk
-from bmq.storage.recovery import FencedSegment, Found, Offline, ends, recover
-from bmq.storage.segment import decode_idx, encode_idx
+from bmq.storage.recovery import Found, ends
+from bmq.storage.segment import encode_idx
 
 COPY_BYTES = 4 << 20
 SETTLE_ATTEMPTS = 10
 SETTLE_S = 0.5
 INTERVAL_BYTES = 65_536
 _MB = 1 << 20
-_REPLACING, _DAMAGED = "replacing-", "damaged-"
-"""How the old file's name begins while it is replaced, and after that."""
 
 
 class NotRepaired(Exception):
@@ -66,7 +61,7 @@ class NotRepaired(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the operator asks for."""
+    """One operator's wishes."""
 
     topic: str
     partition: int
@@ -78,20 +73,8 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class _Facts:
-    """What stands in the store and on storage."""
-
-    record: PartitionRecord
-    revision: int
-    segments: list[FencedSegment]
-    base: Checkpoint | None
-    log_start: int
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Report:
-    """What was found, and done."""
+    """The findings, and what was done."""
 
     wanted: Wanted
     reason: str
@@ -137,15 +120,6 @@ class Report:
         }
 
 
-class Place(NamedTuple):
-    """A partition as the store knows it."""
-
-    cluster: str
-    key: PartitionKey
-    path: PartitionPath
-    replication: int
-
-
 async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> Place:
     """Return a topic's partition.  Raises NotRepaired if there is none."""
     entry = await kv.get(topic_key(cluster, topic))
@@ -165,6 +139,7 @@ class Repair:
         self._fs = fs
         self._kv = kv
         self._clock = clock
+        self._inspector = Inspector(fs, place)
         self._key = place.key
         self._path = place.path
         self._replication = place.replication
@@ -175,9 +150,9 @@ class Repair:
     async def run(self, wanted: Wanted) -> Report:
         """Say what a repair would do; do it unless ``wanted.is_dry``.  Raises NotRepaired, StorageError, KvError."""
         record, revision = await self._read_record()
-        facts = await self._gather(record, revision, is_fenced=False)
+        facts = await self._inspector.gather(record, revision, is_fenced=False)
         if not wanted.is_dry:
-            await self._put_back(facts)
+            await self._inspector.put_back(facts)
         producers, report = await self._look_at_all(facts, wanted)
         if wanted.is_dry:
             return report
@@ -185,15 +160,17 @@ class Repair:
             await self._rewrite(plan, facts, (), report)
         if report.reason or any(plan.is_changed for plan in report.plans):
             older, aside = report.older, report.set_aside
-            facts = await self._gather(*await self._claim(record, revision), is_fenced=True)
+            facts = await self._inspector.gather(*await self._claim(record, revision), is_fenced=True)
             producers, report = await self._look_at_all(facts, replace(wanted, all_segments=False))
             report.older, report.set_aside = older, aside
             await self._apply(facts, report.plans, producers, report)
         return report
 
-    async def _look_at_all(self, facts: _Facts, wanted: Wanted) -> tuple[ProducerTable, Report]:
+    async def _look_at_all(self, facts: Facts, wanted: Wanted) -> tuple[ProducerTable, Report]:
         try:
-            reason = self._undecodable or await self._judge(facts, unreadable_is_lost=wanted.unreadable_is_lost)
+            reason = self._undecodable or await self._inspector.judge(
+                facts, unreadable_is_lost=wanted.unreadable_is_lost
+            )
             producers = ProducerTable(facts.base.producers if facts.base is not None else ())
             plans = await self._plan(facts, wanted, producers)
             older = await self._plan_older(facts, wanted) if wanted.all_segments else []
@@ -249,74 +226,14 @@ class Repair:
             )
         raise AssertionError("the last attempt returns or raises")
 
-    async def _check_ours(self, facts: _Facts) -> None:
+    async def _check_ours(self, facts: Facts) -> None:
         record, _ = await ownership.read(self._kv, self._record_key)
         if record != facts.record:
             raise NotRepaired(f"{record.owner or 'a broker'} has taken {self._path} over meanwhile: run this again")
 
     # ------------------------------------------------------------------------------------------------- looking
 
-    async def _gather(self, record: PartitionRecord, revision: int, *, is_fenced: bool) -> _Facts:
-        facts = _Facts(record, revision, [], None, 0)
-        for entry in record.segments:
-            if is_fenced and not entry.is_closed:
-                await self._fence(entry)
-            facts.segments.append(await self._look(entry))
-        found = [await self._from_index(entry, facts) for entry in record.segments if entry.is_closed]
-        for incarnation in record.journals:
-            try:
-                found.append((await read_journals(self._fs, incarnation, {self._key})).get(self._key))
-            except (FormatError, CorruptData) as error:
-                facts.notes.append(f"the journal of {incarnation} is not read: {error}")
-        known = [checkpoint for checkpoint in found if checkpoint is not None]
-        facts.base = max(known, key=lambda checkpoint: checkpoint.order, default=None)
-        facts.log_start = max((checkpoint.log_start for checkpoint in known), default=0)
-        return facts
-
-    async def _fence(self, entry: SegmentEntry) -> None:
-        lease = Lease(paths=(self._path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
-        try:
-            await self._fs.fence(lease)
-        except NoSuchFile:
-            return  # it is nowhere: the plan says what that means
-
-    async def _look(self, entry: SegmentEntry) -> FencedSegment:
-        for path, found in ((self._path.log(entry.name), Found.FINAL), (entry.spare, Found.SPARE)):
-            try:
-                return FencedSegment(name=entry.name, found=found, length=await self._fs.visible_length(path))
-            except NoSuchFile:
-                continue
-        return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
-
-    async def _from_index(self, entry: SegmentEntry, facts: _Facts) -> Checkpoint | None:
-        try:
-            return await self._index(entry.name)
-        except (FormatError, CorruptData) as error:
-            facts.notes.append(f"{self._path.idx(entry.name)} is not read: {error}")
-            return None
-
-    async def _index(self, name: SegmentName) -> Checkpoint | None:
-        path = self._path.idx(name)
-        try:
-            return replace(decode_idx(await self._fs.read(path, 0, await self._fs.visible_length(path))), is_full=True)
-        except NoSuchFile:
-            return None
-
-    async def _judge(self, facts: _Facts, *, unreadable_is_lost: bool) -> str:
-        """Return why a broker takes the partition OFFLINE; "" if it would open it."""
-        try:
-            verdict = await recover(
-                self._fs, self._path, facts.segments, facts.base, lambda batch: None, log_start=facts.log_start
-            )
-        except (CorruptData, FormatError) as error:
-            return str(error)
-        except StorageUnavailable as error:
-            if not unreadable_is_lost:
-                raise
-            return str(error)
-        return verdict.reason if isinstance(verdict, Offline) else ""
-
-    async def _plan(self, facts: _Facts, wanted: Wanted, producers: ProducerTable) -> list[SegmentPlan]:
+    async def _plan(self, facts: Facts, wanted: Wanted, producers: ProducerTable) -> list[SegmentPlan]:
         """One plan for each listed segment that holds, or should hold, something."""
         entries = sorted(facts.record.segments, key=lambda entry: entry.name.order)
         looks = {segment.name: segment for segment in facts.segments}
@@ -334,7 +251,7 @@ class Repair:
                 continue
             source, length = {Found.FINAL: self._path.log(entry.name), Found.SPARE: entry.spare}.get(look.found, ""), 0
             if not source:
-                source = await self._aside(entry.name)
+                source = await self._inspector.aside(entry.name)
             if source:
                 length = await self._fs.visible_length(source)
             plans.append(
@@ -344,47 +261,7 @@ class Repair:
             )
         return plans
 
-    async def _aside(self, name: SegmentName) -> str:
-        """Return where a repair that died has put the segment's file; else ""."""
-        async for status in self._fs.list(self._path.folder, after=f"{_REPLACING}{name}-"):
-            return status.path if base_name(status.path).startswith(f"{_REPLACING}{name}-") else ""
-        return ""
-
-    async def _put_back(self, facts: _Facts) -> None:
-        """Undo what a repair that died has begun with closed segments: their files get their names again.
-
-        One that is listed is found by its plan.  Where nothing is missing in front of the name, the segment was joined
-        to its neighbour or deleted since: the file stays aside.
-        """
-        listed = {entry.name for entry in facts.record.segments}
-        asides = [
-            (status.path, parsed[0])
-            async for status in self._fs.list(self._path.folder, after=_REPLACING)
-            if (parsed := parse_segment(base_name(status.path).removeprefix(_REPLACING).rpartition("-")[0] + ".log"))
-        ]
-        for path, name in asides:
-            if name in listed:
-                continue
-            if await self._is_missing(name, facts.log_start):
-                await self._fs.rename(path, self._path.log(name))
-            else:
-                await self._fs.rename(path, path.replace(f"/{_REPLACING}", f"/{_DAMAGED}"))
-
-    async def _is_missing(self, name: SegmentName, log_start: int) -> bool:
-        """Whether the segment in front of this one ends where it begins, and no file has its name."""
-        before: SegmentName | None = None
-        async with aclosing(walk(self._fs, self._path)) as listing:
-            async for listed in listing:
-                if listed.name == name and listed.has_log:
-                    return False
-                if listed.is_live and listed.name.base < name.base:
-                    before = listed.name
-        if before is None:
-            return name.base >= log_start
-        checkpoint = await self._index(before)
-        return checkpoint is not None and checkpoint.end_offset == name.base
-
-    async def _plan_older(self, facts: _Facts, wanted: Wanted) -> list[SegmentPlan]:
+    async def _plan_older(self, facts: Facts, wanted: Wanted) -> list[SegmentPlan]:
         """Plans for the closed segments that the record does not list."""
         floor = min((entry.name.order for entry in facts.record.segments), default=None)
         first = min((entry.name.base for entry in facts.record.segments), default=None)
@@ -407,7 +284,7 @@ class Repair:
 
     async def _plan_one(
         self,
-        facts: _Facts,
+        facts: Facts,
         wanted: Wanted,
         name: SegmentName,
         source: str,
@@ -435,7 +312,7 @@ class Repair:
     # ------------------------------------------------------------------------------------------------- doing
 
     async def _apply(
-        self, facts: _Facts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: Report
+        self, facts: Facts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: Report
     ) -> None:
         states = producers.snapshot()
         held = [plan for plan in plans if not plan.is_empty]
@@ -453,7 +330,7 @@ class Repair:
         await self._store(released, facts.revision)
 
     async def _rewrite(
-        self, plan: SegmentPlan, facts: _Facts, producers: tuple[ProducerState, ...], report: Report
+        self, plan: SegmentPlan, facts: Facts, producers: tuple[ProducerState, ...], report: Report
     ) -> None:
         """Give the segment the planned bytes, and an index."""
         final, idx = self._path.log(plan.name), self._path.idx(plan.name)
@@ -466,7 +343,7 @@ class Repair:
             aside = await self._set_aside(plan) if plan.source else ""
             await self._fs.rename(draft, final)
             if aside:
-                report.set_aside.append(aside.replace(f"/{_REPLACING}", f"/{_DAMAGED}"))
+                report.set_aside.append(aside.replace(f"/{REPLACING}", f"/{DAMAGED}"))
                 await self._fs.rename(aside, report.set_aside[-1])
         elif not is_listed:
             return
@@ -512,9 +389,9 @@ class Repair:
 
     async def _set_aside(self, plan: SegmentPlan) -> str:
         """Rename the old file; back again if it is not the one that was read."""
-        if base_name(plan.source).startswith(_REPLACING):
+        if base_name(plan.source).startswith(REPLACING):
             return plan.source
-        aside = f"{self._path.folder}/{_REPLACING}{plan.name}-{self._name.removeprefix(REPAIR_OWNER)}"
+        aside = f"{self._path.folder}/{REPLACING}{plan.name}-{self._name.removeprefix(REPAIR_OWNER)}"
         await self._fs.rename(plan.source, aside)
         length = await self._fs.visible_length(aside)
         if length != plan.length:

@@ -112,7 +112,8 @@ class SegmentCheck:
             f"{damage.size} bytes are no batch ({damage.fault}); good batches follow at"
             f" {damage.position + damage.size}",
             "BROKEN in the middle: bytes were damaged after they were written, or two writers met. Another replica may"
-            " have them right. A recovery that reads this takes the partition OFFLINE.",
+            " have them right. A recovery that reads this takes the partition OFFLINE; `bmq segment repair` is the way"
+            " back.",
             damage.position,
             self.offset,
         )
@@ -196,7 +197,8 @@ class SegmentCheck:
         except FormatError as error:
             self._fault(
                 f"its records cannot be read: {error}",
-                "The CRC is right, so the producer sent it so: consumers will fail at this batch.",
+                "The CRC is right, so the producer sent it so: consumers will fail at this batch. `bmq segment repair"
+                " TOPIC PARTITION --all --records` skips it.",
                 found.position,
                 found.batch.base_offset,
             )

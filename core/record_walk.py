@@ -27,7 +27,7 @@ _UNSIGNED = (1 << 64) - 1
 
 
 class Fault(IntEnum):
-    """What is wrong with a record, or behind the last one."""
+    """A fault of a record, or of what follows the last one."""
 
     FINE = 0
     LENGTH = 1

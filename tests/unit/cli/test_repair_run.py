@@ -13,8 +13,9 @@ import pytest
 from bmq.broker.config import BrokerConfig
 from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
+from bmq.cli.repair_facts import Place
 from bmq.cli.repair_plan import Choice
-from bmq.cli.repair_run import NotRepaired, Place, Repair, Report, Wanted
+from bmq.cli.repair_run import NotRepaired, Repair, Report, Wanted
 from bmq.cli.targets import find_targets
 from bmq.cli.verify import verify
 from bmq.core.clock import SystemClock

@@ -1,0 +1,161 @@
+"""The state of one partition as a repair finds it: its record, its files, its last checkpoint.
+
+Nothing is changed here, but that listed files are fenced when asked for, and that files which a repair that died has
+set aside get their names again.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bmq.core.errors import FormatError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import CorruptData, FileSystem, Lease, NoSuchFile, StorageUnavailable
+from bmq.storage.journal import read_journals
+from bmq.storage.layout import PartitionPath, base_name, parse_segment
+from bmq.storage.log import walk
+from bmq.storage.recovery import FencedSegment, Found, Offline, recover
+from bmq.storage.segment import decode_idx
+
+REPLACING, DAMAGED = "replacing-", "damaged-"
+"""How the name of a segment's old file begins while it is replaced, and after that."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """One look at the store and at storage.  ``base`` is the last checkpoint."""
+
+    record: PartitionRecord
+    revision: int
+    segments: list[FencedSegment]
+    base: Checkpoint | None
+    log_start: int
+    notes: list[str] = field(default_factory=list)
+
+
+class Place(NamedTuple):
+    """A partition as the store knows it."""
+
+    cluster: str
+    key: PartitionKey
+    path: PartitionPath
+    replication: int
+
+
+class Inspector:
+    """Gathers the facts of one partition."""
+
+    def __init__(self, fs: FileSystem, place: Place) -> None:
+        self._fs = fs
+        self._key = place.key
+        self._path = place.path
+
+    async def gather(self, record: PartitionRecord, revision: int, *, is_fenced: bool) -> Facts:
+        """Look at what the record lists; fence it first if ``is_fenced``."""
+        facts = Facts(record, revision, [], None, 0)
+        for entry in record.segments:
+            if is_fenced and not entry.is_closed:
+                await self._fence(entry)
+            facts.segments.append(await self._look(entry))
+        found = [await self._from_index(entry, facts) for entry in record.segments if entry.is_closed]
+        for incarnation in record.journals:
+            try:
+                found.append((await read_journals(self._fs, incarnation, {self._key})).get(self._key))
+            except (FormatError, CorruptData) as error:
+                facts.notes.append(f"the journal of {incarnation} is not read: {error}")
+        known = [checkpoint for checkpoint in found if checkpoint is not None]
+        facts.base = max(known, key=lambda checkpoint: checkpoint.order, default=None)
+        facts.log_start = max((checkpoint.log_start for checkpoint in known), default=0)
+        return facts
+
+    async def _fence(self, entry: SegmentEntry) -> None:
+        lease = Lease(paths=(self._path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
+        try:
+            await self._fs.fence(lease)
+        except NoSuchFile:
+            return  # it is nowhere: the plan says what that means
+
+    async def _look(self, entry: SegmentEntry) -> FencedSegment:
+        for path, found in ((self._path.log(entry.name), Found.FINAL), (entry.spare, Found.SPARE)):
+            try:
+                return FencedSegment(name=entry.name, found=found, length=await self._fs.visible_length(path))
+            except NoSuchFile:
+                continue
+        return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
+
+    async def _from_index(self, entry: SegmentEntry, facts: Facts) -> Checkpoint | None:
+        try:
+            return await self._index(entry.name)
+        except (FormatError, CorruptData) as error:
+            facts.notes.append(f"{self._path.idx(entry.name)} is not read: {error}")
+            return None
+
+    async def _index(self, name: SegmentName) -> Checkpoint | None:
+        path = self._path.idx(name)
+        try:
+            return replace(decode_idx(await self._fs.read(path, 0, await self._fs.visible_length(path))), is_full=True)
+        except NoSuchFile:
+            return None
+
+    async def judge(self, facts: Facts, *, unreadable_is_lost: bool) -> str:
+        """Return why a broker takes the partition OFFLINE; "" if it would open it."""
+        lengths = {entry.name: entry.length for entry in facts.record.segments if entry.is_closed}
+        segments = [  # a broker takes the record's word for a closed one
+            replace(segment, found=Found.FINAL, length=lengths[segment.name]) if segment.name in lengths else segment
+            for segment in facts.segments
+        ]
+        try:
+            verdict = await recover(
+                self._fs, self._path, segments, facts.base, lambda batch: None, log_start=facts.log_start
+            )
+        except (CorruptData, FormatError) as error:
+            return str(error)
+        except StorageUnavailable as error:
+            if not unreadable_is_lost:
+                raise
+            return str(error)
+        return verdict.reason if isinstance(verdict, Offline) else ""
+
+    async def aside(self, name: SegmentName) -> str:
+        """Return where a repair that died has put the segment's file; else ""."""
+        async for status in self._fs.list(self._path.folder, after=f"{REPLACING}{name}-"):
+            return status.path if base_name(status.path).startswith(f"{REPLACING}{name}-") else ""
+        return ""
+
+    async def put_back(self, facts: Facts) -> None:
+        """Undo what a repair that died has begun with closed segments: their files get their names again.
+
+        One that is listed is found by its plan.  Where nothing is missing in front of the name, the segment was joined
+        to its neighbour or deleted since: the file stays aside.
+        """
+        listed = {entry.name for entry in facts.record.segments}
+        asides = [
+            (status.path, parsed[0])
+            async for status in self._fs.list(self._path.folder, after=REPLACING)
+            if (parsed := parse_segment(base_name(status.path).removeprefix(REPLACING).rpartition("-")[0] + ".log"))
+        ]
+        for path, name in asides:
+            if name in listed:
+                continue
+            if await self._is_missing(name, facts.log_start):
+                await self._fs.rename(path, self._path.log(name))
+            else:
+                await self._fs.rename(path, path.replace(f"/{REPLACING}", f"/{DAMAGED}"))
+
+    async def _is_missing(self, name: SegmentName, log_start: int) -> bool:
+        """Whether the segment in front of this one ends where it begins, and no file has its name."""
+        before: SegmentName | None = None
+        async with aclosing(walk(self._fs, self._path)) as listing:
+            async for listed in listing:
+                if listed.name == name and listed.has_log:
+                    return False
+                if listed.is_live and listed.name.base < name.base:
+                    before = listed.name
+        if before is None:
+            return name.base >= log_start
+        checkpoint = await self._index(before)
+        return checkpoint is not None and checkpoint.end_offset == name.base
