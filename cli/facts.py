@@ -32,6 +32,8 @@ from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.service import Coordinator
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 
+_NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""Of a group that a response had no room for, too: it is to be asked for again."""
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 
 
@@ -235,10 +237,21 @@ class _Facts:
         )
 
     async def groups(self) -> Sequence[GroupFacts]:
-        answer = await self._node.coordinator.list_groups(m.ListGroupsRequest(version=4), _CONSOLE)
+        """Of the whole cluster, whichever process is asked."""
+        answer = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
         _check(answer.error_code)
-        ids = [group.group_id for group in answer.groups]
-        return [_group(group) for group in (await self._described(ids)).groups if not group.error_code]
+        left, found = [group.group_id for group in answer.groups], []
+        while left:
+            described = (await self._described(left)).groups
+            found += [_group(group) for group in described if group.error_code == ErrorCode.NONE]
+            again = [group.group_id for group in described if group.error_code == _NOT_TOLD]
+            for group in described:
+                if group.error_code not in (_NOT_TOLD, ErrorCode.GROUP_ID_NOT_FOUND):  # deleted meanwhile
+                    _check(group.error_code)
+            if len(again) == len(left):
+                _check(_NOT_TOLD)
+            left = again
+        return found
 
     async def group(self, group_id: str) -> GroupDetails | None:
         found = (await self._described([group_id])).groups[0]
@@ -274,7 +287,7 @@ class _Facts:
 
     async def _described(self, group_ids: list[str]) -> m.DescribeGroupsResponse:
         return await self._node.coordinator.describe_groups(
-            m.DescribeGroupsRequest(version=5, groups=group_ids), _CONSOLE
+            m.DescribeGroupsRequest(version=6, groups=group_ids), _CONSOLE
         )
 
 

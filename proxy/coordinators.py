@@ -120,7 +120,14 @@ class RoutedCoordinator:
         hears of each group once."""
         own = self._members.own.node_id
         shards = [each for each in range(self._count()) if self._members.coordinator_of(each) == own]
+        return await self._list(request, client, shards)
 
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+        return await self._list(request, client, range(self._count()))
+
+    async def _list(
+        self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[int]
+    ) -> m.ListGroupsResponse:
         async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
             response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
             if response.error_code == ErrorCode.NOT_COORDINATOR:

@@ -62,4 +62,7 @@ class GroupCoordinator(Protocol):
     async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
         """Those that this process answers to clients for."""
 
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+        """Those of the whole cluster, which Kafka's clients put together from what each broker lists."""
+
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse: ...

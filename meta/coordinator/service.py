@@ -110,5 +110,9 @@ class Coordinator:
         """``shards``: only groups of these; None: of all that are served here."""
         return await group_admin.list_groups(self._shards, request, shards)
 
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+        """All that are served here, which is all there are when this process is alone."""
+        return await self.list_groups(request, client)
+
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
         return await group_admin.delete_groups(self._shards, request)

@@ -15,7 +15,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Ends
+from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
+from bmq.meta.coordinator.group_admin import described
 from tests.simulation.loop import run
 
 
@@ -152,3 +154,44 @@ def test_a_look_at_partitions_that_nobody_answers_for_ends_soon() -> None:
     owners = FarOwners()
     owners.connect_s = 60
     assert states(owners, dict.fromkeys(range(4), "there")) == [("START", None)] * 4
+
+
+class FakeCoordinator:
+    """Lists ``groups``; a description has room for two of them."""
+
+    def __init__(self, groups: dict[str, int]) -> None:
+        self.groups = groups
+
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: object) -> m.ListGroupsResponse:
+        listed = m.ListGroupsResponse.ListedGroup
+        return m.ListGroupsResponse(error_code=0, groups=[listed(group_id=each) for each in self.groups])
+
+    async def describe_groups(self, request: m.DescribeGroupsRequest, client: object) -> m.DescribeGroupsResponse:
+        answers = []
+        for number, name in enumerate(request.groups):
+            code = self.groups[name] if number < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            answers.append(described(name, None, error_code=code, group_state="Empty"))
+        return m.DescribeGroupsResponse(groups=answers)
+
+
+def groups_of(coordinator: FakeCoordinator) -> list[str]:
+    process = node()
+    process.coordinator = cast(Any, coordinator)
+    groups: Any = console_state(process).groups()
+    return [each["group_id"] for each in asyncio.run(groups)]
+
+
+def test_groups_are_those_of_the_cluster_however_many() -> None:
+    names = [f"g{number}" for number in range(7)]
+    assert groups_of(FakeCoordinator(dict.fromkeys(names, 0))) == names
+
+
+def test_a_group_that_was_deleted_meanwhile_is_left_out() -> None:
+    assert groups_of(FakeCoordinator({"gone": ErrorCode.GROUP_ID_NOT_FOUND, "here": 0})) == ["here"]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_groups_that_cannot_be_told_are_an_error(code: ErrorCode) -> None:
+    with pytest.raises(RequestError) as refused:
+        groups_of(FakeCoordinator({"a": code, "b": code}))
+    assert refused.value.code is code

@@ -325,6 +325,21 @@ def test_of_several_groups_only_those_that_nobody_serves_are_refused() -> None:
     run(main())
 
 
+def test_all_groups_are_listed_wherever_they_are_served() -> None:
+    async def main() -> None:
+        async with cluster() as world:
+            world.give(1, "b")
+            world.tell()
+            groups = [group_of(shard) for shard in range(4)]
+            for group in groups:
+                assert await world.proxies[0].commit(group, 1) == 0
+            for proxy in world.proxies:
+                listed = await proxy.coordinator.list_all_groups(m.ListGroupsRequest(version=4), CLIENT)
+                assert sorted(each.group_id for each in listed.groups) == sorted(groups)
+
+    run(main())
+
+
 def test_each_group_is_listed_by_one_proxy() -> None:
     async def main() -> None:
         async with cluster() as world:
