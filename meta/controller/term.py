@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -18,8 +17,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.steps import run_in_steps
-from bmq.meta.catalog import Catalog, Topic, TopicChange
-from bmq.meta.cluster.assignment import CHUNK
+from bmq.meta.catalog import Catalog, TopicChange
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
@@ -52,6 +50,7 @@ from bmq.meta.controller.planner import plan, plan_in_steps
 from bmq.meta.controller.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
 from bmq.meta.controller.reachability import count_unreachable
 from bmq.meta.controller.serving import Serving
+from bmq.meta.controller.table_feed import TableFeed
 from bmq.meta.controller.under_way import UnderWay
 from bmq.meta.controller.wishes import Wishes
 from bmq.meta.following import Following
@@ -66,12 +65,7 @@ AGAIN_S = 0.1
 """Until a plan is made anew that could not be written."""
 MOVES_PER_WRITE = 5_000
 MOVES_PER_STEP = 500
-CHANGES_PER_STEP = 64
-"""Topics and chunks read into the table between two turns of the loop: 5 ms if the chunks are full."""
 COMMITS_PARALLEL = 4
-FORGET_TOPIC_S = 60.0
-"""How long the catalog must not have known a topic before its assignment is deleted: the catalog is another watch, and
-may be behind."""
 
 
 class Term:
@@ -96,9 +90,7 @@ class Term:
         self.own = view.own
         self.queue = EventQueue()
         self._partitions = PartitionTable()
-        self._unread: tuple[list[Topic], list[tuple[uuid.UUID, int]]] = ([], [])  # of before this term
-        self._stale_topics: dict[uuid.UUID, None] = {}  # ordered sets: changed since the table was brought up to date
-        self._stale_chunks: dict[tuple[uuid.UUID, int], None] = {}
+        self._feed = TableFeed(self._partitions, catalog, view, clock)
         self._planning = asyncio.Lock()
         """Held while the table changes, or a plan goes through it: both take many turns of the loop."""
         self._idle = IdlePartitions()
@@ -120,7 +112,6 @@ class Term:
         self._unreachable: dict[str, frozenset[str]] = {}
         self._reports = Following(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
         self._moved_at: dict[PartitionKey, float] = {}
-        self._unknown_since: dict[uuid.UUID, float] = {}
         self._has_resting = False  # at the last plan
         self._wishes = Wishes()
         self._is_dirty = True
@@ -133,7 +124,7 @@ class Term:
         """The view shows everything that earlier leaders wrote when it shows the election."""
         await self._view.wait_revision(self.leadership.revision)
         forget = self._view.subscribe(self._view_changed)
-        self._unread = (list(self._catalog.topics.values()), list(self._view.chunks))
+        self._feed.begin()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -275,15 +266,13 @@ class Term:
     def _view_changed(self, change: ViewChange) -> None:
         for incarnation in sorted(change.members):
             self.queue.put(MemberNews(incarnation))
-        self._stale_chunks.update(dict.fromkeys(change.chunks))
+        self._feed.note_view(change)
         if change.chunks or change.shards:
             self.queue.put(LOOK)
 
     def topic_changed(self, change: TopicChange) -> None:
         """For the catalog's changes."""
-        for topic in (change.before, change.after):
-            if topic is not None:
-                self._stale_topics[topic.topic_id] = None
+        self._feed.note_topic(change)
         self.queue.put(LOOK)
 
     async def _follow_reports(self) -> None:
@@ -339,7 +328,7 @@ class Term:
     def _waits_for_time(self) -> bool:
         """Whether a plan may be another one for the time alone that has passed."""
         resting = self.serving.resting(self._clock.monotonic())
-        return bool(self._moved_at or self._unknown_since or resting or self._has_resting) or self.is_balancing
+        return bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting) or self.is_balancing
 
     def _take_serving(self, incarnation: str, is_serving: bool) -> None:
         if self.serving.take(incarnation, is_serving, self._clock.monotonic()):
@@ -381,59 +370,10 @@ class Term:
     def _as_brokers(self, role: str) -> list[Broker]:
         return [Broker(member.incarnation, member.zone, member.is_draining) for member in self._living(role)]
 
-    def _catch_up(self) -> Generator[None, None, None]:
-        """Bring the table up to date with catalog and view, in steps."""
-        steps = 0
-        for topic in self._unread[0]:
-            for _ in self._read_topic(topic.topic_id):
-                steps += 1
-                if steps % CHANGES_PER_STEP == 0:
-                    yield
-        for topic_id, number in self._unread[1]:
-            if self._catalog.by_id(topic_id) is None:
-                self._read_chunk(topic_id, number)
-            steps += 1
-            if steps % CHANGES_PER_STEP == 0:
-                yield
-        self._unread = ([], [])
-        while self._stale_topics or self._stale_chunks:
-            topics, self._stale_topics = self._stale_topics, {}
-            chunks, self._stale_chunks = self._stale_chunks, {}
-            for topic_id in topics:
-                for _ in self._read_topic(topic_id):
-                    steps += 1
-                    if steps % CHANGES_PER_STEP == 0:
-                        yield
-            for topic_id, number in chunks:
-                self._read_chunk(topic_id, number)
-                steps += 1
-                if steps % CHANGES_PER_STEP == 0:
-                    yield
-
-    def _read_topic(self, topic_id: uuid.UUID) -> Generator[None, None, None]:
-        """Yields after each chunk."""
-        topic = self._catalog.by_id(topic_id)
-        if topic is None:
-            self._partitions.remove_topic(topic_id)
-            self._unknown_since.setdefault(topic_id, self._clock.monotonic())
-            yield
-            return
-        self._unknown_since.pop(topic_id, None)
-        self._partitions.set_topic(topic_id, topic.partitions)
-        for number in range(-(-topic.partitions // CHUNK)):
-            self._read_chunk(topic_id, number)
-            yield
-
-    def _read_chunk(self, topic_id: uuid.UUID, number: int) -> None:
-        chunk = self._view.chunk(topic_id, number)
-        self._partitions.set_chunk(topic_id, number, chunk.owners if chunk is not None else ())
-        if chunk is not None and topic_id not in self._partitions.topics:
-            self._unknown_since.setdefault(topic_id, self._clock.monotonic())
-
     async def _round(self) -> bool:
         """Plan, and write; True when there is nothing more to do now."""
         async with self._planning:
-            await run_in_steps(self._catch_up())
+            await run_in_steps(self._feed.catch_up())
             now = self._clock.monotonic()
             self._forget_old(now)
             try:
@@ -448,15 +388,14 @@ class Term:
         self._has_resting = bool(view.resting)
         moves = [*self._wishes.moves(view), *plan(self.shards_view(), now).moves]
         dead = [name for name in self._view.members if self.failures.state(name) is State.DEAD]
-        gone = [topic_id for topic_id, since in self._unknown_since.items() if now - since > FORGET_TOPIC_S]
+        gone = self._feed.deleted(now)
         steps, is_over = plan_in_steps(view, now), False
         while not is_over:
             is_over = await self._plan_some(steps, moves)
             if not await self._write(self._assignments.batches(moves, dead, gone, self._catalog.by_id)):
                 return False
             moves, dead = [], []
-        for topic_id in gone:
-            self._unknown_since.pop(topic_id, None)
+        self._feed.forget(gone)
         return True
 
     async def _plan_some(self, steps: Generator[list[Move], None, bool], moves: list[Move]) -> bool:
@@ -510,7 +449,6 @@ class Term:
     async def balance(self) -> int:
         """Begin to balance, also what would be left alone; how many moves that is to begin with."""
         async with self._planning:
-            await run_in_steps(self._catch_up())
             self._moved_at.clear()
             self.is_balancing = True
             moves: list[Move] = []

@@ -1,0 +1,101 @@
+"""Brings the planner's table up to date with catalog and view: what they name as changed is read, in steps."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterable
+
+from bmq.core.clock import Clock
+from bmq.meta.catalog import Catalog, TopicChange
+from bmq.meta.cluster.assignment import CHUNK
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.view import ViewChange
+from bmq.meta.controller.partition_table import PartitionTable
+
+CHANGES_PER_STEP = 64
+"""Topics and chunks read between two turns of the loop: 5 ms if the chunks are full."""
+FORGET_TOPIC_S = 60.0
+"""How long the catalog must not have known a topic before its assignment is deleted: the catalog is another watch, and
+may be behind."""
+
+
+class TableFeed:
+    """``begin``, then ``note`` each change; ``catch_up`` reads what has changed since it was last called."""
+
+    def __init__(self, table: PartitionTable, catalog: Catalog, view: KvClusterView, clock: Clock) -> None:
+        self._table = table
+        self._catalog = catalog
+        self._view = view
+        self._clock = clock
+        self._unread: tuple[list[uuid.UUID], list[tuple[uuid.UUID, int]]] = ([], [])
+        self._topics: dict[uuid.UUID, None] = {}  # ordered sets: changed, and not read again yet
+        self._chunks: dict[tuple[uuid.UUID, int], None] = {}
+        self._unknown_since: dict[uuid.UUID, float] = {}
+
+    def begin(self) -> None:
+        """All that there is has changed."""
+        self._unread = ([topic.topic_id for topic in self._catalog.topics.values()], list(self._view.chunks))
+
+    def note_view(self, change: ViewChange) -> None:
+        self._chunks.update(dict.fromkeys(change.chunks))
+
+    def note_topic(self, change: TopicChange) -> None:
+        for topic in (change.before, change.after):
+            if topic is not None:
+                self._topics[topic.topic_id] = None
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def catch_up(self) -> Generator[None, None, None]:
+        """In steps of bounded work; also with what changes meanwhile."""
+        topics, chunks = self._unread
+        self._unread = ([], [])
+        yield from self._in_steps(self._read_topics(topics))
+        yield from self._in_steps(self._read_chunks(place for place in chunks if not self._catalog.by_id(place[0])))
+        while self._topics or self._chunks:
+            changed, self._topics = self._topics, {}
+            written, self._chunks = self._chunks, {}
+            yield from self._in_steps(self._read_topics(changed))
+            yield from self._in_steps(self._read_chunks(written))
+
+    def _in_steps(self, reads: Iterable[None]) -> Generator[None, None, None]:
+        for number, _ in enumerate(reads, 1):
+            if number % CHANGES_PER_STEP == 0:
+                yield
+
+    def _read_topics(self, topics: Iterable[uuid.UUID]) -> Generator[None, None, None]:
+        """Yields after each chunk."""
+        for topic_id in topics:
+            topic = self._catalog.by_id(topic_id)
+            if topic is None:
+                self._table.remove_topic(topic_id)
+                self._unknown_since.setdefault(topic_id, self._clock.monotonic())
+                yield
+                continue
+            self._unknown_since.pop(topic_id, None)
+            self._table.set_topic(topic_id, topic.partitions)
+            yield from self._read_chunks((topic_id, number) for number in range(-(-topic.partitions // CHUNK)))
+
+    def _read_chunks(self, places: Iterable[tuple[uuid.UUID, int]]) -> Generator[None, None, None]:
+        for topic_id, number in places:
+            chunk = self._view.chunk(topic_id, number)
+            self._table.set_chunk(topic_id, number, chunk.owners if chunk is not None else ())
+            if chunk is not None and topic_id not in self._table.topics:
+                self._unknown_since.setdefault(topic_id, self._clock.monotonic())
+            yield
+
+    # --------------------------------------------------------------------------------------------------------- deleted
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether there are topics with an assignment that the catalog does not know."""
+        return bool(self._unknown_since)
+
+    def deleted(self, now: float) -> list[uuid.UUID]:
+        """Those whose assignment is to go."""
+        return [topic_id for topic_id, since in self._unknown_since.items() if now - since > FORGET_TOPIC_S]
+
+    def forget(self, topics: Iterable[uuid.UUID]) -> None:
+        """Their assignment is gone."""
+        for topic_id in topics:
+            self._unknown_since.pop(topic_id, None)
