@@ -200,6 +200,6 @@ class Places:
             self._is_told = True
             self._report(
                 f"storage has no room for another file beside the {self._held} that are open, partitions take turns: "
-                "add datanodes or free room (each open file reserves its block on each of its datanodes: a smaller "
-                f"block_bytes or open_pipelines_max needs less): {self._refusal}"
+                f"{self._refusal}; unless a quota is the cause, add datanodes or free room (each open file reserves its"
+                " block on each of its datanodes: a smaller block_bytes or open_pipelines_max needs less)"
             )

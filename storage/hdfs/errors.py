@@ -58,6 +58,10 @@ _BY_CLASS: dict[str, type[StorageError]] = {
 
 _HINTS = {
     "UnknownCryptoProtocolVersionException": "the folder is an encryption zone; choose a root outside of it",
+    "NSQuotaExceededException": "the folder's quota of names is used up: raise it with hdfs dfsadmin -setQuota, or "
+    "delete topics",
+    "DSQuotaExceededException": "the folder's quota of space is used up: raise it with hdfs dfsadmin -setSpaceQuota,"
+    " or delete records",
     "AccessControlException": "the user may not do this, or the cluster demands Kerberos, which is not served yet",
 }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bmq.storage.filesystem import NoSuchFile, StorageUnavailable, Unsupported
+from bmq.storage.filesystem import NoSuchFile, OutOfSpace, StorageUnavailable, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.lease import LeaseRenewer
@@ -197,6 +197,18 @@ def test_errors_are_translated_and_not_repeated() -> None:
             with pytest.raises(NoSuchFile, match=r"concat /x: FileNotFoundException: no$"):
                 await client.concat("/x", ["/y"])
             assert len(fake.calls) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("NSQuotaExceededException", "-setQuota"), ("DSQuotaExceededException", "-setSpaceQuota")]
+)
+def test_a_quota_says_which_one_and_what_to_do(name: str, command: str) -> None:
+    async def test() -> None:
+        async with namenode(lambda _call: f"org.apache.hadoop.hdfs.protocol.{name}") as (client, _):
+            with pytest.raises(OutOfSpace, match=command):
+                await client.mkdirs("/x")
 
     run(test)
 
