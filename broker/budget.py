@@ -19,6 +19,14 @@ class Budget:
     def has_room(self) -> bool:
         return self.used < self.limit
 
+    @property
+    def share(self) -> int:
+        """Return how many bytes one user may hold before it waits: a sixteenth of what is free.
+
+        Those who hold theirs and give nothing back leave fifteen sixteenths to those who come later.
+        """
+        return max(0, self.limit - self.used) // 16
+
     def take(self, size: int) -> None:
         """Never refused: one batch may pass the bound, so that a large one is not shut out for ever."""
         self.used += size

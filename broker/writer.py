@@ -148,15 +148,22 @@ class PartitionWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether the partition's buffer and the process's are under their bounds."""
-        shared = self._shared
-        return shared.budget.has_room and self.partition.batches.buffered_bytes < shared.config.buffer_bytes
+        """Whether the partition's buffer is under its bound and its share of the process's.
+
+        A partition that cannot be flushed keeps its share and no more: it must not stop the others.
+        """
+        shared, buffered = self._shared, self.partition.batches.buffered_bytes
+        if not buffered:
+            return shared.budget.has_room
+        return buffered < min(shared.config.buffer_bytes, shared.budget.share)
 
     async def room(self) -> None:
-        """Wait until the buffers are under their bounds (or the partition is no more)."""
-        limit, partition = self._shared.config.buffer_bytes, self.partition
+        """Wait until there is room, or the partition is no more.  Its own flushes make it; if it has none, others' do."""
+        partition = self.partition
         while not self.has_room and partition.state is State.WRITE:
-            await self.wait(lambda: partition.batches.buffered_bytes < limit or partition.state is not State.WRITE)
+            await self.wait(
+                lambda: self.has_room or not partition.batches.buffered_bytes or partition.state is not State.WRITE
+            )
             await self._shared.budget.room()
 
     async def delete_before(self, offset: int) -> None:

@@ -134,3 +134,34 @@ def _refuse_flushes(appender: Any) -> None:
         return future
 
     appender.flush = flush
+
+
+def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> None:
+    """Each holds a share of what is free of the process's buffers, and no more."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 41)
+        for partition in range(41):
+            await w.produce_one(batch(), partition)
+        w.storage.faults = Faults(hung_ack=1.0)
+        held: list[int] = []
+        waiting = []
+        for partition in range(40):
+            owner = await w.owner("orders", partition)
+            before = w.broker.shared.budget.used
+            while owner.has_room:
+                waiting.append(w.produce({("orders", partition): batch(b"x" * 20_000)}, timeout_ms=60_000))
+                assert len(waiting) < 1_000, "their shares end"
+                await asyncio.sleep(0)
+            held.append(w.broker.shared.budget.used - before)
+        assert max(held) <= (8 << 20) // 16 + 30_000
+        assert min(held) > 0
+        w.storage.faults = Faults()
+        last = await w.owner("orders", 40)
+        for _ in range(20):
+            assert last.has_room
+            assert (await w.produce_one(batch(b"x" * 20_000), 40)).error_code == ErrorCode.NONE
+        for task in waiting:
+            task.cancel()
+
+    play(story, broker=BrokerConfig(buffer_bytes_total=8 << 20))
