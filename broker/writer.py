@@ -158,7 +158,7 @@ class PartitionWriter:
         return buffered < min(shared.config.buffer_bytes, shared.budget.share)
 
     async def room(self) -> None:
-        """Wait until there is room, or the partition is no more.  Its own flushes make it; if it has none, others' do."""
+        """Wait until there is room, or the partition is no more.  Its flushes make it; if it has none, others' do."""
         partition = self.partition
         while not self.has_room and partition.state is State.WRITE:
             await self.wait(
