@@ -196,3 +196,19 @@ def test_a_segment_that_is_left_open_is_not_as_old_as_its_file() -> None:
 
     config = replace(SMALL, idle_close_ms=50_000)
     story(body, config=config, log_config=replace(DELETING, retention_ms=30_000))
+
+
+def test_rule_10_a_departed_partitions_log_start_survives_its_journals_rolls() -> None:
+    """Its record leads to the journal of the broker that it left, until a successor's own checkpoint is durable."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(6), size=600)
+        await asyncio.sleep(10)  # the last segment is closed: its index does not tell the log start
+        await delete_records(process, 5)
+        await process.broker.move(KEY)
+        assert not record_of(world).is_settled
+        await _roll_journal(process, 3)
+        assert writer_of(await owner(world)).partition.log_start == 5
+
+    story(body)

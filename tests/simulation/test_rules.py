@@ -619,6 +619,28 @@ def test_the_model_itself_a_deleted_open_file_is_still_acknowledged() -> None:
     run(main(), 7)
 
 
+def test_a_fenced_partition_gives_the_room_of_its_batches_back() -> None:
+    """The buffer is the process's: what was refused must not keep others from producing."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(1))
+        world.storage.faults = HUNG
+        writer = writer_of(process)
+        futures = [writer.append(make(1, number, pid=1, size=900)) for number in range(1, 20)]
+        await asyncio.sleep(0.1)
+        budget = process.broker.shared.budget
+        assert budget.used == writer.partition.batches.buffered_bytes > 19 * 900
+        assert writer.partition.batches.inflight
+        assert writer.partition.batches.unsent
+        writer.post(ev.EpochRaised(writer.partition.epoch + 1))
+        assert budget.used == 0
+        assert all(isinstance(future.exception(), RequestError) for future in futures)
+        world.storage.faults = Faults()
+
+    story(body)
+
+
 @pytest.mark.parametrize("in_flight", [0, 1])
 def test_a_partition_that_is_abandoned_sends_nothing_more(in_flight: int) -> None:
     """A broker that may wait no longer for storage drops files; what is queued then has none to go to."""
