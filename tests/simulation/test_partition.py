@@ -105,7 +105,7 @@ def disturb(world: World, rng: Random) -> None:
     """One misfortune, usually with a new owner after it; the old one may live on as a zombie."""
     victim = rng.choice(world.processes)
     nodes = list(world.storage.datanodes)
-    match rng.randrange(15):
+    match 8 if world.log_config.flush_sync and rng.random() < 0.25 else rng.randrange(15):
         case 0 | 1:
             victim.crash()
         case 2:

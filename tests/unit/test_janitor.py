@@ -255,6 +255,24 @@ def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> N
     run(main())
 
 
+def test_what_expires_is_computed_again_when_the_clock_is_set() -> None:
+    """A machine begins twenty hours behind; nothing is written any more when its clock is put right."""
+
+    async def main() -> None:
+        world = World()
+        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+        await owner.send(6)
+        owner.clock.ahead_ms = -20 * HOUR_MS
+        await owner.rounds()
+        owner.clock.ahead_ms = 0
+        await owner.rounds(30)
+        assert owner.log_start == 0
+        await owner.rounds(HOUR_MS / 1000)
+        assert owner.log_start == 6
+
+    run(main())
+
+
 def test_a_clock_that_is_slewed_costs_no_listing() -> None:
     async def main() -> None:
         world = World()

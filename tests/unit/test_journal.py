@@ -922,6 +922,39 @@ def test_a_file_left_behind_is_closed_in_the_end() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("rolls", [0, 1, 3])
+def test_what_had_to_be_on_disk_is_still_there_after_rolls_and_a_loss_of_power(
+    rolls: int, closes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new file's snapshot repeats it, and takes its place, whether or not the old file could be closed."""
+
+    async def left(self: JournalWriter, appender: MemoryAppender) -> None:
+        self._leave(appender)
+
+    if not closes:
+        monkeypatch.setattr(JournalWriter, "_close_file", left)
+
+    async def main() -> None:
+        storage = MemoryStorage()
+        fs = MemoryFileSystem(storage, "b")
+        held = replace(full(5), log_start=3)
+        journal = JournalWriter(fs, "b", lambda: [held], roll_bytes=200)
+        task = asyncio.get_running_loop().create_task(journal.run())
+        await journal.append(held, sync=True)
+        last = journal._n + rolls
+        while journal._n < last:
+            await journal.append(full(1, 1))
+            await asyncio.sleep(0.01)
+        fs.crash()
+        task.cancel()
+        storage.lose_power(is_partial=False)
+        found = await read_journals(MemoryFileSystem(storage, "r"), "b", passes_damaged=True)
+        assert found[key()].log_start == 3
+
+    run(main())
+
+
 def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
     """Its datanodes are dead, say: it is tried again each time, and the others are closed meanwhile."""
 
