@@ -24,6 +24,8 @@ where there is none: of several processes with different roots one wins, and the
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from enum import Enum, auto
 
 from bmq.core.urls import without_userinfo
@@ -34,9 +36,14 @@ from bmq.meta.following import patiently
 from bmq.meta.kv import Entry, KeyValue
 from bmq.meta.ownership import partitions_prefix
 from bmq.meta.root import RootRecord, bind_root, read_root
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, StorageUnavailable
 from bmq.storage.root_id import make_root_id, read_root_id
 from bmq.storage.topics import ClusterFile, WrongCluster, check_cluster, read_cluster
+
+_log = logging.getLogger("bmq.root")
+STORAGE_PATIENCE_S = 120.0
+"""A NameNode leaves safe mode 30 s after the last block report that it needs (dfs.namenode.safemode.extension)."""
+STORAGE_RETRY_S = 2.0
 
 
 class Verdict(Enum):
@@ -84,7 +91,23 @@ class RootGuard:
 
     async def check(self) -> ClusterFile:
         """Return the root's `cluster.json`.  Raises WrongCluster with what to check; KvError, StorageError,
-        FormatError."""
+        FormatError.
+
+        Storage that answers "later" is waited for: datanodes that were just restarted have yet to report their blocks,
+        and a NameNode may be in safe mode.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STORAGE_PATIENCE_S
+        while True:
+            try:
+                return await self._check()
+            except StorageUnavailable as error:
+                if loop.time() >= until:
+                    raise
+                _log.warning("waiting for storage, which cannot give or take the root's files yet: %s", error)
+            await asyncio.sleep(STORAGE_RETRY_S)
+
+    async def _check(self) -> ClusterFile:
         kv, fs = self._kv, self._fs
         cluster_id = await patiently(lambda: find_cluster_id(kv, self._cluster))
         stored = await patiently(lambda: read_root(kv, self._cluster))

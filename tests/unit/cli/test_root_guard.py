@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import uuid
 from pathlib import Path
 
 import pytest
 
-from bmq.cli.root_guard import RootGuard, Verdict, judge
+from bmq.cli.root_guard import STORAGE_PATIENCE_S, RootGuard, Verdict, judge
 from bmq.meta.catalog import Topic, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.membership import JoinRefused
 from bmq.meta.kv import Delete, KeyValue, Put
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import RootRecord, decode_root, encode_root, read_root, root_key
-from bmq.storage.filesystem import FileSystem, write_once
+from bmq.storage.filesystem import FileSystem, StorageUnavailable, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
@@ -84,6 +85,30 @@ def test_a_new_cluster_keeps_its_root() -> None:
             await check(new_store(), fs)
 
     run(main())
+
+
+def test_storage_that_answers_later_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Datanodes were just restarted: the NameNode knows no replica of the root's files yet."""
+
+    async def main() -> None:
+        kv, fs = new_store(), new_root()
+        found = await check(kv, fs)
+        for name in fs.storage.datanodes:
+            fs.storage.kill_datanode(name)
+        checking = check(kv, fs)
+        await asyncio.sleep(STORAGE_PATIENCE_S / 2)
+        assert not checking.done()
+        for name in fs.storage.datanodes:
+            fs.storage.start_datanode(name)
+        assert await checking == found
+        for name in fs.storage.datanodes:
+            fs.storage.kill_datanode(name)
+        with pytest.raises(StorageUnavailable):
+            await asyncio.wait_for(check(kv, fs), 2 * STORAGE_PATIENCE_S)
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert any("waiting for storage" in record.getMessage() for record in caplog.records)
 
 
 def test_a_cluster_of_an_older_version_is_taken_over_as_it_is() -> None:
