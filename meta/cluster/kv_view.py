@@ -76,17 +76,6 @@ class KvClusterView:
         place = key.partition % CHUNK
         return chunk.owners[place] if chunk is not None and place < len(chunk.owners) else ""
 
-    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        if not self._counts.get(incarnation):
-            return frozenset()
-        return {
-            PartitionKey(topic_id, number * CHUNK + index)
-            for (topic_id, number), chunk in self._chunks.items()
-            if incarnation in chunk.owners
-            for index, owner in enumerate(chunk.owners)
-            if owner == incarnation
-        }
-
     def owned_count(self, incarnation: str) -> int:
         return self._counts.get(incarnation, 0)
 

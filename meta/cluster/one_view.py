@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 
 from bmq.core.model import PartitionKey
 from bmq.core.signals import Subscribers
@@ -36,9 +36,6 @@ class OneView:
 
     def owner_of(self, key: PartitionKey) -> str:
         return self.own
-
-    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        raise NotImplementedError("everything: ask the catalog what there is")
 
     def owned_count(self, incarnation: str) -> int:
         raise NotImplementedError("everything: ask the catalog what there is")

@@ -56,9 +56,6 @@ class ClusterView(Protocol):
     def owner_of(self, key: PartitionKey) -> str:
         """The incarnation that is to own the partition; "" when none is assigned."""
 
-    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        """What it is to own.  Goes through the whole assignment."""
-
     def owned_count(self, incarnation: str) -> int:
         """How many partitions it is to own."""
 

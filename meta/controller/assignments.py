@@ -23,7 +23,7 @@ from bmq.meta.controller.planner_view import SHARDS, Move
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
 
 KEYS_PER_COMMIT = COMMIT_OPERATIONS_MAX - 8
-BYTES_PER_COMMIT = 256 << 10
+BYTES_PER_COMMIT = 128 << 10
 MOVES_PER_COMMIT = 5_000
 """Bounds of one transaction.  Every process of the cluster decodes it, and acts on its moves, in one turn of its loop:
 some 20 ms with these."""

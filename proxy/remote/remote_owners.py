@@ -225,10 +225,13 @@ class RemoteOwners:
         self._tails.place(key)
 
     def _came(self, incarnation: str) -> None:
-        """It may have been assigned before it was heard of."""
-        if incarnation not in self._produce_links and incarnation not in self._tail_links:
-            for key in self._view.owned_by(incarnation):
-                self._place(key)
+        """It may have been assigned before it was heard of.  Costs what is used here, not what it owns."""
+        if incarnation in self._produce_links or incarnation in self._tail_links:
+            return
+        if self._view.owned_count(incarnation):
+            for key in {*self._owners, *self._tails.keys()}:
+                if self._view.owner_of(key) == incarnation:
+                    self._place(key)
 
     def _went(self, incarnation: str) -> None:
         """It is no member any more, whatever is assigned to it yet."""

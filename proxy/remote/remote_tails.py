@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from bmq.core.model import PartitionKey
 from bmq.proxy.remote.tail import Tail
@@ -35,6 +35,10 @@ class RemoteTails:
 
     def __len__(self) -> int:
         return len(self._tails)
+
+    def keys(self) -> Collection[PartitionKey]:
+        """The partitions that are followed."""
+        return self._tails.keys()
 
     def follow(self, key: PartitionKey) -> Tail | None:
         """The partition once its owner is heard."""

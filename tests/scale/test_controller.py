@@ -87,6 +87,10 @@ class ControllerProcess:
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
+    def leave(self) -> None:
+        self._process.terminate()
+        assert self._process.wait(WITHIN_S) == 0, self.log[-3000:]
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -144,7 +148,7 @@ async def scale_world(folder: Path, topics: int, partitions: int) -> AsyncIterat
         try:
             first = ControllerProcess(folder, 0, etcd.url)
             await until_ready(first)
-            first.end()  # the cluster has its root
+            first.leave()  # the cluster has its root
             await create_topics(kv, topics, partitions)
             controllers += [ControllerProcess(folder, number, etcd.url) for number in range(2)]
             await until_ready(*controllers)
