@@ -5,10 +5,13 @@ Real Spark, two local cores; topics are written by real clients through `bmq ser
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,9 +26,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bmq.spark.loop import storage_loop
 from bmq.storage.layout import base_name
+from bmq.storage.open import open_filesystem
 from tests.services.bmq import BmqServer
 from tests.services.processes import ServiceProcess, wait_for
 from tests.services.spark import readable, start_spark
+from tests.unit.spark.storing import Store, series
 
 TIMEOUT_S = 600
 ROOT = Path(__file__).resolve().parents[2]
@@ -287,6 +292,52 @@ def test_losses(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
     lenient = read("strict", failOnDataLoss="false")
     assert lenient.awaitTermination(TIMEOUT_S)
     assert sum(batches(lenient)) == 21
+
+
+def test_a_deleted_topic_and_the_next_of_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    """Without failOnDataLoss a query outlives its only topic, over several triggers and restarts."""
+    root = local_root(tmp_path)
+
+    def create(count: int) -> None:
+        async def write() -> None:
+            fs = await open_filesystem(root, holder="test")
+            store = await Store(fs, "passing", uuid.uuid4()).create()
+            await store.segment(series(0, count))
+            await fs.close()
+
+        asyncio.run(write())
+
+    def delete() -> None:
+        shutil.rmtree(tmp_path / "root" / "topics" / "passing")
+
+    create(30)
+    data = stream(spark, root, topic="passing", startingOffsets="earliest", failOnDataLoss="false")
+    writer = data.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+        delete()
+        for _ in range(3):
+            query.processAllAvailable()
+        create(7)
+        query.processAllAvailable()
+        assert sum(batches(query)) == 37
+        delete()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    again = writer.trigger(availableNow=True).start()
+    assert again.awaitTermination(TIMEOUT_S)
+    create(5)
+    again = writer.trigger(availableNow=True).start()
+    assert again.awaitTermination(TIMEOUT_S)
+    assert sum(batches(again)) == 5
+    delete()
+    strict = stream(spark, root, topic="passing", startingOffsets="earliest")
+    query = strict.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(Exception, match="passing-0 is gone"):
+        query.processAllAvailable()
 
 
 @pytest.mark.parametrize(

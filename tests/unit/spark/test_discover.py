@@ -480,6 +480,63 @@ def test_one_hour_of_ten_thousand_segments_reads_a_bounded_number_of_indexes() -
     run(test)
 
 
+STARTS: list[tuple[dict[str, str], Callable[[int, int, int], bool]]] = [
+    ({}, lambda partition, offset, time: True),
+    ({"startingOffsets": "earliest"}, lambda partition, offset, time: True),
+    ({"startingOffsets": '{"orders":{"0":7,"1":-2}}'}, lambda partition, offset, time: offset >= (7, 0)[partition]),
+    ({"startingTimestamp": "1055"}, lambda partition, offset, time: time >= 1055),
+    (
+        {"startingOffsetsByTimestamp": '{"orders":{"0":1030,"1":1125}}'},
+        lambda partition, offset, time: time >= (1030, 1125)[partition],
+    ),
+    (
+        {"startingTimestamp": "1055", "startingOffsets": '{"orders":{"0":1,"1":2}}'},
+        lambda partition, offset, time: time >= 1055,
+    ),
+]
+"""Options, and which records they let through: (partition, offset, timestamp)."""
+ENDS: list[tuple[dict[str, str], Callable[[int, int, int], bool]]] = [
+    ({}, lambda partition, offset, time: True),
+    ({"endingOffsets": "latest"}, lambda partition, offset, time: True),
+    ({"endingOffsets": '{"orders":{"0":-1,"1":13}}'}, lambda partition, offset, time: offset < (99, 13)[partition]),
+    ({"endingTimestamp": "1145"}, lambda partition, offset, time: time < 1145),
+    (
+        {"endingOffsetsByTimestamp": '{"orders":{"0":1090,"1":9999}}'},
+        lambda partition, offset, time: time < (1090, 9999)[partition],
+    ),
+    (
+        {"endingOffsetsByTimestamp": '{"orders":{"0":1090,"1":1180}}', "endingOffsets": '{"orders":{"0":1,"1":2}}'},
+        lambda partition, offset, time: time < (1090, 1180)[partition],
+    ),
+]
+
+
+@pytest.mark.parametrize("subscription", [{"topic": "orders"}, {"assign": '{"orders": [1, 0]}'}])
+def test_starts_and_ends_in_any_mix(subscription: dict[str, str]) -> None:
+    async def test(fs: FileSystem) -> None:
+        store = await Store(fs).create(2)
+        for partition in range(2):
+            for n in range(4):
+                first = 5 * n
+                await store.segment(series(first, 5, timestamp=1000 + 10 * first, step=10), partition=partition, n=n)
+        records = {(partition, offset) for partition in range(2) for offset in range(20)}
+        for starting, is_begun in STARTS:
+            for ending, is_open in ENDS:
+                given = ReadOptions.parse({"root": "memory:"} | subscription | starting | ending)
+                found = set()
+                for view in await find_logs(fs, given):
+                    span = await view.wanted(given)
+                    assert not span.losses
+                    for piece in await view.slices(span, committed=True):
+                        found |= {(piece.partition, offset) for offset in range(piece.start, piece.end)}
+                expected = {
+                    at for at in records if is_begun(*at, 1000 + 10 * at[1]) and is_open(*at, 1000 + 10 * at[1])
+                }
+                assert found == expected, (starting, ending)
+
+    run(test)
+
+
 # ------------------------------------------------------------------------------------------------------- relocation
 
 
