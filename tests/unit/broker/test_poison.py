@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
+import time
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from bmq.core import record_check
 from bmq.core.compression import Compression, recompress
 from bmq.core.errors import ErrorCode
 from bmq.core.record_walk import Walker
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from bmq.core.records import HEADER_BYTES, Batch, BatchRules, Record, build_batch, encode_varint
 from tests.simulation.loop import run
 from tests.simulation.world import read_log
 from tests.unit.broker.world import World, idempotent, world
@@ -263,3 +264,46 @@ def test_what_nobody_waits_for_is_not_begun() -> None:
         return call()
 
     play(story, offload=slowly)
+
+
+# ------------------------------------------------------------------------------------------------- the loop
+
+
+def small_records(size: int) -> tuple[bytes, int]:
+    """As many records as fit: seven to nine bytes each."""
+    out, count = bytearray(), 0
+    while len(out) < size - 10:
+        fields = b"\x00\x00" + encode_varint(count) + b"\x01\x01\x00"
+        out += encode_varint(len(fields)) + fields
+        count += 1
+    return bytes(out), count
+
+
+def small_headers(size: int) -> tuple[bytes, int]:
+    """One record of headers of two bytes each: no name, no value."""
+    count = size // 2 - 20
+    fields = b"\x00\x00\x00\x01\x01" + encode_varint(count) + b"\x00\x01" * count
+    return encode_varint(len(fields)) + fields, 1
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd"])
+@pytest.mark.parametrize("worst", [small_records, small_headers])
+def test_the_worst_bytes_stop_the_loop_for_less_than_50_ms(
+    worst: Callable[[int], tuple[bytes, int]], codec: str, walker: Walker
+) -> None:
+    """The thread's own processor time of what is checked at once, at the limits; what is larger goes elsewhere."""
+    limits = record_checks.COMPILED if walker.is_compiled else record_checks.IN_PYTHON
+    records, count = worst((limits.plain if codec == "none" else limits.unpacked) - HEADER_BYTES)
+    plain = Batch(memoryview(bytearray(forged(records, count))))
+    batch = Batch(memoryview(recompress(plain, Compression(codec, {"gzip": 6, "lz4": 9, "zstd": 3}.get(codec, 0)))))
+    rules = BatchRules()
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        is_checked = record_checks.check_at_once(batch, rules, 2000)
+        times.append(time.thread_time() - began)
+        assert is_checked == (codec == "none" or batch.size <= limits.packed)
+    assert min(times) < 0.05
+    if codec == "none":
+        larger = Batch(memoryview(bytearray(forged(records + bytes(HEADER_BYTES), count))))
+        assert not record_checks.check_at_once(larger, rules, 2000)
