@@ -213,7 +213,7 @@ def _decode(entry: Entry) -> dict[str, Any]:
     try:
         raw = json.loads(entry.value)
         number = raw["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{entry.key} is no record: {entry.value[:80]!r} ({error})") from error
     if number != FORMAT:
         raise FormatError(f"{entry.key} is of format {number}: this version reads {FORMAT}")

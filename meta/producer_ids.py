@@ -129,6 +129,11 @@ def decode_counter(entry: Entry) -> tuple[int, int]:
         raw = json.loads(entry.value)
         if raw["format"] != FORMAT:
             raise FormatError(f"{entry.key} is of format {raw['format']}: this version reads {FORMAT}")
-        return int(raw["incarnation"]), int(raw["next"])
-    except (ValueError, KeyError, TypeError) as error:
+        incarnation, start = raw["incarnation"], raw["next"]
+        if type(incarnation) is not int or type(start) is not int:
+            raise TypeError("whole numbers are expected")
+        if not 0 <= incarnation <= INCARNATION_MAX or not 0 <= start <= 1 << NUMBER_BITS:
+            raise ValueError("out of range")
+        return incarnation, start
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{entry.key} does not say where producer ids go on: {entry.value[:80]!r}") from error

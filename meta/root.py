@@ -38,7 +38,7 @@ def decode_root(entry: Entry) -> RootRecord:
     try:
         raw = json.loads(entry.value)
         number, root_id, url = raw["format"], raw["root_id"], raw["url"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{entry.key} is not a root's record: {entry.value[:80]!r} ({error})") from error
     if number != FORMAT:
         raise FormatError(f"{entry.key} is of format {number}: this version reads {FORMAT}")

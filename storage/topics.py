@@ -41,6 +41,9 @@ _FILE_OR_SCAFFOLDING = re.compile(r"\.?topic-(\d+)\.json(?:-.+)?\Z", re.ASCII)
 FORMAT = 1
 WRITE_ATTEMPTS = 3
 REVISION_BITS = 48
+INCARNATION_MAX = (1 << 14) - 1
+"""The high bits of a producer id (``meta.producer_ids``)."""
+PARTITIONS_MAX = 100_000
 FILE_BYTES_MAX = 1 << 20
 """A topic's overrides are a few hundred bytes."""
 
@@ -110,7 +113,10 @@ async def read_cluster(fs: FileSystem) -> ClusterFile | None:
     """None when the root has no cluster yet.  FormatError."""
     try:
         raw = parse_file(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
-        return ClusterFile(cluster_id=str(raw["cluster_id"]), incarnation=int(raw["incarnation"]))
+        cluster_id, incarnation = raw["cluster_id"], raw["incarnation"]
+        if not isinstance(cluster_id, str) or type(incarnation) is not int or not 0 <= incarnation <= INCARNATION_MAX:
+            raise ValueError(f"cluster_id {cluster_id!r:.80}, incarnation {incarnation!r:.80}")
+        return ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
     except NoSuchFile:
         return None
     except (KeyError, TypeError, ValueError) as error:
@@ -133,10 +139,13 @@ async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
         path = layout.topic_json(name, revision)
         try:
             raw = parse_file(path, await fs.read(path, 0, FILE_BYTES_MAX))
+            partitions = raw["partitions"]
+            if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+                raise ValueError(f"{partitions!r:.80} partitions")
             return StoredTopic(
                 name=name,
                 topic_id=uuid.UUID(raw["topic_id"]),
-                partitions=int(raw["partitions"]),
+                partitions=partitions,
                 configs={str(key): str(value) for key, value in raw["configs"].items()},
                 revision=revision,
                 replication_factor=_optional_int(raw.get("replication_factor")),
@@ -269,7 +278,7 @@ def parse_file(path: str, data: bytes) -> dict[str, Any]:
     try:
         raw = json.loads(data)
         number = raw["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{path} is not one of ours: {data[:80]!r}") from error
     if number != FORMAT:
         raise FormatError(f"{path} is of format {number}: this version reads {FORMAT}")

@@ -47,7 +47,7 @@ def decode_chunk(data: bytes) -> AssignmentChunk:
         if any(not _NOBODY <= number < len(names) - 1 for number in raw["owners"]):
             raise FormatError(f"an assignment that names nobody known: {data[:80]!r}")
         return AssignmentChunk(tuple([names[number] for number in raw["owners"]]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not an assignment: {data[:80]!r} ({error})") from error
 
 
@@ -65,7 +65,7 @@ def decode_shards(data: bytes) -> dict[int, ShardOwner]:
             if not _is_count(shard) or not isinstance(owner.incarnation, str) or not _is_count(owner.number):
                 raise FormatError(f"shard {shard!r} of {owner!r} is none")
         return shards
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not the assignment of shards: {data[:80]!r} ({error})") from error
 
 

@@ -94,7 +94,7 @@ def decode_member(data: bytes) -> Member:
             formats=_typed(raw["formats"], int),
             is_draining=_typed(raw["is_draining"], bool),
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise FormatError(f"not a member: {data[:80]!r} ({error})") from error
 
 

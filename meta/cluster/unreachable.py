@@ -35,5 +35,5 @@ def decode_unreachable(data: bytes) -> frozenset[str]:
         if not all(isinstance(each, str) for each in raw["brokers"]):
             raise FormatError(f"not names of brokers: {data[:80]!r}")
         return frozenset(raw["brokers"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not a list of unreachable brokers: {data[:80]!r} ({error})") from error

@@ -26,7 +26,7 @@ def decode(data: bytes | memoryview) -> dict[str, Any]:
     """FormatError when it is no JSON object."""
     try:
         raw = json.loads(bytes(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"no JSON: {bytes(data[:80])!r}") from error
     if not isinstance(raw, dict):
         raise FormatError(f"no JSON object: {bytes(data[:80])!r}")

@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.meta.controller.commits import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
+from bmq.meta.controller.topic_rules import check_name
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
 from bmq.meta.ownership import partitions_prefix
 
@@ -84,8 +85,13 @@ def decode_deleted(entry: Entry) -> DeletedTopic:
         raw = json.loads(entry.value)
         if raw.pop("format") != FORMAT:
             raise FormatError(f"{entry.key} is of another format: this version reads {FORMAT}")
-        return DeletedTopic(topic_id=uuid.UUID(entry.key.rsplit("/", 1)[-1]), **raw)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        topic = DeletedTopic(topic_id=uuid.UUID(entry.key.rsplit("/", 1)[-1]), **raw)
+        check_name(topic.name)
+        numbers = (topic.partitions, topic.revision, topic.deleted_at_ms, topic.delay_ms)
+        if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
+            raise ValueError(f"{numbers} are not all whole numbers")
+        return topic
+    except (RequestError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{entry.key} is no deleted topic: {entry.value[:80]!r} ({error})") from error
 
 

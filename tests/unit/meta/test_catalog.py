@@ -238,6 +238,7 @@ BAD = {
     topic_key("c", "a/b"): b'{"format":1,"id":"%s","partitions":1,"replication_factor":1,"configs":{}}',
     topic_key("c", "later"): b'{"format":2}',
     topic_key("c", "bytes"): b"\xff",
+    topic_key("c", "deep"): b"[" * 100_000,
     broker_configs_key("c", None) + "x/../../y": b'{"format":1,"configs":{}}',
     broker_configs_key("c", 3): b'{"format":1,"configs":{"a":1}}',
     broker_configs_key("c", 4): b'{"format":1,"configs":null}',

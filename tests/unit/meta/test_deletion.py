@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -39,7 +40,14 @@ def test_the_record_is_read_as_it_was_written() -> None:
     assert data == (b'{"format":1,"name":"t","partitions":3,"revision":7,"deleted_at_ms":1000000,"delay_ms":60000}')
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":2}', b'{"format":1,"name":"t"}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"{}", b'{"format":2}', b'{"format":1,"name":"t"}', b"[" * 100_000,
+        encode_deleted(replace(TOMB, name="../x")), encode_deleted(replace(TOMB, delay_ms=-1)),
+        encode_deleted(TOMB).replace(b":3,", b":1.5,"), encode_deleted(TOMB).replace(b":7,", b":true,"),
+    ],
+)  # fmt: skip
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
         decode_deleted(Entry(deleted_key("c", TOMB.topic_id), data, 1))

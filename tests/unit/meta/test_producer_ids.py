@@ -127,8 +127,14 @@ def test_a_cancelled_producer_takes_nobody_elses_block() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"7", b'{"format":2}', b'{"format":1}', b'{"format":1,"incarnation":0,"next":281474976710655}']
-)
+    "value",
+    [
+        b"", b"7", b'{"format":2}', b'{"format":1}', b'{"format":1,"incarnation":0,"next":281474976710655}',
+        b'{"format":1,"incarnation":0,"next":1.5}', b'{"format":1,"incarnation":0,"next":-1}', b"[" * 100_000,
+        b'{"format":1,"incarnation":-1,"next":0}', b'{"format":1,"incarnation":true,"next":0}',
+        b'{"format":1,"incarnation":16384,"next":0}',
+    ],
+)  # fmt: skip
 def test_a_record_that_cannot_be_read_gives_no_id_and_is_not_overwritten(value: bytes) -> None:
     async def main() -> None:
         store = MemoryStore()

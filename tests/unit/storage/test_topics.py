@@ -117,7 +117,16 @@ def test_another_life_of_a_cluster(connect: Connect) -> None:
     story(body, connect)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"{}", b'{"format":2,"cluster_id":"a","incarnation":0}', b'{"format":1}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"x", b"{}", b'{"format":2,"cluster_id":"a","incarnation":0}', b'{"format":1}', b"[" * 100_000,
+        b'{"format":1,"cluster_id":7,"incarnation":0}', b'{"format":1,"cluster_id":"a","incarnation":1.5}',
+        b'{"format":1,"cluster_id":"a","incarnation":-1}', b'{"format":1,"cluster_id":"a","incarnation":16384}',
+        b'{"format":1,"topic_id":"00000000-0000-0000-0000-000000000001","partitions":1.5,"configs":{}}',
+        b'{"format":1,"topic_id":"00000000-0000-0000-0000-000000000001","partitions":100001,"configs":{}}',
+    ],
+)  # fmt: skip
 def test_a_file_that_is_not_ours_is_refused(connect: Connect, data: bytes) -> None:
     async def body(connect: Connect) -> None:
         fs = connect("a")

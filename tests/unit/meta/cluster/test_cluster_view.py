@@ -93,6 +93,8 @@ BAD = {
     member_key("c", "other"): changed(),  # its value says that it is another
     member_key("c", "bad"): changed(node_id="1"),
     controller_key("c"): b"\xff",
+    member_key("c", "deep"): b"[" * 100_000,
+    assignment_key("c", TOPIC, 3): b"[" * 100_000,
     assignment_key("c", TOPIC, 1): b'{"format":1,"names":[7],"owners":[0]}',
     assignment_key("c", TOPIC, 2): encode_chunk(AssignmentChunk(("b",) * 1_001)),
     f"/c/cluster/assignment/{TOPIC}/x": encode_chunk(AssignmentChunk(("b",))),
