@@ -64,11 +64,21 @@ async def _merge(fs: FileSystem, source: str, target: str, merged: Merged, *, is
         if not is_dry:
             await fs.rename(source, target)
     elif is_source and is_target:
-        names = [layout.base_name(child.path) async for child in fs.list(source)]
+        names = [layout.base_name(child.path) async for child in fs.list(source)]  # an index before its segment
         for name in names:
-            await _merge(fs, f"{source}/{name}", f"{target}/{name}", merged, is_dry=is_dry)
+            if not _is_index_alone(name, names):
+                await _merge(fs, f"{source}/{name}", f"{target}/{name}", merged, is_dry=is_dry)
     elif is_source or is_target or not await _is_same(fs, source, target):
         merged.left.append(source)
+
+
+def _is_index_alone(name: str, names: Sequence[str]) -> bool:
+    """Return whether `name` is the index of a segment that its root does not have.
+
+    The process with the wrong root wrote it of what it took for an empty file: beside the segment it would be wrong.
+    """
+    segment = layout.parse_segment(name)
+    return segment is not None and segment[1] == "idx" and f"{segment[0]}.log" not in names
 
 
 async def _is_folder(fs: FileSystem, path: str) -> bool | None:

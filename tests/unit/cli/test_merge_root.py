@@ -63,6 +63,27 @@ def test_all_that_the_wrong_root_has_is_moved_as_the_same_file() -> None:
     run(body())
 
 
+def test_an_index_without_its_segment_is_not_one() -> None:
+    """It was made of a file that was not there; the right root has its own, or finds out what the segment holds."""
+    log, idx = (f"/topics/t/id/0/00000000000000000000-00000001-0000.{kind}" for kind in ("log", "idx"))
+    own_log, own_idx = (f"/topics/t/id/0/00000000000000000007-00000002-0000.{kind}" for kind in ("log", "idx"))
+
+    async def body(has_index: bool) -> None:
+        fs = await split_cluster()
+        await fill(fs, "/root", **{log: b"segment", **({idx: b"right"} if has_index else {})})
+        await fill(fs, "/rot", **{idx: b"wrong", own_log: b"segment", own_idx: b"index"})
+        merged = await merge(fs, "/root", "/rot")
+        assert merged.left == []
+        assert {"/rot" + own_log, "/rot" + own_idx} <= set(merged.moved)
+        assert ("/root" + idx in await paths(fs, "/root")) is has_index
+        assert "/rot" + idx in await paths(fs, "/rot")
+        if has_index:
+            assert await fs.read("/root" + idx, 0, 100) == b"right"
+
+    for has_index in (False, True):
+        run(body(has_index))
+
+
 def test_what_collides_stays_and_is_named() -> None:
     async def body() -> None:
         fs = await split_cluster()

@@ -1,0 +1,92 @@
+"""A mistyped ``--root``, local and on HDFS, is refused; a cluster that an older version split is merged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bmq.meta.kv import Delete
+from bmq.meta.open import open_keyvalue
+from bmq.meta.root import root_key
+from bmq.storage.filesystem import write_once
+from bmq.storage.open import open_filesystem
+from tests.services.bmq import BmqServer
+
+BMQ = str(Path(sys.executable).with_name("bmq"))
+TIMEOUT_S = 120.0
+RECORDS = 500
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BMQ, *arguments], cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+
+
+def produce(server: BmqServer, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, str(number).encode(), partition=0)
+    assert producer.flush(60) == 0
+
+
+def consume(server: BmqServer, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[int] = []
+    while len(values) < RECORDS:
+        messages = consumer.consume(100, 30)
+        assert messages, f"{topic} ends at {len(values)}"
+        for message in messages:
+            assert message.error() is None, message.error()
+            values.append(int(message.value() or b""))
+    consumer.close()
+    return values
+
+
+async def as_an_older_version_left_it(meta: str, right: str, wrong: str) -> None:
+    """No root has an id, and the wrong one has been taken for the cluster's, too."""
+    kv = await open_keyvalue(meta)
+    await kv.commit([], [Delete(root_key("bmq"))])
+    await kv.close()
+    roots = [await open_filesystem(url, holder="test") for url in (right, wrong)]
+    await roots[0].delete("/root.json")
+    await write_once(roots[1], "/cluster.json", await roots[0].read("/cluster.json", 0, 10_000))
+    for fs in roots:
+        await fs.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "hdfs"])
+def test_a_mistyped_root_is_refused_and_a_split_cluster_merged(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    base = tmp_path.as_uri() if kind == "file" else request.getfixturevalue("hdfs_root")
+    right, wrong, meta = f"{base}/root", f"{base}/rot", f"sqlite://{tmp_path}/meta.db"
+    with BmqServer(right, meta, folder=tmp_path / "a") as server:
+        produce(server, "orders")
+    places = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    refused = run(tmp_path, "serve", "--root", wrong, "--meta", meta, *places)
+    assert refused.returncode == 1
+    assert f"{wrong} is not the cluster's root" in refused.stderr
+    assert f"served from {right}" in refused.stderr
+    with BmqServer(right, meta, folder=tmp_path / "b") as server:
+        assert consume(server, "orders") == list(range(RECORDS))
+
+    asyncio.run(as_an_older_version_left_it(meta, right, wrong))
+    with BmqServer(wrong, meta, folder=tmp_path / "c") as server:
+        produce(server, "late")
+    refused = run(tmp_path, "serve", "--root", right, "--meta", meta, *places)
+    assert refused.returncode == 1
+    assert "bmq cluster merge-root" in refused.stderr
+    merged = run(tmp_path, "cluster", "merge-root", "--root", right, "--from", wrong, "--meta", meta)
+    assert merged.returncode == 0, merged.stderr
+    with BmqServer(right, meta, folder=tmp_path / "d") as server:
+        for topic in ("orders", "late"):
+            assert consume(server, topic) == list(range(RECORDS))
