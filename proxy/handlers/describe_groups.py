@@ -2,6 +2,9 @@
 
 * 3: authorized operations: all, there are no ACLs.  * 4: instance ids.
 * 6: a group that is not there is GROUP_ID_NOT_FOUND (KIP-1043); before, its state is Dead without an error.
+
+A group that is named twice is described once; one that a response has no room for (16 MB) is
+COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations

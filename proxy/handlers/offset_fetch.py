@@ -3,6 +3,10 @@
 * 1: errors stand at the partitions.  * 2: null topics ask for all.  * 5: leader epoch.  * 8: several groups.
 * 9: member id and epoch, of the newer consumer protocol: not looked at.  * 10: topics by id.
 
+An offset that was committed for a deleted topic is not that of a later topic of its name: it is told as none.  Groups,
+topics and partitions that are named twice are answered once; a group that a response has no room for (16 MB) is
+COORDINATOR_LOAD_IN_PROGRESS.
+
 Not implemented: ``require_stable`` (7) has nothing to wait for while there are no transactions.
 """
 

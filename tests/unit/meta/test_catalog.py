@@ -55,6 +55,25 @@ def test_what_is_no_topic_is_refused(value: bytes) -> None:
         decode_topic("t", Entry("k", value, 9))
 
 
+def test_refresh_waits_until_the_view_shows_what_the_store_has() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        catalog = KvCatalog(kv, "c")
+        await catalog.start()
+        await put(kv, topic("new", 2))
+        assert "new" not in catalog.topics, "the watch tells of it in a later turn"
+        found = await catalog.refresh("new")
+        assert found is not None
+        assert catalog.topics["new"] == found
+        assert await catalog.refresh("nothing") is None
+        await kv.commit([], [Put(topic_key("c", "later"), b'{"format":9}')])
+        with pytest.raises(FormatError):
+            await catalog.refresh("later")
+        await catalog.close()
+
+    run(main())
+
+
 def test_it_shows_what_was_there_and_follows() -> None:
     async def main() -> None:
         kv = MemoryKeyValue(MemoryStore())
