@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.proxy.owners import Owner, Owners
 from bmq.proxy.services import Services
 
@@ -15,6 +18,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL = 16
 """Partitions of one request asked at once: storage bounds its own reads besides."""
+ASKED_A_TURN = 20
+"""By each of those that ask at once: at 50 us for a question within the process some milliseconds."""
+LISTED_A_TURN = 4_000
+"""Partitions that are only listed take a microsecond or two."""
 LOOK_S = 1.0
 """How long a look at many partitions waits in all for those that are not open: a connection takes milliseconds."""
 
@@ -53,16 +60,52 @@ def check_epoch(current: int, epoch: int) -> None:
         raise RequestError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is past the leader's {current}")
 
 
+class Listed(NamedTuple):
+    """One partition of a request, with the name of its topic.  ``times``: so often it stands there."""
+
+    topic: str
+    partition: Any
+    times: int
+
+
+async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[Listed]:
+    """Return all partitions of a request's ``topics``, in their order.  ``name`` and ``index`` are the fields that hold
+    a topic's name and a partition's number."""
+    counts: Counter[tuple[str, int]] = Counter()
+    turns = Turns(LISTED_A_TURN)
+    for topic in topics:
+        topic_name = getattr(topic, name)
+        for start in range(0, len(topic.partitions), LISTED_A_TURN):
+            part = topic.partitions[start : start + LISTED_A_TURN]
+            if turns.is_over(len(part)):
+                await next_turn()
+            counts.update((topic_name, getattr(each, index)) for each in part)
+    pairs = ((getattr(topic, name), each) for topic in topics for each in topic.partitions)
+    return await map_in_turns(
+        lambda pair: Listed(*pair, counts[pair[0], getattr(pair[1], index)]), pairs, LISTED_A_TURN
+    )
+
+
 async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel: int = PARALLEL) -> list[R]:
-    """``ask`` of every item, at most ``parallel`` at once; the answers in the order of the items."""
+    """Return ``ask`` of every item, at most ``parallel`` at once; the answers in the order of the items."""
     answers: dict[int, R] = {}
     numbers = iter(range(len(items)))
 
     async def work() -> None:
+        turns = Turns(ASKED_A_TURN)
         for number in numbers:
+            if turns.is_over():  # an owner in this process answers without a pause
+                await next_turn()
             answers[number] = await ask(items[number])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(parallel, len(items))):
             group.create_task(work())
-    return [answers[number] for number in range(len(items))]
+    return await map_in_turns(answers.__getitem__, range(len(items)), LISTED_A_TURN)
+
+
+async def by_topic(topics: Sequence[Any], answers: Sequence[R], make: Callable[[Any, list[R]], T]) -> list[T]:
+    """Return ``make`` of each of a request's topics and the answers for its partitions; ``answers`` are in the order of
+    the request."""
+    rest = iter(answers)
+    return await map_in_turns(lambda topic: make(topic, list(islice(rest, len(topic.partitions)))), topics)

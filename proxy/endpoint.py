@@ -6,7 +6,6 @@ of its version.  The one exception is ApiVersions, whose asker cannot know our v
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.proxy.handlers.api_versions import unsupported_version
+from bmq.proxy.large_requests import INLINE_BYTES, LargeRequests
 from bmq.proxy.services import Api, Services
 
 
@@ -27,6 +27,7 @@ class Endpoint:
     def __init__(self, services: Services, apis: Sequence[Api]) -> None:
         services.apis = tuple(apis)
         self._services = services
+        self._large = LargeRequests()
         self._clock = services.clock
         self._apis = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
@@ -55,7 +56,7 @@ class Endpoint:
             if hasattr(result, "__await__"):
                 return start(self._finish(api, request, result))
             if type(result) is not Answer and is_large(result):
-                return start(self._finish_large(request, result))
+                return start(self._finish_large(request, [result]))
             return self._answer(request, result)
         except CloseConnection:
             raise
@@ -67,17 +68,37 @@ class Endpoint:
         if api.handle_raw is not None:
             return api.handle_raw(self._services, request)
         assert api.handle is not None
+        if len(request.body) > INLINE_BYTES:
+            return self._call_large(api, request)
         try:
             message = decode_request(request.api_key, request.api_version, request.body)
         except FormatError as error:
-            raise CloseConnection(f"{api.key.name} version {request.api_version}: {error}") from None
+            raise _malformed(api, request, error) from None
         return api.handle(self._services, request, message)
+
+    async def _call_large(self, api: Api, request: Request) -> Any:
+        """Read the request off the loop, when it is its turn."""
+        assert api.handle is not None
+        async with self._large.admitted(len(request.body)) as leave:
+            try:
+                box = [await self._large.decode(request.api_key, request.api_version, request.body)]
+            except FormatError as error:
+                raise _malformed(api, request, error) from None
+            if api.waits_for_clients:
+                leave()
+            result = api.handle(self._services, request, box[0])
+            if hasattr(result, "__await__"):
+                result = await result
+            await self._large.free(box)
+            return result
 
     async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Answer:
         try:
             result = await work
             if type(result) is not Answer and is_large(result):
-                return await self._finish_large(request, result)
+                box = [result]
+                del result
+                return await self._finish_large(request, box)
             return self._answer(request, result)
         except CloseConnection:
             raise
@@ -85,10 +106,8 @@ class Endpoint:
             error.add_note(_whose(api, request))
             raise
 
-    async def _finish_large(self, request: Request, message: Any) -> Answer:
-        buffers = await asyncio.get_running_loop().run_in_executor(
-            None, encode_response, request.api_key, request.api_version, request.correlation_id, message
-        )
+    async def _finish_large(self, request: Request, box: list[Any]) -> Answer:
+        buffers = await self._large.encode(request.api_key, request.api_version, request.correlation_id, box)
         return self._answer(request, Answer(buffers))
 
     def _answer(self, request: Request, result: Any) -> Answer:
@@ -108,6 +127,10 @@ class Endpoint:
         raise CloseConnection(
             f"a request for API {_name(header.api_key)} version {header.api_version}, which is not supported"
         )
+
+
+def _malformed(api: Api, request: Request, error: FormatError) -> CloseConnection:
+    return CloseConnection(f"{api.key.name} version {request.api_version}: {error}")
 
 
 def _whose(api: Api, request: Request) -> str:

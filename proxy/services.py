@@ -57,7 +57,8 @@ class Services:
 class Api(NamedTuple):
     """One API: Kafka's version range, and what answers it.
 
-    ``handle`` gets the decoded message and returns the response message, at once or awaited.  ``handle_raw`` (Produce,
+    ``handle`` gets the decoded message and returns the response message, or the finished answer, at once or awaited; it
+    works in turns of the loop (``core.turns``) on what may be long.  ``handle_raw`` (Produce,
     Fetch) gets the request with its bytes and returns the finished answer.  Exactly one of the two is set.
     A RequestError that leaves ``handle`` is a bug: every handler answers errors where Kafka's response has them.
     """
@@ -67,6 +68,8 @@ class Api(NamedTuple):
     max_version: int
     handle: Callable[[Services, Request, Any], Any | Awaitable[Any]] | None = None
     handle_raw: Callable[[Services, Request], Answer | Awaitable[Answer]] | None = None
+    waits_for_clients: bool = False
+    """Answered only once other clients have sent theirs (JoinGroup): a large request keeps no other waiting so long."""
     is_pipelined: bool = False
     """May begin while earlier requests of its connection are unanswered."""
     advertised_min: int | None = None

@@ -9,7 +9,7 @@ small functions that mirror the schema; each checks what it takes against what i
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -17,14 +17,15 @@ from uuid import UUID
 from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
 from bmq.core.wire.header import is_flexible, response_is_flexible
+from bmq.core.wire.limits import elements_max
 from bmq.core.wire.messages import request_class, schema_range
-from bmq.core.wire.primitives import CUT_SHORT, ELEMENTS_MAX, INT16, INT32, TAGS_MAX, read_uvarint, response_header
+from bmq.core.wire.primitives import CUT_SHORT, INT16, INT32, TAGS_MAX, array_size, read_uvarint, response_header
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
     """The message, with its ``API_VERSION`` set.  FormatError when ``body`` is none of this API and version.
 
-    Work and memory are bounded by the body's size, arrays by ``ELEMENTS_MAX``, tagged fields by ``TAGS_MAX``.  Nothing
+    Work and memory are bounded by the body's size, arrays by ``elements_max``, tagged fields by ``TAGS_MAX``.  Nothing
     in the message refers to ``body``: texts are str, bytes are bytes.  What follows the message is ignored, as Kafka
     does.
     """
@@ -33,7 +34,7 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Any:
         raise FormatError(f"API {api_key} has no version {version} here")
     read = _request_reader(api_key, version)
     try:
-        return read(_Cursor(bytes(body), ELEMENTS_MAX))
+        return read(_Cursor(bytes(body), elements_max(api_key)))
     except CUT_SHORT as error:
         raise FormatError(f"API {api_key} version {version}: {error}") from None
 
@@ -59,6 +60,31 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: An
     """
     header = response_header(correlation_id, flexible=response_is_flexible(api_key, version))
     return [header, message.encode(version=version)]
+
+
+def encode_response_of(
+    api_key: int, version: int, correlation_id: int, empty: Any, elements: Sequence[bytes]
+) -> list[Buffer]:
+    """Return the response ``empty``, whose last field is an array without elements, around ``elements``: each as
+    ``encode_element`` made it.  So a large response needs no object for each of its parts at once."""
+    buffers = encode_response(api_key, version, correlation_id, empty)
+    head, tail = _around_last_array(api_key, version, bytes(buffers[1]))
+    flexible = is_flexible(api_key, version)
+    return [buffers[0], head, array_size(len(elements), flexible=flexible), *elements, tail]
+
+
+def encode_element(api_key: int, version: int, empty: Any, single: Any) -> bytes:
+    """Return the element of ``single``, a response like ``empty`` but with one element in its last field."""
+    head, tail = _around_last_array(api_key, version, empty.encode(version=version))
+    whole: bytes = single.encode(version=version)
+    count = len(array_size(1, flexible=is_flexible(api_key, version)))
+    return whole[len(head) + count : len(whole) - len(tail)]
+
+
+def _around_last_array(api_key: int, version: int, empty: bytes) -> tuple[bytes, bytes]:
+    flexible = is_flexible(api_key, version)
+    end = len(empty) - flexible  # the tags of the message
+    return empty[: end - len(array_size(0, flexible=flexible))], empty[end:]
 
 
 class _Cursor:

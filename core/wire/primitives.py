@@ -17,8 +17,7 @@ CUT_SHORT = (struct.error, IndexError, UnicodeDecodeError)
 """What Python raises of a buffer that ends too early, and of text that is no UTF-8."""
 
 ELEMENTS_MAX = 500_000
-"""Array elements in one request, all arrays together.  An element of two bytes becomes an object of hundreds: without
-this bound a frame of ``socket.request.max.bytes`` could take a hundred times its size in memory."""
+"""Array elements in one message, all arrays together; most APIs have a smaller bound (``core.wire.limits``)."""
 
 TAGS_MAX = 16
 """Tagged fields in one set; Kafka's messages have four at most.  At two bytes each, those of one large frame would keep

@@ -17,6 +17,7 @@ from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 from bmq.meta.controller.config_changes import Changes, ConfigChange, Operation
@@ -48,15 +49,17 @@ async def _alter_all(services: Services, message: Any, read: Callable[[Any], Cha
         await _alter(services, resource, read(resource.configs), message.validate_only)
 
     results = await each(message.resources, alter, ALTER_MS)
-    answers = [
-        response.AlterConfigsResourceResponse(
+
+    def answer(pair: tuple[Any, RequestError | None]) -> Any:
+        resource, result = pair
+        return response.AlterConfigsResourceResponse(
             error_code=result.code if result else ErrorCode.NONE,
             error_message=result.message if result else None,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        for resource, result in zip(message.resources, results, strict=True)
-    ]
+
+    answers = await map_in_turns(answer, zip(message.resources, results, strict=True))
     return response(throttle_time_ms=0, responses=answers)
 
 

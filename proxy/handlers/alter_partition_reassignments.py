@@ -8,10 +8,12 @@ and there is never a reassignment to cancel.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import AlterPartitionReassignmentsResponse
 from bmq.meta.catalog import Topic
@@ -19,13 +21,20 @@ from bmq.proxy.services import Api, Services
 
 TopicResult = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionResult = TopicResult.ReassignablePartitionResponse
+JUDGED_A_TURN = 200
+"""Partitions, at 20 us each."""
+NAMED_MAX = 20
+"""Nodes that an error names."""
 
 
-def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: Services, request: Request, message: Any) -> Any:
     responses = []
+    turns = Turns()
     for asked in message.topics:
-        topic = services.catalog.topics.get(asked.name)
-        results = [_result(services, topic, each.partition_index, each.replicas) for each in asked.partitions]
+        if turns.is_over():
+            await next_turn()
+        judge = partial(_result, services, services.catalog.topics.get(asked.name))
+        results = await map_in_turns(judge, asked.partitions, JUDGED_A_TURN)
         responses.append(TopicResult(name=asked.name, partitions=results))
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=0,
@@ -36,9 +45,9 @@ def handle(services: Services, request: Request, message: Any) -> Any:
     )
 
 
-def _result(services: Services, topic: Topic | None, index: int, replicas: list[int] | None) -> Any:
-    code, text = _judge(services, topic, index, replicas)
-    return PartitionResult(partition_index=index, error_code=code, error_message=text)
+def _result(services: Services, topic: Topic | None, asked: Any) -> Any:
+    code, text = _judge(services, topic, asked.partition_index, asked.replicas)
+    return PartitionResult(partition_index=asked.partition_index, error_code=code, error_message=text)
 
 
 def _judge(
@@ -50,7 +59,8 @@ def _judge(
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
     nodes = {proxy.node_id for proxy in services.members.proxies}
     if not replicas or len(set(replicas)) != len(replicas) or not nodes.issuperset(replicas):
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(replicas)} are not nodes of this cluster, each once"
+        named = f"{replicas[:NAMED_MAX]}{'...' if len(replicas) > NAMED_MAX else ''}"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{named} are not nodes of this cluster, each once"
     place = services.metadata.places(topic, index, index + 1, services.owners, services.members, services.clock)[0]
     if set(replicas) == set(place.replicas):
         return ErrorCode.NONE, None

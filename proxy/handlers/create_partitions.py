@@ -15,6 +15,7 @@ from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import CreatePartitionsResponse
 from bmq.meta.catalog import Topic
@@ -36,7 +37,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
         )
 
     results = await each(list(wanted), add, message.timeout_ms)
-    answers = [_result(name, result) for name, result in zip(wanted, results, strict=True)]
+    answers = await map_in_turns(lambda pair: _result(*pair), zip(wanted, results, strict=True))
     return CreatePartitionsResponse(throttle_time_ms=0, results=answers)
 
 

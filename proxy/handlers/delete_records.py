@@ -18,15 +18,18 @@ from typing import Any, NamedTuple
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DeleteRecordsResponse
 from bmq.meta.topic_configs import effective
-from bmq.proxy.asking import ask_all, owner_of
+from bmq.proxy.asking import Listed, ask_all, by_topic, list_partitions, owner_of
 from bmq.proxy.services import Api, Services
 
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 Partition = Topic.DeleteRecordsPartitionResult
 NO_WATERMARK = -1
+REFUSALS_A_TURN = 100
+"""Topics whose configs are looked at in a turn of the loop, at 50 us each."""
 
 
 class Wanted(NamedTuple):
@@ -37,12 +40,13 @@ class Wanted(NamedTuple):
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
     timeout_s = max(message.timeout_ms, 0) / 1000
-    refusals = {topic.name: _refusal(services, topic.name) for topic in message.topics}
-    wanted = [
-        Wanted(topic.name, each.partition_index, each.offset) for topic in message.topics for each in topic.partitions
-    ]
+    names = list(dict.fromkeys(topic.name for topic in message.topics))
+    refused = await map_in_turns(lambda name: _refusal(services, name), names, REFUSALS_A_TURN)
+    refusals = dict(zip(names, refused, strict=True))
+    listed = await list_partitions(message.topics, "name", "partition_index")
 
-    async def ask(one: Wanted) -> Any:
+    async def ask(listed: Listed) -> Any:
+        one = Wanted(listed.topic, listed.partition.partition_index, listed.partition.offset)
         code = refusals[one.topic]
         watermark = NO_WATERMARK
         if not code:
@@ -56,13 +60,9 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
                 code = ErrorCode.REQUEST_TIMED_OUT
         return Partition(partition_index=one.partition, low_watermark=watermark, error_code=code)
 
-    answers = iter(await ask_all(wanted, ask))
-    return DeleteRecordsResponse(
-        throttle_time_ms=0,
-        topics=[
-            Topic(name=topic.name, partitions=[next(answers) for _ in topic.partitions]) for topic in message.topics
-        ],
-    )
+    answers = await ask_all(listed, ask)
+    topics = await by_topic(message.topics, answers, lambda topic, found: Topic(name=topic.name, partitions=found))
+    return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
 def _refusal(services: Services, name: str) -> ErrorCode:

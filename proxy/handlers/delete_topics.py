@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DeleteTopicsResponse
 from bmq.proxy.admin_work import each
@@ -43,7 +44,8 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
         return await _delete(services, one, doubly)
 
     results = await each(list(counts), delete, message.timeout_ms)
-    responses = [_result(request.api_version, one, result) for one, result in zip(list(counts), results, strict=True)]
+    pairs = zip(counts, results, strict=True)
+    responses = await map_in_turns(lambda pair: _result(request.api_version, *pair), pairs)
     return DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
 
 

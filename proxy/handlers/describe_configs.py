@@ -1,7 +1,8 @@
 """DescribeConfigs, versions 1 to 4.
 
 Topics and brokers, from the view: no call is made.  A broker is asked for its own configs only, as in Kafka; clients
-send each to its node.  An empty broker name means the cluster's dynamic defaults.
+send each to its node.  An empty broker name means the cluster's dynamic defaults.  A resource that is asked for
+twice with the same keys is described once.
 
 Version notes: 1 adds sources and synonyms (0 is gone from Kafka 4), 3 types and documentation.
 
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.call import Answer, Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec import encode_element, encode_response_of
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.config_values import Described
@@ -24,11 +27,44 @@ from bmq.proxy.services import Api, Services
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Config = Result.DescribeConfigsResourceResult
+DESCRIBED_A_TURN = 5
+"""Resources that are described and encoded in a turn of the loop, at a millisecond each."""
+RESPONSE_BYTES_MAX = 256 << 20
+"""10,000 topics with synonyms and documentation take 150 MB."""
 
 
-def handle(services: Services, request: Request, message: Any) -> Any:
-    results = [_describe(services, resource, message) for resource in message.resources]
-    return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+async def handle(services: Services, request: Request, message: Any) -> Answer:
+    """Each resource once, encoded by itself: a topic has some forty configs, and 10,000 topics may be asked for."""
+    key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
+    once = {_identity(each): each for each in message.resources}
+    empty = DescribeConfigsResponse(throttle_time_ms=0, results=[])
+    size = 0
+
+    def describe(resource: Any) -> bytes:
+        nonlocal size
+        result = _describe(services, resource, message) if size < RESPONSE_BYTES_MAX else _too_much(resource)
+        single = DescribeConfigsResponse(throttle_time_ms=0, results=[result])
+        element = encode_element(key, version, empty, single)
+        size += len(element)
+        return element
+
+    elements = await map_in_turns(describe, once.values(), DESCRIBED_A_TURN)
+    return Answer(encode_response_of(key, version, request.correlation_id, empty, elements))
+
+
+def _identity(resource: Any) -> tuple[int, str, tuple[str, ...] | None]:
+    keys = resource.configuration_keys
+    return resource.resource_type, resource.resource_name, None if keys is None else tuple(keys)
+
+
+def _too_much(resource: Any) -> Any:
+    return Result(
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message=f"The response has {RESPONSE_BYTES_MAX} bytes already: ask for fewer resources at a time.",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
 
 
 def _describe(services: Services, resource: Any, message: Any) -> Any:

@@ -13,14 +13,17 @@ Not implemented: nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.urls import without_userinfo
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
+from bmq.meta.catalog import Topic as CatalogTopic
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 from bmq.proxy.owners import Owner
 from bmq.proxy.services import Api, Services
@@ -31,13 +34,16 @@ Partition = Topic.DescribeLogDirsPartition
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
-    asked = _asked_here(services, message.topics)
+    asked = await _asked_here(services, message.topics)
     deadline = asyncio.get_running_loop().time() + LOOK_S
     owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline))
     found = [(name, key, owner) for (name, key), owner in zip(asked, owners, strict=True) if owner is not None]
     sizes = await ask_all(found, _size)
     topics: dict[str, list[Any]] = {}
+    turns = Turns()
     for (name, key, _), size in zip(found, sizes, strict=True):
+        if turns.is_over():
+            await next_turn()
         if size is None:
             return _response(services, ErrorCode.KAFKA_STORAGE_ERROR, [])
         partition = Partition(partition_index=key.partition, partition_size=size, offset_lag=0, is_future_key=False)
@@ -46,22 +52,28 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return _response(services, ErrorCode.NONE, described)
 
 
-def _asked_here(services: Services, asked: Any) -> list[tuple[str, PartitionKey]]:
-    """``asked`` None means all topics."""
+async def _asked_here(services: Services, asked: Any) -> list[tuple[str, PartitionKey]]:
+    """``asked`` None means all topics.  Each partition once."""
     catalog, members = services.catalog, services.members
     if asked is None:
+        wanted: list[tuple[CatalogTopic, Sequence[int]]]
         wanted = [(topic, range(topic.partitions)) for _, topic in sorted(catalog.topics.items())]
     else:
-        known = [(catalog.topics.get(each.topic), each.partitions) for each in asked]
+        once: dict[str, dict[int, None]] = {}
+        for each in asked:
+            once.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
+        known = [(catalog.topics.get(name), list(indexes)) for name, indexes in once.items()]
         wanted = [(topic, indexes) for topic, indexes in known if topic is not None]
-    keys = [
+    keys = (
         (topic.name, PartitionKey(topic.topic_id, index))
         for topic, indexes in wanted
         for index in indexes
         if 0 <= index < topic.partitions
-    ]
+    )
     # Another proxy answers for the others: tools ask them all, and add up.
-    return [(name, key) for name, key in keys if members.leader_of(key) == members.own.node_id]
+    own = members.own.node_id
+    ours = await map_in_turns(lambda one: one if members.leader_of(one[1]) == own else None, keys)
+    return [one for one in ours if one is not None]
 
 
 async def _size(one: tuple[str, PartitionKey, Owner]) -> int | None:

@@ -9,11 +9,13 @@ Not implemented: transactions: ``current_txn_start_offset`` is always -1.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import increment_sequence
+from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeProducersResponse
 from bmq.proxy.asking import ask_all, owner_of
@@ -23,32 +25,40 @@ from bmq.storage.checkpoint import ProducerState
 Topic = DescribeProducersResponse.TopicResponse
 Partition = Topic.PartitionResponse
 Producer = Partition.ProducerState
+PRODUCERS_MAX = 250_000
+"""In one response, of all its partitions, unless the first alone has more: some 10 MB."""
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
-    wanted = [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in message.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    told = 0
 
     async def ask(one: tuple[str, int]) -> Any:
+        nonlocal told
         name, index = one
         try:
             states = await (await owner_of(services, name, index)).producers()
+            if told and told + len(states) > PRODUCERS_MAX:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "too many producers for one response: ask for less")
+            told += len(states)
         except RequestError as error:
             return Partition(
                 partition_index=index, error_code=error.code, error_message=error.message, active_producers=[]
             )
-        producers = [_producer(state) for state in states if state.producer_id >= 0]
+        producers = await map_in_turns(_producer, (state for state in states if state.producer_id >= 0))
         return Partition(
             partition_index=index, error_code=ErrorCode.NONE, error_message=None, active_producers=producers
         )
 
-    answers = iter(await ask_all(wanted, ask))
-    return DescribeProducersResponse(
-        throttle_time_ms=0,
-        topics=[
-            Topic(name=topic.name, partitions=[next(answers) for _ in topic.partition_indexes])
-            for topic in message.topics
-        ],
-    )
+    pairs = [(name, index) for name, indexes in wanted.items() for index in indexes]
+    answers = iter(await ask_all(pairs, ask))
+
+    def described(name: str) -> Any:
+        return Topic(name=name, partitions=list(islice(answers, len(wanted[name]))))
+
+    return DescribeProducersResponse(throttle_time_ms=0, topics=await map_in_turns(described, wanted))
 
 
 def _producer(state: ProducerState) -> Any:

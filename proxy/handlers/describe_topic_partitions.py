@@ -16,6 +16,7 @@ from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeTopicPartitionsResponse
 from bmq.meta.catalog import INTERNAL_TOPICS, Topic
@@ -32,24 +33,27 @@ ResponseTopic = Response.DescribeTopicPartitionsResponseTopic
 ResponsePartition = ResponseTopic.DescribeTopicPartitionsResponsePartition
 
 
-def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: Services, request: Request, message: Any) -> Any:
     asked = [topic.name for topic in message.topics]
     cursor = message.cursor
     names = sorted(set(asked or services.catalog.topics))
     if cursor is not None:
         if cursor.partition_index < 0 or (asked and cursor.topic_name not in names):
-            refused = [_error(name, ErrorCode.INVALID_REQUEST) for name in asked]
+            refused = await map_in_turns(lambda name: _error(name, ErrorCode.INVALID_REQUEST), asked)
             return Response(throttle_time_ms=0, topics=refused, next_cursor=None)
         names = [name for name in names if name >= cursor.topic_name]
     start = cursor.partition_index if cursor is not None and names[:1] == [cursor.topic_name] else 0
     limit = max(1, min(PARTITIONS_MAX, message.response_partition_limit))
-    return _page(services, names, start, limit, is_all=not asked)
+    return await _page(services, names, start, limit, is_all=not asked)
 
 
-def _page(services: Services, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
+async def _page(services: Services, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
     """``limit`` partitions from ``start`` of the first topic on; a topic without any still takes its place."""
     topics: list[Any] = []
+    turns = Turns()
     for name in names:
+        if turns.is_over():
+            await next_turn()
         if limit == 0:
             return _response(topics, Response.Cursor(topic_name=name, partition_index=0))
         topic = services.catalog.topics.get(name)

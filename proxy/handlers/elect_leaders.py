@@ -9,10 +9,12 @@ Version notes: from 1 on the kind of election is named, and there is an error co
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import ElectLeadersResponse
 from bmq.proxy.services import Api, Services
@@ -21,21 +23,25 @@ Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = Topic.PartitionResult
 
 
-def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: Services, request: Request, message: Any) -> Any:
     topics = services.catalog.topics
     if message.topic_partitions is None:
         wanted = [(name, range(topic.partitions)) for name, topic in sorted(topics.items())]
     else:
         wanted = [(each.topic, each.partitions) for each in message.topic_partitions]
     results = []
+    turns = Turns()
     for name, indexes in wanted:
         topic = topics.get(name)
         count = topic.partitions if topic is not None else 0
-        results.append(Topic(topic=name, partition_result=[_result(index, count) for index in indexes]))
+        if turns.is_over():
+            await next_turn()
+        found = await map_in_turns(partial(_result, count), indexes)
+        results.append(Topic(topic=name, partition_result=found))
     return ElectLeadersResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, replica_election_results=results)
 
 
-def _result(index: int, count: int) -> Any:
+def _result(count: int, index: int) -> Any:
     if not 0 <= index < count:
         code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
     else:

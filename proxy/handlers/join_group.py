@@ -23,4 +23,4 @@ async def handle(services: Services, request: Request, message: JoinGroupRequest
     return await services.coordinator.join_group(message, ClientInfo.of(request))
 
 
-APIS = (Api(ApiKey.JOIN_GROUP, 0, 9, handle),)
+APIS = (Api(ApiKey.JOIN_GROUP, 0, 9, handle, waits_for_clients=True),)

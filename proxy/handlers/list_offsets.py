@@ -17,14 +17,13 @@ Not implemented: the epoch of a record found by time (-1 is told: the consumer t
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Any, NamedTuple
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import ListOffsetsResponse
-from bmq.proxy.asking import ask_all, check_epoch, owner_of
+from bmq.proxy.asking import Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
 from bmq.proxy.services import Api, Services
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -65,20 +64,12 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     is_told = version >= TIMEOUT_SINCE and message.timeout_ms > 0
     timeout_s = message.timeout_ms / 1000 if is_told else TIMEOUT_S
     committed = version >= 2 and message.isolation_level == READ_COMMITTED
-    times = Counter((topic.name, each.partition_index) for topic in message.topics for each in topic.partitions)
-    wanted = [
-        Wanted(
-            topic.name,
-            each.partition_index,
-            each.current_leader_epoch if version >= 4 else -1,
-            each.timestamp,
-            times[topic.name, each.partition_index] > 1,
-        )
-        for topic in message.topics
-        for each in topic.partitions
-    ]
+    listed = await list_partitions(message.topics, "name", "partition_index")
 
-    async def ask(one: Wanted) -> Any:
+    async def ask(listed: Listed) -> Any:
+        each = listed.partition
+        epoch = each.current_leader_epoch if version >= 4 else -1
+        one = Wanted(listed.topic, each.partition_index, epoch, each.timestamp, listed.times > 1)
         try:
             async with asyncio.timeout(timeout_s):
                 found = await _find(services, one, version, committed=committed)
@@ -88,13 +79,9 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
             return _answer(one, ErrorCode.REQUEST_TIMED_OUT, Found())
         return _answer(one, ErrorCode.NONE, found)
 
-    answers = iter(await ask_all(wanted, ask))
-    return ListOffsetsResponse(
-        throttle_time_ms=0,
-        topics=[
-            Topic(name=topic.name, partitions=[next(answers) for _ in topic.partitions]) for topic in message.topics
-        ],
-    )
+    answers = await ask_all(listed, ask)
+    topics = await by_topic(message.topics, answers, lambda topic, found: Topic(name=topic.name, partitions=found))
+    return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
 async def _find(services: Services, wanted: Wanted, version: int, *, committed: bool) -> Found:

@@ -18,10 +18,9 @@ import uuid
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
-from bmq.core.call import Answer, CloseConnection, Request
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.call import Answer, Request
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.api import ApiKey
-from bmq.core.wire.codec import decode_request
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.controller.topic_rules import name_error
 from bmq.proxy.admin_work import each
@@ -37,11 +36,7 @@ NO_ID = uuid.UUID(int=0)
 Errors = Mapping[str, ErrorCode]
 
 
-def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
-    try:
-        message = decode_request(ApiKey.METADATA, request.api_version, request.body)
-    except FormatError as error:
-        raise CloseConnection(f"METADATA version {request.api_version}: {error}") from None
+def handle(services: Services, request: Request, message: Any) -> Answer | Awaitable[Answer]:
     missing = _to_create(services, request.api_version, message)
     if missing:
         return _create_and_answer(services, request, message, missing)
@@ -140,4 +135,4 @@ def _elements(services: Services, version: int, message: Any, failed: Errors) ->
     return elements
 
 
-APIS = (Api(ApiKey.METADATA, 0, 13, handle_raw=handle),)
+APIS = (Api(ApiKey.METADATA, 0, 13, handle),)

@@ -17,7 +17,7 @@ from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import OffsetForLeaderEpochResponse
-from bmq.proxy.asking import ask_all, check_epoch, owner_of
+from bmq.proxy.asking import Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
 from bmq.proxy.services import Api, Services
 
 Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -32,13 +32,11 @@ class Wanted(NamedTuple):
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
-    wanted = [
-        Wanted(topic.topic, each.partition, each.current_leader_epoch, each.leader_epoch)
-        for topic in message.topics
-        for each in topic.partitions
-    ]
+    listed = await list_partitions(message.topics, "topic", "partition")
 
-    async def ask(one: Wanted) -> Any:
+    async def ask(listed: Listed) -> Any:
+        each = listed.partition
+        one = Wanted(listed.topic, each.partition, each.current_leader_epoch, each.leader_epoch)
         try:
             owner = await owner_of(services, one.topic, one.partition)
             if one.current_epoch >= 0:
@@ -48,13 +46,9 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
             return Partition(error_code=error.code, partition=one.partition, leader_epoch=-1, end_offset=-1)
         return Partition(error_code=ErrorCode.NONE, partition=one.partition, leader_epoch=epoch, end_offset=end)
 
-    answers = iter(await ask_all(wanted, ask))
-    return OffsetForLeaderEpochResponse(
-        throttle_time_ms=0,
-        topics=[
-            Topic(topic=topic.topic, partitions=[next(answers) for _ in topic.partitions]) for topic in message.topics
-        ],
-    )
+    answers = await ask_all(listed, ask)
+    topics = await by_topic(message.topics, answers, lambda topic, found: Topic(topic=topic.topic, partitions=found))
+    return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 
 APIS = (Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle),)

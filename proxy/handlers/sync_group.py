@@ -18,4 +18,4 @@ async def handle(services: Services, request: Request, message: SyncGroupRequest
     return await services.coordinator.sync_group(message, ClientInfo.of(request))
 
 
-APIS = (Api(ApiKey.SYNC_GROUP, 0, 5, handle),)
+APIS = (Api(ApiKey.SYNC_GROUP, 0, 5, handle, waits_for_clients=True),)

@@ -13,12 +13,17 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.wire.codec import encode_response
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec import decode_request, encode_response
+from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.meta.members import Members, OneNode, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.owners import Followed, Owner
 from bmq.proxy.services import Services
 from tests.unit.meta.admin_world import AdminWorld
+
+RESPONSES = {ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse}
+"""Of handlers that encode their answer themselves."""
 
 
 class FakeClient:
@@ -120,11 +125,14 @@ class AdminServing(AdminWorld):
         response = api.handle(self.services, self.request(api.key, version), message)
         if isinstance(response, Awaitable):
             response = await response
+        if isinstance(response, Answer):
+            return decode(RESPONSES[api.key], version, b"".join(response.buffers))
         encoded = b"".join(encode_response(api.key, version, 77, response))
         return decode(type(response), version, encoded)
 
     async def ask_raw(self, api: Any, version: int, message: Any) -> bytes:
-        answer = api.handle_raw(self.services, self.request(api.key, version, message.encode(version=version)))
+        decoded = decode_request(api.key, version, memoryview(message.encode(version=version)))
+        answer = api.handle(self.services, self.request(api.key, version), decoded)
         if isinstance(answer, Awaitable):
             answer = await answer
         assert isinstance(answer, Answer)

@@ -260,7 +260,7 @@ def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch: pyte
         threads.append(threading.current_thread())
         return [b"encoded"]
 
-    monkeypatch.setattr("bmq.proxy.endpoint.encode_response", encode)
+    monkeypatch.setattr("bmq.proxy.large_requests.encode_response", encode)
 
     def at_once(services: Any, request: Request, asked: Any) -> Any:
         return message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import uuid
 from typing import Any
 
@@ -20,11 +21,12 @@ from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
+from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import AdminServing, FakeOwners, Spread, decode, serving
+from tests.unit.proxy.admin_serving import AdminServing, FakeClient, FakeOwners, Spread, decode, serving
 
 API = metadata.APIS[0]
 VERSIONS = range(API.min_version, API.max_version + 1)
@@ -388,8 +390,9 @@ def test_what_is_no_metadata_request_closes_the_connection(version: int) -> None
 
     async def main() -> None:
         async with serving() as w:
+            head = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1) + b"\0" * (version >= 9)
             with pytest.raises(CloseConnection, match=f"METADATA version {version}"):
-                metadata.handle(w.services, w.request(ApiKey.METADATA, version, b"\x7f\xff\xff\xff"))
+                Endpoint(w.services, metadata.APIS)(memoryview(bytearray(head + b"\x7f\xff\xff\xff")), FakeClient())
 
     run(main())
 

@@ -15,6 +15,7 @@ from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.fetch import FetchRequest, parse_fetch
 from bmq.core.wire.header import Header, parse_header
+from bmq.core.wire.limits import elements_max
 from bmq.core.wire.messages import schema_range
 from bmq.core.wire.primitives import ELEMENTS_MAX, TAGS_MAX, read_uvarint, uvarint
 from bmq.core.wire.produce import ProduceRequest, parse_produce
@@ -135,9 +136,27 @@ def test_array_elements_of_a_request_are_bounded() -> None:
     def body(count: int) -> memoryview:
         return memoryview(uvarint(count + 1) + b"\x01" * count + b"\x00\x00")
 
-    assert len(decode_request(ApiKey.DESCRIBE_GROUPS, 5, body(ELEMENTS_MAX)).groups) == ELEMENTS_MAX
+    limit = elements_max(ApiKey.DESCRIBE_GROUPS)
+    assert len(decode_request(ApiKey.DESCRIBE_GROUPS, 5, body(limit)).groups) == limit
     with pytest.raises(FormatError):
-        decode_request(ApiKey.DESCRIBE_GROUPS, 5, body(ELEMENTS_MAX + 1))
+        decode_request(ApiKey.DESCRIBE_GROUPS, 5, body(limit + 1))
+
+
+def test_what_kafkas_tools_send_is_within_the_bounds() -> None:
+    """For 10,000 topics, or 100,000 partitions in them, with three nodes each where nodes are named."""
+    topics, partitions = 10_000, 100_000
+    for key in (
+        ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.DELETE_RECORDS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ELECT_LEADERS, ApiKey.OFFSET_DELETE,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_PRODUCERS,
+    ):  # fmt: skip
+        assert elements_max(key) > topics + partitions
+    for key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ALTER_PARTITION_REASSIGNMENTS):
+        assert elements_max(key) > topics + 4 * partitions
+    for key in (ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS):
+        assert elements_max(key) > 3 * topics
+    for key in ApiKey:
+        assert elements_max(key) > topics
 
 
 def test_tagged_fields_of_a_structure_are_bounded() -> None:

@@ -64,13 +64,11 @@ class ProxyClient:
     async def _ask(self, api: Any, version: int, message: Any, kind: Any) -> Any:
         body = memoryview(bytearray(message.encode(version=version)))
         request = Request(api.key, version, 1, "me", body, cast(Client, self.world.client), 0.0)
-        if api.handle_raw is not None:
-            answer = api.handle_raw(self.world.services, request)
-            assert isinstance(answer, Answer)
-            return decode(kind, version, b"".join(answer.buffers))
         found = api.handle(self.world.services, request, type(message).decode(bytes(body), version=version))
         if isinstance(found, Awaitable):
             found = await found
+        if isinstance(found, Answer):
+            return decode(kind, version, b"".join(found.buffers))
         return decode(kind, version, b"".join(encode_response(api.key, version, 1, found)))
 
     async def refresh(self) -> int:
