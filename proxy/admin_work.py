@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from bmq.core.call import CloseConnection
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import Turns, next_turn
+from bmq.core.turns import Turns, map_in_turns, next_turn
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -17,6 +18,26 @@ PARALLEL = 16
 
 A_TURN = 5
 """Parts that each of these does in a turn of the loop: to check a topic's configs takes a fifth of a millisecond."""
+
+
+TOPICS_MAX = 20_000
+"""Topics that one request creates or extends: twice what Kafka's tools are used with."""
+ASSIGNED_MAX = 100_000
+"""Partitions of one topic that a request assigns by hand."""
+
+
+def check_count(topics: Sequence[object]) -> None:
+    """Raise CloseConnection if a request has more topics than are worked on at once."""
+    if len(topics) > TOPICS_MAX:
+        raise CloseConnection(f"a request with {len(topics)} topics, more than {TOPICS_MAX}")
+
+
+async def broker_ids_of(assignments: Sequence[Any]) -> list[list[int]]:
+    """Return the nodes of each manual assignment.  Raises RequestError if there are too many."""
+    if len(assignments) > ASSIGNED_MAX:
+        text = f"{len(assignments)} manual partition assignments for a topic, more than {ASSIGNED_MAX}"
+        raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return await map_in_turns(lambda each: list(each.broker_ids), assignments, 5_000)
 
 
 async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], timeout_ms: int) -> list[R | RequestError]:

@@ -20,7 +20,7 @@ PARALLEL = 16
 """Partitions of one request asked at once: storage bounds its own reads besides."""
 ASKED_A_TURN = 20
 """By each of those that ask at once: at 50 us for a question within the process some milliseconds."""
-LISTED_A_TURN = 4_000
+LISTED_A_TURN = 2_000
 """Partitions that are only listed take a microsecond or two."""
 LOOK_S = 1.0
 """How long a look at many partitions waits in all for those that are not open: a connection takes milliseconds."""

@@ -4,15 +4,19 @@ A body of some kilobytes may hold tens of thousands of elements.  To make object
 the response, takes longer than the event loop may stand still, and a hundred times the memory of the body.  So one
 thread does it for all of them, and no more bodies are worked on at once than ``BODIES_MAX`` bytes: the others wait in
 the order in which they came.  What a handler does between the two goes on in turns (``core.turns``).
+
+The cyclic collector would go through all these objects while they live, in 100 ms in which nothing else runs; they have
+no cycles and go as soon as the response is there.  So it makes no full collection meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from bmq.core.call import Buffer
@@ -22,6 +26,9 @@ INLINE_BYTES = 8 << 10
 """A smaller body is read on the loop: at three bytes an element some milliseconds."""
 BODIES_MAX = 4 << 20
 """Of all bodies that are worked on; one is always, whatever its size."""
+FULL_COLLECTION_AFTER = 1_000
+"""Large requests, one upon the other: then a full collection may come between two of them."""
+_NEVER = 1 << 30
 T = TypeVar("T")
 
 
@@ -49,7 +56,8 @@ class LargeRequests:
                 self._leave(size)
 
         try:
-            yield leave
+            with _collector.spared():
+                yield leave
         finally:
             leave()
 
@@ -59,7 +67,8 @@ class LargeRequests:
 
     async def encode(self, api_key: int, version: int, correlation_id: int, box: list[Any]) -> list[Buffer]:
         """Encode the message that is alone in ``box``, which is empty then: the thread frees what it is made of."""
-        return await self._run(_encode_and_free, api_key, version, correlation_id, box)
+        with _collector.spared():
+            return await self._run(_encode_and_free, api_key, version, correlation_id, box)
 
     async def free(self, box: list[Any]) -> None:
         """Empty ``box``.  To free a hundred thousand objects takes long, too."""
@@ -98,6 +107,39 @@ class LargeRequests:
             if not turn.done():  # else cancelled
                 self._under_way += size
                 turn.set_result(None)
+
+
+class _Collector:
+    """The process's collector; ``spared`` may be entered any number of times."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._in_a_row = 0
+        self._thresholds: tuple[int, int, int] | None = None
+
+    @contextmanager
+    def spared(self) -> Iterator[None]:
+        self._inside += 1
+        self._in_a_row += 1
+        self._set()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._set()
+
+    def _set(self) -> None:
+        if not self._inside or self._in_a_row > FULL_COLLECTION_AFTER:
+            self._in_a_row = 0
+            if self._thresholds is not None:
+                gc.set_threshold(*self._thresholds)
+                self._thresholds = None
+        elif self._thresholds is None:
+            self._thresholds = gc.get_threshold()
+            gc.set_threshold(*self._thresholds[:2], _NEVER)
+
+
+_collector = _Collector()
 
 
 def _encode_and_free(api_key: int, version: int, correlation_id: int, box: list[Any]) -> list[Buffer]:

@@ -18,6 +18,8 @@ def is_large(message: Any) -> bool:
         if not elements:
             continue
         count += len(elements)
+        if count >= LARGE_ELEMENTS:
+            return True
         element_kind: type = type(elements[0])
         for each in _array_fields(element_kind):
             count += sum(len(values) for element in elements if (values := getattr(element, each)))

@@ -26,6 +26,8 @@ from bmq.proxy.admin_work import each
 from bmq.proxy.config_resources import ResourceType, parse_node, parse_type
 from bmq.proxy.services import Api, Services
 
+CONFIGS_MAX = 1_000
+"""Of one resource: Kafka has some forty for a topic, three hundred for a broker."""
 ALTER_MS = 30_000
 """Kafka's request.timeout.ms, which clients set by default too."""
 
@@ -44,6 +46,8 @@ async def _alter_all(services: Services, message: Any, read: Callable[[Any], Cha
     async def alter(resource: Any) -> None:
         if counts[(resource.resource_type, resource.resource_name)] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if len(resource.configs) > CONFIGS_MAX:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(resource.configs)} configs of one resource")
         if len({config.name for config in resource.configs}) != len(resource.configs):
             raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
         await _alter(services, resource, read(resource.configs), message.validate_only)

@@ -19,11 +19,12 @@ from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import CreatePartitionsResponse
 from bmq.meta.catalog import Topic
-from bmq.proxy.admin_work import each
+from bmq.proxy.admin_work import broker_ids_of, check_count, each
 from bmq.proxy.services import Api, Services
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
+    check_count(message.topics)
     counts = Counter(topic.name for topic in message.topics)
     wanted = {topic.name: topic for topic in message.topics}
 
@@ -31,7 +32,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
         if counts[name] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         given = wanted[name].assignments
-        assignments = None if given is None else [list(each.broker_ids) for each in given]
+        assignments = None if given is None else await broker_ids_of(given)
         return await services.admin.add_partitions(
             name, wanted[name].count, assignments, validate_only=message.validate_only
         )

@@ -26,17 +26,20 @@ from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import CreateTopicsResponse
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
-from bmq.proxy.admin_work import each
+from bmq.proxy.admin_work import broker_ids_of, check_count, each
 from bmq.proxy.services import Api, Services
 
 OPEN_S = 5.0
 """How long a topic that exists is waited for: longer, and something is wrong that the client shall not wait for."""
 
+CONFIGS_MAX = 1_000
+"""Of one topic: Kafka has some forty."""
 RESULTS_A_TURN = 20
 """Topics whose configs are told in a turn of the loop, at half a millisecond each."""
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
+    check_count(message.topics)
     began = asyncio.get_running_loop().time()
     counts = Counter(topic.name for topic in message.topics)
     once = [topic for topic in message.topics if counts[topic.name] == 1]
@@ -56,7 +59,10 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
 
 
 async def _create(services: Services, wanted: Any, validate_only: bool) -> Topic:
-    assignments = {each.partition_index: list(each.broker_ids) for each in wanted.assignments}
+    if len(wanted.configs) > CONFIGS_MAX:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(wanted.configs)} configs, more than a topic has")
+    nodes = await broker_ids_of(wanted.assignments)
+    assignments = {each.partition_index: nodes[at] for at, each in enumerate(wanted.assignments)}
     if len(assignments) != len(wanted.assignments):
         raise RequestError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Found multiple manual partition assignments for a partition."

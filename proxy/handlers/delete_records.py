@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DeleteRecordsResponse
 from bmq.meta.topic_configs import effective
@@ -28,8 +27,6 @@ from bmq.proxy.services import Api, Services
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 Partition = Topic.DeleteRecordsPartitionResult
 NO_WATERMARK = -1
-REFUSALS_A_TURN = 100
-"""Topics whose configs are looked at in a turn of the loop, at 50 us each."""
 
 
 class Wanted(NamedTuple):
@@ -40,13 +37,13 @@ class Wanted(NamedTuple):
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
     timeout_s = max(message.timeout_ms, 0) / 1000
-    names = list(dict.fromkeys(topic.name for topic in message.topics))
-    refused = await map_in_turns(lambda name: _refusal(services, name), names, REFUSALS_A_TURN)
-    refusals = dict(zip(names, refused, strict=True))
+    refusals: dict[str, ErrorCode] = {}
     listed = await list_partitions(message.topics, "name", "partition_index")
 
     async def ask(listed: Listed) -> Any:
         one = Wanted(listed.topic, listed.partition.partition_index, listed.partition.offset)
+        if one.topic not in refusals:
+            refusals[one.topic] = _refusal(services, one.topic)
         code = refusals[one.topic]
         watermark = NO_WATERMARK
         if not code:

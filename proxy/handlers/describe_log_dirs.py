@@ -60,10 +60,13 @@ async def _asked_here(services: Services, asked: Any) -> list[tuple[str, Partiti
         wanted = [(topic, range(topic.partitions)) for _, topic in sorted(catalog.topics.items())]
     else:
         once: dict[str, dict[int, None]] = {}
+        turns = Turns()
         for each in asked:
-            once.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
-        known = [(catalog.topics.get(name), list(indexes)) for name, indexes in once.items()]
-        wanted = [(topic, indexes) for topic, indexes in known if topic is not None]
+            if turns.is_over():
+                await next_turn()
+            if each.topic in catalog.topics:
+                once.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
+        wanted = [(catalog.topics[name], list(indexes)) for name, indexes in once.items() if name in catalog.topics]
     keys = (
         (topic.name, PartitionKey(topic.topic_id, index))
         for topic, indexes in wanted

@@ -15,7 +15,7 @@ from typing import Any
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import increment_sequence
-from bmq.core.turns import map_in_turns
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeProducersResponse
 from bmq.proxy.asking import ask_all, owner_of
@@ -31,7 +31,10 @@ PRODUCERS_MAX = 250_000
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
     wanted: dict[str, dict[int, None]] = {}
+    turns = Turns()
     for topic in message.topics:
+        if turns.is_over():
+            await next_turn()
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     told = 0
 

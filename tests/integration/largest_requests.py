@@ -1,0 +1,84 @@
+"""The largest legal requests of each API and version, in two shapes, from Kafka's own schemas."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from bmq.core.wire.header import is_flexible
+from bmq.core.wire.limits import elements_max
+from bmq.core.wire.messages import request_class
+
+TOPIC = "orders"
+BODY_MAX = 100 << 20
+"""socket.request.max.bytes."""
+
+
+def largest(api_key: int, version: int, share: float = 1.0) -> Iterator[tuple[str, bytes]]:
+    """Yield (shape, frame): as many elements of the first array as the API's limit allows ("wide"), and one element
+    with as many in its own first array ("deep").  ``share`` of the limit."""
+    message = request_class(api_key)
+    assert message is not None
+    count = int(elements_max(api_key) * share)
+    for name, field in _arrays(message, version):
+        yield f"wide {name}", _frame(api_key, version, message, {name: _many(field, version, count)})
+        if not field.is_struct_array():
+            continue
+        for inner_name, inner in _arrays(field, version):
+            one = _element(field, version, 0, {inner_name: _many(inner, version, count - 1)})
+            yield f"deep {name}.{inner_name}", _frame(api_key, version, message, {name: [one]})
+
+
+def _arrays(holder: Any, version: int) -> Iterator[tuple[str, Any]]:
+    for name, field in holder.fields.items():
+        if field.for_version_q(version) and (field.is_array() or field.is_struct_array()):
+            yield name, field
+
+
+def _many(field: Any, version: int, count: int) -> list[Any]:
+    if field.is_struct_array():
+        return [_element(field, version, number, {}) for number in range(count)]
+    return [_value(field.array_of.type_str, number) for number in range(count)]
+
+
+def _element(field: Any, version: int, number: int, given: dict[str, Any]) -> Any:
+    """One element: numbers and names that are all different; a topic that exists where there is one element."""
+    values = dict(given)
+    is_numbered = False
+    for name, each in field.fields.items():
+        if name in values or not each.for_version_q(version) or each.is_array() or each.is_struct_array():
+            continue
+        if each.type_str == "string":
+            values[name] = TOPIC if given else f"n{number}"
+        elif each.type_str == "int32" and not is_numbered:
+            values[name], is_numbered = number, True
+        elif each.type_str == "uuid":
+            values[name] = uuid.UUID(int=number + 1)
+        elif each.type_str == "bytes":
+            values[name] = b""
+    return field.data_class(**values)
+
+
+def _value(kind: str, number: int) -> Any:
+    if kind == "string":
+        return f"n{number}"
+    return uuid.UUID(int=number + 1) if kind == "uuid" else number % 120 if kind == "int8" else number
+
+
+def _frame(api_key: int, version: int, message: Any, arrays: dict[str, Any]) -> bytes:
+    values = dict(arrays)
+    for name, field in message.fields.items():
+        if name in values or not field.for_version_q(version):
+            continue
+        if field.is_struct_array() or field.is_array():
+            values[name] = []
+        elif name in ("timeout_ms", "session_timeout_ms", "rebalance_timeout_ms"):
+            values[name] = 20_000
+        elif field.type_str == "string" and not field.nullable_for_version_q(version):
+            values[name] = "g"
+    body: bytes = message(**values).encode(version=version)
+    assert len(body) < BODY_MAX
+    head = struct.pack(">hhihs", api_key, version, 1, 1, b"t") + (b"\0" if is_flexible(api_key, version) else b"")
+    return head + body

@@ -1,0 +1,121 @@
+"""No request that the limits allow stops the event loop: the largest of each API, in its oldest and newest version.
+
+A whole server in this process, on memory, with two thousand open partitions.  A stop is the loop thread's own processor
+time in one turn (``tests.unit.loop_stops``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from random import Random
+from typing import cast
+
+import pytest
+
+from bmq.cli.node import Node
+from bmq.core.call import Answer, Client, CloseConnection
+from bmq.core.clock import SystemClock
+from bmq.core.config import NodeConfig
+from bmq.core.model import PartitionKey
+from bmq.core.wire.api import ApiKey
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.proxy.apis import ALL_APIS
+from bmq.proxy.large_requests import FULL_COLLECTION_AFTER
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.integration.largest_requests import TOPIC, largest
+from tests.unit.broker.world import FakeClient
+from tests.unit.loop_stops import STOP_MAX_S, forget_stops, run_measured
+
+PARTITIONS = 2_000
+PATIENCE_S = 120.0
+OLDER = 0.2
+"""Of the limit, in versions before the newest: they differ in how bytes are read, and a whole one takes seconds."""
+GROUPS = {
+    ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_DELETE,
+}  # fmt: skip
+"""The coordinator's, which has tests of its own."""
+VIEWS = {ApiKey.METADATA}
+APIS = [
+    (api.key, version)
+    for api in ALL_APIS
+    if api.handle is not None and api.key not in GROUPS | VIEWS
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+
+async def _node() -> Node:
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    node = Node(NodeConfig(auto_create_topics_enable=False), fs, kv, SystemClock(), incarnation="n")
+    node.is_at("h", 9092)
+    await node.start()
+    await node.endpoint._services.admin.create_topic(TOPIC, PARTITIONS, 1, {})
+    topic = node.catalog.topics[TOPIC]
+    for partition in range(PARTITIONS):
+        await node.endpoint._services.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
+    return node
+
+
+async def _ask(node: Node, frame: bytes) -> int:
+    """Return the size of the response, or of the text for which the connection is closed."""
+    try:
+        answer = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
+        if not isinstance(answer, Answer):
+            answer = await asyncio.wait_for(answer, PATIENCE_S)
+        return answer.size
+    except CloseConnection as refused:
+        return len(str(refused)) if "more than" in str(refused) else 0
+
+
+@pytest.mark.parametrize(("api_key", "version"), APIS, ids=lambda value: getattr(value, "name", str(value)))
+def test_the_largest_request_stops_nobody(api_key: ApiKey, version: int) -> None:
+    is_newest = (api_key, version + 1) not in APIS
+    frames = list(largest(api_key, version, 1.0 if is_newest else OLDER))
+    stops: dict[str, float] = {}
+
+    async def main() -> None:
+        node = await _node()
+        for shape, frame in frames:
+            gc.collect()
+            gc.freeze()  # as ``bmq serve`` does with what lives as long as the process
+            await asyncio.sleep(0)
+            forget_stops()
+            assert await _ask(node, frame)
+            await asyncio.sleep(0)
+            stops[shape] = max(asyncio.get_running_loop().stops, default=0.0)  # type: ignore[attr-defined]
+        await node.close()
+
+    try:
+        run_measured(main())
+    finally:
+        gc.unfreeze()
+    assert max(stops.values(), default=0.0) < STOP_MAX_S, stops
+
+
+def test_the_collector_is_as_it_was() -> None:
+    """After large requests it makes full collections again, and between them if they do not end."""
+    before = gc.get_threshold()
+
+    async def main() -> None:
+        node = await _node()
+        ((_, frame), *_) = largest(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0.1)
+        during = 0
+
+        async def ask() -> None:
+            nonlocal during
+            waiting = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
+            assert not isinstance(waiting, Answer)
+            task = asyncio.ensure_future(waiting)
+            await asyncio.sleep(0)
+            during += gc.get_threshold() != before
+            await task
+
+        for _ in range(3):
+            await asyncio.gather(*(ask() for _ in range(10)))
+            assert gc.get_threshold() == before
+        assert 0 < during < FULL_COLLECTION_AFTER
+        await node.close()
+
+    asyncio.run(main())
