@@ -37,11 +37,10 @@ GROUPS = {
     ApiKey.OFFSET_DELETE,
 }  # fmt: skip
 """The coordinator's, which has tests of its own."""
-VIEWS = {ApiKey.METADATA}
 APIS = [
     (api.key, version)
     for api in ALL_APIS
-    if api.handle is not None and api.key not in GROUPS | VIEWS
+    if api.handle is not None and api.key not in GROUPS
     for version in range(api.min_version, api.max_version + 1)
 ]
 
