@@ -139,6 +139,7 @@ def disturb(world: World, rng: Random) -> None:
         case 13:
             if victim.is_alive:
                 victim.write_undecodable()
+                asyncio.get_running_loop().call_later(rng.uniform(0.0, 0.5), victim.crash)
         case _:
             pass
     if rng.random() < 0.8 and len(world.processes) < 8:

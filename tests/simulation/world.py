@@ -305,6 +305,7 @@ class Process:
             )
             with contextlib.suppress(StorageError):
                 appender.write(frame(CHECKPOINT, b"X" + payload[1:]))
+                appender.flush()
 
     async def _run(self) -> None:
         while True:
