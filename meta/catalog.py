@@ -8,6 +8,7 @@ Keys, under ``/<cluster>/``::
     catalog/configs/broker/<id>    dynamic broker configs of one node; <id> is empty for the cluster's defaults
     deleted/<topic id>             a deleted topic whose partitions and files are still to be removed
     producer-ids                   the next block of producer ids (``meta.producer_ids``)
+    history                        samples of the revision of etcd (``meta.controller.store_upkeep``)
 
 What the view shows stands under one prefix, so that one watch gives it in the store's order, and nothing else does: a
 partition's record changes with every segment.
