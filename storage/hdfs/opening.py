@@ -28,7 +28,7 @@ from bmq.storage.hdfs.block import replica_chunk_bytes
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.errors import is_no_nodes
-from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.setup import Member, Setup, members_of, open_pipeline
 from bmq.storage.hdfs.takeover import fence_path
 
@@ -135,10 +135,12 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
 
 
 async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advised: set[str]) -> HdfsAppender:
-    """A new block for a file, and its pipeline; StorageUnavailable or OutOfSpace after ``block_attempts``.
+    """Get a new block for a file, and open its pipeline.
 
-    A datanode that has no room for the block, or no thread, drops the connection without a word; the NameNode knows of
-    its room from a heartbeat only, and hands it out all the same.  So that is what refusals by living nodes mean.
+    Raises OutOfSpace after ``block_attempts`` if living datanodes refused it, StorageUnavailable if a node is silent or
+    all are slow.  A datanode that has no room for the block, or no thread, drops the connection without a word; the
+    NameNode knows of its room from a heartbeat only, and hands it out all the same.  One that is merely slow keeps the
+    connection: waiting helps, and closing other files does not.
     """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
     failure: StorageError | None = None
@@ -171,8 +173,9 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
             is_new_block=True,
         )
     assert located is not None
-    silent = await client.datanodes.silent([node.id for node in located.nodes], located.block)
-    kind, why = (StorageUnavailable, "") if silent else (OutOfSpace, ", though its datanodes live")
+    is_slow = isinstance(failure, SetupTimedOut)
+    is_full = not is_slow and not await client.datanodes.silent([node.id for node in located.nodes], located.block)
+    kind, why = (OutOfSpace, ", though its datanodes live") if is_full else (StorageUnavailable, "")
     raise kind(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks{why}: {failure}")
 
 

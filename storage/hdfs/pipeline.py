@@ -37,6 +37,10 @@ _JOIN_BYTES_MAX = 32 << 10
 _RESPONSE_BYTES_MAX = 1 << 20
 
 
+class SetupTimedOut(PipelineFailed):
+    """Nobody refused the block, and nobody took it in time: its datanodes are slow, or one of them is gone."""
+
+
 class PipelineWatch(Protocol):
     """Who keeps time for pipelines, see ``clock.PipelineClock``."""
 
@@ -116,8 +120,11 @@ class Pipeline(asyncio.Protocol):
     # ---- what its owner calls
 
     async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
-        """Connect, send the op-80 ``request``, wait for the answer.  The answer may say no; PipelineFailed when there
-        is none, with no suspects: the caller knows better whom to ask."""
+        """Connect, send the op-80 ``request``, wait for the answer, which may say no.
+
+        Raises PipelineFailed if there is none, with no suspects: the caller knows better whom to ask.  It is a
+        SetupTimedOut if ``timeout_s`` passed.  Raises OutOfSpace if this process has no descriptor left.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 self._response = self._loop.create_future()
@@ -129,7 +136,9 @@ class Pipeline(asyncio.Protocol):
             self.abort()
             if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:  # our own trouble, no datanode's
                 raise OutOfSpace(f"no socket to {host}:{port}: {error.strerror} (LimitNOFILE, ulimit -n)") from error
-            raise PipelineFailed(f"set-up at {host}:{port}: {error or 'timed out'}") from error
+            if isinstance(error, TimeoutError):
+                raise SetupTimedOut(f"set-up at {host}:{port}: no answer in {timeout_s:g} s") from error
+            raise PipelineFailed(f"set-up at {host}:{port}: {error}") from error
         except BaseException:
             self.abort()
             raise

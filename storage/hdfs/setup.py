@@ -100,7 +100,7 @@ async def open_pipeline(
         if error.suspects:
             raise
         silent = await client.datanodes.silent(pipeline.members, setup.block)
-        raise PipelineFailed(str(error), suspects=silent or pipeline.nodes[:1]) from error
+        raise type(error)(str(error), suspects=silent or pipeline.nodes[:1]) from error
     finally:
         if not opening.done():
             opening.cancel()
