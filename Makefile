@@ -11,7 +11,7 @@ help:
 	@echo "make demo       real flight records through a real client, while the server is killed and restarted; then Spark over its segments"
 	@echo "make demo-cluster  the same on HDFS and etcd, with nine processes, while a datanode and a broker are killed"
 	@echo "make lint       ruff, mypy strict, import-linter"
-	@echo "make unit       unit tests: seconds, no service"
+	@echo "make unit       unit tests: minutes, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"

@@ -126,7 +126,7 @@ async def load_walk() -> None:
         gc.freeze()
         _log.info("produced records are checked by compiled code")
     else:
-        _log.warning("produced records are checked in Python, which is slow: pip install 'bmq[fast]'")
+        _log.warning("produced records are checked in Python, which is slow: pip install '.[fast]' in BMQ's folder")
 
 
 def _name(config: NodeConfig) -> str:

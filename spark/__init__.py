@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
             package = (error.name or "").partition(".")[0]
             if package not in EXTRA:
                 raise
-            hint = f"BmqDataSource needs the package {package}: pip install 'bmq[spark]'"
+            hint = f"BmqDataSource needs the package {package}: pip install '.[spark]' in BMQ's folder"
             raise ModuleNotFoundError(hint, name=error.name) from error
         _run_workers_here()
         return BmqDataSource

@@ -25,7 +25,7 @@ from bmq.core import machine_code as _code
 _MODULE = "bmq.spark.kernels"
 _MACHINE_CODE = "kernels.*.nb[ic]"  # numba's index and data
 _CODE_BYTES_MAX = 16 << 20
-_HINT = "the decoder needs numba and pyarrow: pip install 'bmq[spark]'"
+_HINT = "the decoder needs numba and pyarrow: pip install '.[spark]' in BMQ's folder"
 
 
 def load() -> ModuleType:

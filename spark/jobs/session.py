@@ -94,7 +94,7 @@ def check_extra() -> None:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-            raise JobError(f"Spark jobs need the package {name}: pip install 'bmq[spark]'") from None
+            raise JobError(f"Spark jobs need the package {name}: pip install '.[spark]' in BMQ's folder") from None
 
 
 def java_version() -> int | None:

@@ -52,7 +52,7 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     monkeypatch.setattr(importlib, "import_module", without_spark)
     assert main(AUDIT) == 2
-    assert "pip install 'bmq[spark]'" in capsys.readouterr().err
+    assert "pip install '.[spark]' in BMQ's folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("version", "says"), [(None, "there is none"), (11, "there is Java 11")])

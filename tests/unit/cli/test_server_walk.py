@@ -24,7 +24,7 @@ def fails() -> bool:
     ("load", "level", "text"),
     [
         (lambda: True, logging.INFO, "by compiled code"),
-        (lambda: False, logging.WARNING, "pip install 'bmq[fast]'"),
+        (lambda: False, logging.WARNING, "pip install '.[fast]' in BMQ's folder"),
         (fails, logging.WARNING, "numba needs NumPy 2.3"),
     ],
 )

@@ -71,7 +71,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert imported(code) == "BmqDataSource needs the package pyspark: pip install 'bmq[spark]'"
+    assert imported(code) == "BmqDataSource needs the package pyspark: pip install '.[spark]' in BMQ's folder"
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:
