@@ -74,6 +74,8 @@ async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[
     counts: Counter[tuple[str, int]] = Counter()
     turns = Turns(LISTED_A_TURN)
     for topic in topics:
+        if turns.is_over():  # one without partitions costs a look, too
+            await next_turn()
         topic_name = getattr(topic, name)
         for start in range(0, len(topic.partitions), LISTED_A_TURN):
             part = topic.partitions[start : start + LISTED_A_TURN]

@@ -115,7 +115,10 @@ def _around(services: Services, request: Request, message: Any, count: int, topi
 
 async def _elements(services: Services, version: int, message: Any, failed: Errors) -> list[bytes]:
     """One for each topic asked for, each once."""
-    asked = dict.fromkeys((topic.name, topic.topic_id if version >= 10 else None) for topic in message.topics)
+    named = await map_in_turns(
+        lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
+    )
+    asked = dict.fromkeys(named)
     if _is_invalid(version, message.topics):
         return await map_in_turns(lambda one: _invalid(version, one[0] or ""), asked, ENCODED_A_TURN)
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
