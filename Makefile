@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help setup demo demo-cluster lint unit test it soak scale bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup demo demo-cluster lint unit test it soak scale mutants bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -16,6 +16,7 @@ help:
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
+	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
@@ -68,6 +69,9 @@ soak: setup hdfs-jars etcd
 
 scale: setup etcd
 	$(BIN)/pytest -q -s tests/scale
+
+mutants: setup
+	$(BIN)/python -m tests.mutants -j $(JOBS)
 
 bench: setup hdfs-jars clients
 	$(BIN)/python -m bench.run

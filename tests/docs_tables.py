@@ -23,6 +23,7 @@ from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
+from tests.mutants.catalogue import read_list
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -201,6 +202,14 @@ def _settings(*, is_kafka: bool) -> str:
     return _table(["key", "flag", "environment", "default", "is"], rows)
 
 
+# ------------------------------------------------------------------------------------------------- mutations
+
+
+def mutations() -> str:
+    rows = [[str(one.rule), f"`{one.name}`", one.breaks, f"`{one.file}`", f"`{one.killed_by}`"] for one in read_list()]
+    return _table(["rule", "mutation", "what the mistake does", "in", "killed by"], rows)
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "design/partition-states.md": {
         "states": states,
@@ -214,6 +223,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "combinations": recovery_combinations,
     },
     "design/endpoint.md": {"APIs": apis},
+    "design/mutations.md": {"mutations": mutations},
     "configuration.md": {"own settings": own_settings, "Kafka's settings": kafka_settings},
 }
 

@@ -810,6 +810,8 @@ def test_an_open_spare_is_fenced_before_its_name_goes() -> None:
         await first.broker.move(KEY)
         zombie = MemoryFileSystem(world.storage, "zombie")
         appender = await zombie.create(PATH.spare(0, 1, "zombie"))
+        appender.write(b"early")
+        await appender.flush()  # the first one asks the NameNode, which does not find a deleted file
         second = await world.owner("b")
         await second.rounds()
         await second.rounds(2000)

@@ -242,6 +242,17 @@ def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() 
     assert (machine.state, machine.log_start, machine.high_watermark, machine.next_offset) == (State.WRITE, 1, 3, 3)
 
 
+def test_a_claim_keeps_what_the_takeover_needs() -> None:
+    """All open segments and the journals of earlier owners; but not that these journals need not be read."""
+    entries = tuple(replace(SPARE, name=SegmentName(0, 3, n)) for n in range(2))
+    found = PartitionRecord(epoch=3, owner="old", segments=entries, journals=("older", "old"), is_settled=True)
+    machine = partition()
+    machine.handle(ev.Start(), 0)
+    store = only(machine.handle(ev.RecordRead(found, 5), 0), ev.StoreRecord)
+    claim = replace(found, epoch=4, owner="me", journals=("older", "old", "me"), is_settled=False)
+    assert store == ev.StoreRecord(claim, 5)
+
+
 def test_a_claim_that_meets_a_registration_of_the_old_owner_is_claimed_again() -> None:
     machine = partition()
     machine.handle(ev.Start(), 0)
@@ -344,6 +355,22 @@ def test_offsets_and_the_leader_epoch_are_assigned_in_order() -> None:
     assert [append(machine).batch.base_offset for _ in range(3)] == [0, 1, 2]
     assert machine.batches.unsent[0].batch.leader_epoch == 1
     assert machine.batches.unsent[0].batch.has_valid_crc
+
+
+def test_a_flush_acknowledges_and_shows_what_it_covers_and_no_more() -> None:
+    machine = opened()
+    assert machine.current is not None
+    first = machine.current.position
+    append(machine)
+    machine.take(1 << 20, 0)
+    acknowledged = only(machine.handle(ev.Flushed(machine.current.entry.name, first), 0), ev.Acknowledge)
+    assert isinstance(acknowledged, ev.Acknowledge)
+    assert [pending.batch.base_offset for pending in acknowledged.batches] == [0]
+    assert (machine.high_watermark, machine.next_offset, machine.current.flushed) == (1, 2, first)
+    acknowledged = only(flush(machine), ev.Acknowledge)
+    assert isinstance(acknowledged, ev.Acknowledge)
+    assert [pending.batch.base_offset for pending in acknowledged.batches] == [1]
+    assert machine.high_watermark == 2
 
 
 def test_a_flush_of_another_segment_means_nothing() -> None:

@@ -353,6 +353,11 @@ def test_segments_of_earlier_epochs_come_first() -> None:
     assert result.segments[1].epochs == [(2, 4)]
 
 
+def test_segments_are_judged_in_order_however_they_are_listed() -> None:
+    story = Story([Listed(4, batches(4, 8), n=1), Listed(0, batches(0, 4), n=0)])
+    assert (story.accepted().end_offset, story.heard_range) == (8, (0, 8))
+
+
 # -------------------------------------------------------------------------------------------------- stories: OFFLINE
 
 
