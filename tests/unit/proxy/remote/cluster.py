@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from random import Random
@@ -128,6 +128,7 @@ class Connection:
         self.requests: Counter[int] = Counter()
         self._client = FakeClient()
         self._number = 0
+        self._on_the_wire: deque[tuple[memoryview, asyncio.Future[memoryview]]] = deque()
         self._unsent: dict[asyncio.Future[memoryview], None] = {}
         self._sent: dict[asyncio.Future[memoryview], None] = {}
         self._lost: dict[object, Callable[[], None]] = {}
@@ -148,8 +149,13 @@ class Connection:
             return future
         self.requests[api_key] += 1
         self._unsent[future] = None
-        loop.call_later(LATENCY_S, self._arrive, self._frame(api_key, api_version, body), future)
+        self._on_the_wire.append((self._frame(api_key, api_version, body), future))
+        loop.call_later(LATENCY_S, self._next_arrives)
         return future
+
+    def _next_arrives(self) -> None:
+        """Deliver the oldest frame: timers of one moment come in any order, what a connection carries does not."""
+        self._arrive(*self._on_the_wire.popleft())
 
     def _arrive(self, frame: memoryview, future: asyncio.Future[memoryview]) -> None:
         if not self.is_up:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_one_turns_parts_are_one_request() -> None:
 def test_mixed_acks_of_one_partition_keep_their_order() -> None:
     async def story(world: Cluster) -> None:
         sent = [world.send(idempotent(number), acks=(-1, 1, 1, -1)[number % 4]) for number in range(12)]
+        assert await answers(sent) == [("NONE", number) for number in range(12)]
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mixed_acks_at_any_pace_keep_their_order(seed: int) -> None:
+    async def story(world: Cluster) -> None:
+        rng = random.Random(seed)
+        sent = []
+        for number in range(12):
+            sent.append(world.send(idempotent(number), acks=rng.choice((-1, 1))))
+            await asyncio.sleep(rng.choice((0, 0.0005, 0.001)))
         assert await answers(sent) == [("NONE", number) for number in range(12)]
 
     play(story)
