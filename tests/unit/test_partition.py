@@ -588,6 +588,16 @@ def test_a_move_flushes_closes_and_releases() -> None:
     assert machine.state is State.CLOSED
 
 
+def test_a_move_waits_for_the_checkpoint_that_is_on_its_way() -> None:
+    machine = opened()
+    flush(machine)
+    only(machine.handle(ev.LogStartRaised(1), 0), ev.WriteCheckpoint)
+    close = only(machine.handle(ev.MoveRequested(), 0), ev.CloseSegment)
+    assert isinstance(close, ev.CloseSegment)
+    assert machine.handle(ev.SegmentClosed(close.entry.closed(machine.high_watermark, 1)), 0) == []
+    assert kinds(machine.handle(ev.CheckpointWritten(1, 1), 0)) == ["StoreRecord"]
+
+
 def test_a_move_before_anything_was_accepted_just_ends() -> None:
     machine = partition()
     assert kinds(machine.handle(ev.MoveRequested(), 0)) == ["Abort", "StateChanged"]
