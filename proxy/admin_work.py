@@ -66,4 +66,6 @@ async def _work_off(
         try:
             results[index] = await work(items[index])
         except RequestError as error:
-            results[index] = error
+            # Not ``error``: its traceback holds this frame, which holds ``results``.  Only the cyclic collector would
+            # free that, with the whole request, and it would stop the loop: for 1.4 s, measured after 700 requests.
+            results[index] = RequestError(error.code, error.message)
