@@ -62,7 +62,7 @@ def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
 
 def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     """One block a group.  1 when one of them could not be described; the others are."""
-    status, is_first = 0, True
+    status = 0
     for group_id in arguments.groups:
         try:
             group = _existing(admin, arguments, group_id)
@@ -83,9 +83,6 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
                 }
             )
         else:
-            if not is_first:
-                print()
-            is_first = False
             _print(group, members, offsets)
     return status
 
@@ -171,6 +168,7 @@ def _print(
             for member in members
         ],
     )
+    print()
 
 
 # ---------------------------------------------------------------------------------------------------------- delete

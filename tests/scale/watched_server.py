@@ -79,16 +79,12 @@ async def watch(out: TextIO) -> None:
         sampler.seen.clear()
 
 
-def main() -> int:
-    path, *settings = sys.argv[1:]
-    values = dict(setting.split("=", 1) for setting in settings)
-    roles = tuple(values.pop("roles").split(","))
-    config = NodeConfig(roles=roles, node_id=-1, **values)  # type: ignore[arg-type]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def watch_server(path: Path) -> None:
+    """Have the server that this process starts write its long stretches to ``path``."""
     serve = server._serve
 
     async def watched(config: NodeConfig) -> int:
-        with Path(path).open("w") as out:  # noqa: ASYNC230 - once, on a local disk
+        with path.open("w") as out:
             watching = asyncio.create_task(watch(out))
             try:
                 return await serve(config)
@@ -96,6 +92,15 @@ def main() -> int:
                 watching.cancel()
 
     server._serve = watched
+
+
+def main() -> int:
+    path, *settings = sys.argv[1:]
+    values = dict(setting.split("=", 1) for setting in settings)
+    roles = tuple(values.pop("roles").split(","))
+    config = NodeConfig(roles=roles, node_id=-1, **values)  # type: ignore[arg-type]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    watch_server(Path(path))
     return server.serve(config)
 
 

@@ -27,7 +27,6 @@ class FakePartition:
     earliest: int = 0
     latest: int = 0
     leader: int = 1
-    epoch: int = 7
     by_timestamp: dict[int, int] = field(default_factory=dict)
 
 
@@ -70,7 +69,7 @@ class FakeAdmin:
                 {
                     "partition_index": number,
                     "leader_id": partition.leader,
-                    "leader_epoch": partition.epoch,
+                    "leader_epoch": 7,
                     "replica_nodes": list(NODES),
                     "isr_nodes": [1],
                 }
@@ -89,14 +88,7 @@ class FakeAdmin:
         if not code and not validate_only:
             self.add_topic(name, *(FakePartition() for _ in range(count)))
             self.configs[name] = dict(wanted["configs"])
-        configs = {key: {"value": value} for key, value in self.configs.get(name, {}).items()}
-        result = {
-            "name": name,
-            "configs": configs,
-            "error_code": code,
-            "error_message": message,
-            "num_partitions": count,
-        }
+        result = {"name": name, "error_code": code, "error_message": message, "num_partitions": count}
         return {"topics": [{**result, "replication_factor": 2, "topic_id": uuid.UUID(int=5)}]}
 
     def delete_topics(self, topics: Sequence[str], timeout_ms: int, raise_errors: bool) -> dict[str, Any]:
