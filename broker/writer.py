@@ -549,8 +549,10 @@ class PartitionWriter:
             self.post(ev.CheckpointWritten(checkpoint.end_offset, checkpoint.log_start))
             self._notify()
 
-        # A log start stands nowhere else; what else a checkpoint says can be read again from the segments.
-        is_synced = self.partition.config.flush_sync and checkpoint.log_start > self._durable_start
+        # A log start stands nowhere else, nor do a takeover's producers: the record soon lists their segments no more.
+        # What else a checkpoint says can be read again from the segments and the index of the newest closed one.
+        tells_alone = self.partition.state is State.RECOVER or checkpoint.log_start > self._durable_start
+        is_synced = self.partition.config.flush_sync and tells_alone
         self._shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
 
     # ------------------------------------------------------------------------------------------------- the segments
