@@ -77,6 +77,7 @@ class Flights:
         shared = self._shared
         self._release(flight)
         shared.health.flushed(flight.nodes, shared.now_ms() - flight.sent_ms)
+        shared.trouble = ""
         self._post(ev.Flushed(flight.name, future.result()))
         shared.scheduler.landed(self._flusher)
 

@@ -78,7 +78,7 @@ class Shared:
     load: Load = field(default_factory=Load)
     """What partitions are used for."""
     trouble: str = ""
-    """What storage said when it last refused to create or flush a segment."""
+    """What storage said when it last refused to create or flush a segment; empty once a flush has succeeded again."""
     is_alone: bool = True
     """No other process can have taken a partition over without our knowledge."""
     tails: Tails | None = None
