@@ -13,7 +13,7 @@ from bmq.cli.output import print_json
 from bmq.cli.tables import print_table
 
 _DESCRIPTION = """\
-Look at a running cluster as a whole, and have its operators' wishes done.
+Show a running cluster as a whole, and act on it: drain, balance or move.
 
 status, drain, balance and move ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one process of
 it: its incarnation as `bmq cluster status` prints it, the beginning of that if no other begins so, or one of its

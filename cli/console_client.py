@@ -26,7 +26,9 @@ class Console:
     """The consoles of one cluster.  Every call takes at most ``timeout_s``."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """UsageError."""
+        """Ask `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError."""
+        if "://" not in url:
+            url = f"http://{url}"
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UsageError(f"--http: {url!r} is not like http://127.0.0.1:9080")

@@ -62,7 +62,7 @@ def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
 
 def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     """One block a group.  1 when one of them could not be described; the others are."""
-    status = 0
+    status, is_first = 0, True
     for group_id in arguments.groups:
         try:
             group = _existing(admin, arguments, group_id)
@@ -83,6 +83,9 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
                 }
             )
         else:
+            if not is_first:
+                print()
+            is_first = False
             _print(group, members, offsets)
     return status
 
@@ -168,7 +171,6 @@ def _print(
             for member in members
         ],
     )
-    print()
 
 
 # ---------------------------------------------------------------------------------------------------------- delete

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 from bmq.cli import cluster, group, job, segment, serve, topic
 
@@ -26,8 +27,21 @@ Without any setting `bmq serve` serves Kafka clients on 127.0.0.1:9092, with its
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses unknown arguments itself, so that the usage in the error is the sub-command's.
+
+    argparse passes what a sub-command does not know up to `bmq`. Parsers of sub-commands are of the same class.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bmq",
         description=_DESCRIPTION,
         epilog="Each command explains itself: bmq COMMAND --help",

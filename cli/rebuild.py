@@ -15,7 +15,8 @@ topics and no partitions: none is ever overwritten. Killed at any moment, it may
 server starts.
 
 Then start the servers as ever: every partition is taken over as after a crash of its broker. Records and groups'
-offsets are all there. Dynamic broker configs are not on storage: set them again. See docs/rebuild.md.
+offsets are all there. Dynamic broker configs are not on storage: set them again. See docs/rebuild.md in BMQ's
+repository.
 """
 _EPILOG = """\
 example:

@@ -142,7 +142,9 @@ def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
     """Return the report as text."""
     name = f"{told['topic']}-{told['partition']}"
     if not is_damaged(told):
-        return [f"{name}: nothing is damaged; offsets {told['log_start']} to {told['end_offset'] - 1}", *_notes(told)]
+        start, end = told["log_start"], told["end_offset"]
+        holds = f"offsets {start} to {end - 1}" if end > start else f"it is empty, its next offset is {end}"
+        return [f"{name}: nothing is damaged; {holds}", *_notes(told)]
     out = [f"{name}: OFFLINE because of {told['offline_reason']}" if told["offline_reason"] else f"{name}: damaged"]
     for segment in told["segments"]:
         if not (segment["is_changed"] or segment["notes"]):

@@ -19,7 +19,9 @@ no         any         yes                     any       a cluster of an older v
 =========  ==========  ======================  ========  ==================================================
 
 "Data" are topics, partitions' records or deleted topics in the store.  To bind is to write the root's id into the store
-where there is none: of several processes with different roots one wins, and the others are refused.
+where there is none: of several processes with different roots one wins, and the others are refused.  An older version's
+root without room for `root.json` is served without being bound, as it was before, so that topics can be deleted and
+partitions go on by themselves when there is room: the next start or join that finds room binds it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from bmq.meta.following import patiently
 from bmq.meta.kv import Entry, KeyValue
 from bmq.meta.ownership import partitions_prefix
 from bmq.meta.root import RootRecord, bind_root, read_root
-from bmq.storage.filesystem import FileSystem, StorageUnavailable
+from bmq.storage import layout
+from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable
 from bmq.storage.root_id import make_root_id, read_root_id
 from bmq.storage.topics import ClusterFile, WrongCluster, check_cluster, read_cluster
 
@@ -60,7 +63,7 @@ def judge(
     stored: RootRecord | None, has_data: bool, file: ClusterFile | None, root_id: str, cluster_id: str
 ) -> Verdict:
     """Return the verdict of the table above; `root_id` is that of the root's file, "" for none."""
-    if file is None:
+    if file is None:  # a new cluster does not begin without its id
         return Verdict.BIND if stored is None and not has_data else Verdict.EMPTY_ROOT
     if file.cluster_id != cluster_id:
         return Verdict.TWO_CLUSTERS
@@ -86,6 +89,11 @@ class RootGuard:
         """
         if self._root_id:
             await self._check_again()
+        elif self._cluster_id:  # served without a binding so far: there may be room for one now
+            try:
+                await self.check()
+            except WrongCluster as error:
+                raise JoinRefused(str(error)) from error
         else:
             await self.check()
 
@@ -118,7 +126,20 @@ class RootGuard:
             raise WrongCluster(_empty_root(self._url, cluster_id, stored, data))
         found = await check_cluster(fs, cluster_id)  # writes the file of a new cluster; refuses another cluster's
         if verdict is Verdict.BIND:
-            root_id = await make_root_id(fs)
+            try:
+                root_id = await make_root_id(fs)
+            except OutOfSpace as error:
+                if file is None:  # a new cluster does not begin without its id
+                    raise
+                _log.warning(
+                    "%s has no room for %s: it is served, but a process with another --root would not be refused; the"
+                    " next start with room mends that (%s)",
+                    self._url,
+                    layout.ROOT,
+                    error,
+                )
+                self._cluster_id = cluster_id
+                return found
             own = RootRecord(root_id=root_id, url=self._url)
             stored = await patiently(lambda: bind_root(kv, self._cluster, own))
         assert stored is not None, "it is bound by now"

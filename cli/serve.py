@@ -19,9 +19,10 @@ from urllib.parse import quote
 from bmq.cli.output import fail
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
 from bmq.core.log_lines import LineFormatter
-from bmq.core.urls import normal_url, without_userinfo
+from bmq.core.urls import normal_url, scheme_of, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
+from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
 """A proxy that was given no id takes the lowest free one; a process that is alone, 0."""
@@ -32,7 +33,8 @@ DATA = "bmq-data"
 _DESCRIPTION = """\
 Serve Kafka clients. Without flags: every role in this process, data in ./bmq-data.
 
-Processes with the same --meta etcd://... and the same --root are one cluster: see docs/operations.md.
+Processes with the same --meta etcd://... and the same --root are one cluster: see docs/operations.md in BMQ's
+repository.
 """
 
 
@@ -138,6 +140,8 @@ def _with_places(config: NodeConfig) -> NodeConfig:
         raise ConfigError(
             f"root: {without_userinfo(root)} can be read and not written; give the same cluster's hdfs:// address"
         )
+    if scheme_of(root) not in ("file", "hdfs", "memory"):
+        raise ConfigError(f"root: {unknown_root(root, WRITABLE_SCHEMES)}")
     if not config.root or not config.meta:
         try:
             data.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 import uvloop
@@ -41,6 +41,8 @@ from bmq.storage.filesystem import StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
 
 _log = logging.getLogger("bmq")
+NOTICE_S = 3.0
+"""Root or store that opens later than this is named in the log; a call to HDFS gives up after 15 s."""
 
 
 def serve(config: NodeConfig) -> int:
@@ -68,9 +70,11 @@ async def _serve(config: NodeConfig) -> int:
         stack.callback(collections.stop)
         incarnation = new_incarnation(_name(config))
         _log.info("opening %s and %s", without_userinfo(config.root), without_userinfo(config.meta))
-        kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
+        with notice_if_slow(without_userinfo(config.meta)):
+            kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
         stack.push_async_callback(kv.close)
-        fs = await open_filesystem(config.root, holder=incarnation)
+        with notice_if_slow(without_userinfo(config.root)):
+            fs = await open_filesystem(config.root, holder=incarnation)
         stack.push_async_callback(fs.close)
         joined = None
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership
@@ -101,6 +105,18 @@ async def _serve(config: NodeConfig) -> int:
             await sockets.drain()
     _log.info("stopped")
     return asked.status
+
+
+@contextlib.contextmanager
+def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
+    """Log once that `url` does not answer if the body takes longer than `after_s`."""
+    timer = asyncio.get_running_loop().call_later(
+        after_s, _log.warning, "%s has not answered within %g s, still trying", url, after_s
+    )
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.asynccontextmanager

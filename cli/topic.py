@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,11 @@ from bmq.cli.offsets import ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import format_size, print_table
 from bmq.core.errors import ErrorCode
+
+_NOT_COMPACTED = (
+    "BMQ does not compact yet: this topic keeps every record, for ever. With"
+    " cleanup.policy=compact,delete retention.ms and retention.bytes remove old ones."
+)
 
 _DESCRIPTION = """\
 List, create, describe, alter and delete topics of a running cluster, over Kafka's protocol.
@@ -135,6 +141,8 @@ def create(admin: Admin, arguments: argparse.Namespace) -> int:
         return _say(arguments, f"topic {arguments.name} is there already", topic=arguments.name, created=False)
     check(result["error_code"], result.get("error_message"), f"topic {arguments.name} was not created")
     is_created = not arguments.validate_only
+    if is_created and _keeps_everything(_values(result.get("configs") or {})):
+        print(f"bmq: warning: {_NOT_COMPACTED}", file=sys.stderr)
     return _say(
         arguments,
         f"topic {arguments.name} {'created' if is_created else 'could be created'}: "
@@ -154,6 +162,7 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     """One block a topic.  1 when one of those named could not be described; the others are."""
     status = 0
     topics = admin.describe_topics(arguments.names or None)
+    is_first = True
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         if topic["error_code"] != ErrorCode.NONE:
             status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'])}")
@@ -163,7 +172,12 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_json(topic, partitions, configs)
         else:
+            if not is_first:
+                print()
+            is_first = False
             _print(topic, partitions, configs)
+            if configs.get("cleanup.policy") and _keeps_everything(_configs(admin, topic["name"], "all")):
+                print(f"note: {_NOT_COMPACTED}")
     return status
 
 
@@ -180,7 +194,7 @@ def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
             {
                 "partition": key.partition,
                 "leader": each["leader_id"] if each["leader_id"] >= 0 else None,
-                "leader_epoch": each["leader_epoch"],
+                "leader_epoch": each["leader_epoch"] if each["leader_epoch"] >= 0 else None,
                 "replicas": each["replica_nodes"],
                 "isr": each["isr_nodes"],
                 "earliest": ends[key].earliest if key in ends else None,
@@ -206,8 +220,24 @@ def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], i
 
 def _overrides(admin: Admin, name: str) -> dict[str, str | None]:
     """The configs that were set for this topic; None for one whose value the server keeps to itself."""
-    answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="modified")
-    return {key: config["value"] for key, config in sorted(answer["topic"][name].items())}
+    return _configs(admin, name, "modified")
+
+
+def _configs(admin: Admin, name: str, config_filter: str) -> dict[str, str | None]:
+    answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter=config_filter)
+    return _values(answer["topic"][name])
+
+
+def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+    return {key: config["value"] for key, config in sorted(configs.items())}
+
+
+def _keeps_everything(configs: Mapping[str, str | None]) -> bool:
+    """Return whether a topic with all these configs asks for compaction and nothing else, of servers that do none.
+
+    Those are BMQ's, known by a topic config of their own: this command works on any Kafka cluster.
+    """
+    return configs.get("cleanup.policy") == "compact" and "flush.mode" in configs
 
 
 def _print(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:
@@ -229,7 +259,6 @@ def _print(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], co
         for each in partitions
     ]
     print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "EARLIEST", "LATEST", "SIZE"), rows)
-    print()
 
 
 def _print_json(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ Two steps: ``take`` copies numbers, on the loop; ``render`` makes families and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -133,6 +134,9 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         numbers = self._numbers
+        build = _gauge("bmq_build_info", "1, with the version of this software", "version")
+        build.add_metric([version("bmq")], 1)
+        yield build
         yield from _topic_families(numbers.topics)
         yield from _api_families(numbers.apis)
         for family, value in numbers.process:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
-from bmq.core.urls import normal_url, split_url, without_userinfo
+from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, Unsupported
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, webhdfs://host:port/dir, memory:[name]"
+WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir"
+"""Those of `SCHEMES` that a server keeps its data in."""
 
 # Roots of one process that share a name share their files, as long as any of them is in use: tests run all roles so.
 _memories: WeakValueDictionary[str, MemoryStorage] = WeakValueDictionary()
@@ -41,7 +43,15 @@ async def open_filesystem(url: str, *, holder: str, must_exist: bool = False) ->
 
             return await WebHdfsFileSystem.open(url, holder=holder)
         case _:
-            raise Unsupported(f"{without_userinfo(url)!r} is no root that this program knows: use one of {SCHEMES}")
+            raise Unsupported(unknown_root(url, SCHEMES))
+
+
+def unknown_root(url: str, schemes: str) -> str:
+    """Return the text of an error: `url` is none of `schemes`.  A path is given back as the URL that it may mean."""
+    told = f"{without_userinfo(url)!r} is no root that this program knows"
+    if not scheme_of(url):
+        return f"{told}: for a local folder give file://{quote(os.path.abspath(url))}"
+    return f"{told}: use one of {schemes}"
 
 
 def _local_path(url: str, *, must_exist: bool = False) -> str:

@@ -60,6 +60,9 @@ class Worker:
         self._time_limit_s = time_limit_s
         shutil.copytree(ROOT, self._tree, symlinks=True, ignore=_LEFT_OUT)
         self._environment = {name: text for name, text in os.environ.items() if not name.startswith("BMQ_")}
+        scratch = folder / "tmp"  # its own: pytest runs that share a folder remove each other's old ones
+        scratch.mkdir()
+        self._environment["TMPDIR"] = str(scratch)
         self._environment["PYTHONPATH"] = os.pathsep.join([str(self._tree / ".links"), str(self._tree)])
 
     def check_imports(self) -> None:

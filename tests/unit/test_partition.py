@@ -396,6 +396,33 @@ def test_pipeline_failure_puts_what_was_in_flight_back_in_order() -> None:
     assert machine.handle(ev.Flushed(failed, 1 << 30), 0) == []
 
 
+def test_the_record_lists_a_failed_segment_until_it_is_closed() -> None:
+    machine = opened()
+    flush(machine)
+    assert machine.current is not None
+    failed = machine.current.entry
+    append(machine)
+    machine.take(1 << 20, 0)
+    machine.handle(ev.PipelineFailed(failed.name, "broken"), 0)
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    assert [entry.name for entry in store.record.segments] == [failed.name, SegmentName(1, 1, 1)]
+    assert store.record.segments[0] == failed
+
+
+def test_a_fenced_owner_says_which_batches_may_be_in_the_log() -> None:
+    """Only what was never sent to a file was certainly not accepted, and may be sent again without a producer id."""
+    machine = opened()
+    append(machine)
+    effects = machine.handle(ev.EpochRaised(2), 0)
+    rejects = [effect for effect in effects if isinstance(effect, ev.Reject)]
+    told = [(reject.code, [pending.batch.base_offset for pending in reject.batches]) for reject in rejects]
+    assert told == [
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, [0]),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, [1]),
+    ]
+
+
 def test_a_refused_registration_fences_and_rejects_everything() -> None:
     machine = writing()
     append(machine)
@@ -407,6 +434,31 @@ def test_a_refused_registration_fences_and_rejects_everything() -> None:
     assert reject.code is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it never was in a file
     assert len(reject.batches) == 1
     assert kinds(effects) == ["Reject", "Abort", "StateChanged"]
+
+
+def test_a_record_that_was_touched_without_a_change_of_owner_is_written_over() -> None:
+    """An administrator's write moves the revision: the registration compares with the new one, and nobody is fenced."""
+    machine = writing()
+    append(machine)
+    machine.after_append(0)
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    touched = PartitionRecord(epoch=1, owner="me", journals=("me",))
+    assert machine.handle(ev.RecordRefused(touched, 9), 0) == [ev.StoreRecord(store.record, 9)]
+    assert machine.state is State.WRITE
+
+
+def test_a_segment_whose_pipeline_failed_before_it_had_its_name_is_not_written() -> None:
+    machine = writing()
+    append(machine)
+    machine.after_append(0)
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    name = store.record.segments[-1].name
+    machine.handle(ev.RecordStored(store.record, 2), 0)
+    assert kinds(machine.handle(ev.PipelineFailed(name, "broken"), 0)) == ["SealSegment", "CreateSpare"]
+    assert machine.handle(ev.SegmentNamed(name), 0) == []
+    assert machine.current is None
 
 
 def test_an_unreadable_record_stops_everything_and_is_offline() -> None:
@@ -536,6 +588,16 @@ def test_a_move_flushes_closes_and_releases() -> None:
     assert machine.state is State.CLOSED
 
 
+def test_a_move_waits_for_the_checkpoint_that_is_on_its_way() -> None:
+    machine = opened()
+    flush(machine)
+    only(machine.handle(ev.LogStartRaised(1), 0), ev.WriteCheckpoint)
+    close = only(machine.handle(ev.MoveRequested(), 0), ev.CloseSegment)
+    assert isinstance(close, ev.CloseSegment)
+    assert machine.handle(ev.SegmentClosed(close.entry.closed(machine.high_watermark, 1)), 0) == []
+    assert kinds(machine.handle(ev.CheckpointWritten(1, 1), 0)) == ["StoreRecord"]
+
+
 def test_a_move_before_anything_was_accepted_just_ends() -> None:
     machine = partition()
     assert kinds(machine.handle(ev.MoveRequested(), 0)) == ["Abort", "StateChanged"]
@@ -555,6 +617,7 @@ def test_the_log_start_only_rises_and_is_checkpointed() -> None:
     assert isinstance(checkpoint, ev.WriteCheckpoint)
     assert checkpoint.checkpoint.log_start == 1
     assert machine.handle(ev.LogStartRaised(0), 0) == []
+    assert machine.log_start == 1
 
 
 def test_the_next_segments_chunk_follows_the_usual_flush() -> None:

@@ -27,6 +27,7 @@ class FakePartition:
     earliest: int = 0
     latest: int = 0
     leader: int = 1
+    epoch: int = 7
     by_timestamp: dict[int, int] = field(default_factory=dict)
 
 
@@ -69,7 +70,7 @@ class FakeAdmin:
                 {
                     "partition_index": number,
                     "leader_id": partition.leader,
-                    "leader_epoch": 7,
+                    "leader_epoch": partition.epoch,
                     "replica_nodes": list(NODES),
                     "isr_nodes": [1],
                 }
@@ -88,7 +89,14 @@ class FakeAdmin:
         if not code and not validate_only:
             self.add_topic(name, *(FakePartition() for _ in range(count)))
             self.configs[name] = dict(wanted["configs"])
-        result = {"name": name, "error_code": code, "error_message": message, "num_partitions": count}
+        configs = {key: {"value": value} for key, value in self.configs.get(name, {}).items()}
+        result = {
+            "name": name,
+            "configs": configs,
+            "error_code": code,
+            "error_message": message,
+            "num_partitions": count,
+        }
         return {"topics": [{**result, "replication_factor": 2, "topic_id": uuid.UUID(int=5)}]}
 
     def delete_topics(self, topics: Sequence[str], timeout_ms: int, raise_errors: bool) -> dict[str, Any]:

@@ -176,10 +176,16 @@ def test_status_without_a_leader_says_who_tells(cluster: FakeCluster, url: str, 
     assert "this is what proxy-1 has heard" in out
 
 
+def test_an_address_needs_no_scheme(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    """As `bmq serve --http` takes it."""
+    assert ask("status", "--http", url.removeprefix("http://")) == 0
+    assert "proxy-1" in capsys.readouterr().out
+
+
 def test_an_address_that_is_no_console(cluster: FakeCluster, url: str, capsys: Told) -> None:
     assert ask("status", "--http", f"{url}/elsewhere") == 2
     assert "Not Found: is it the HTTP address of a `bmq serve`" in capsys.readouterr().err
-    assert ask("status", "--http", "127.0.0.1:9080") == 2
+    assert ask("status", "--http", "ftp://127.0.0.1:9080") == 2
     assert "is not like http://" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

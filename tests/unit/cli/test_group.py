@@ -67,8 +67,16 @@ def test_describe(billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[st
         "orders          1          -      50    -  m-1",
         "MEMBER  INSTANCE  CLIENT  HOST        PARTITIONS",
         "m-1            -  app     /127.0.0.1           2",
-        "",
     ]
+
+
+def test_describe_has_an_empty_line_between_groups_only(
+    billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bmq("group", "describe", "billing", "billing") == 0
+    out = capsys.readouterr().out
+    assert out.count("\n\ngroup ") == 1
+    assert not out.endswith("\n\n")
 
 
 def test_describe_as_json_of_a_deleted_topic(

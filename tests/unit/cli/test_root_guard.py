@@ -18,7 +18,7 @@ from bmq.meta.kv import Delete, KeyValue, Put
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import RootRecord, decode_root, encode_root, read_root, root_key
-from bmq.storage.filesystem import FileSystem, StorageUnavailable, write_once
+from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
@@ -119,6 +119,54 @@ def test_a_cluster_of_an_older_version_is_taken_over_as_it_is() -> None:
         stored = await read_root(kv, CLUSTER)
         assert stored is not None
         assert stored.root_id == await read_root_id(fs)
+
+    run(main())
+
+
+def test_a_full_root_of_an_older_version_is_served_and_bound_when_there_is_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        kv, fs = new_store(), new_root()
+        await of_today(kv, fs)
+        fs.storage.is_full = True
+        guard = RootGuard(kv, fs, CLUSTER)
+        assert (await guard.check()).cluster_id == "id"
+        assert await read_root(kv, CLUSTER) is None
+        await guard.before_join()  # still full
+        assert await read_root(kv, CLUSTER) is None
+        fs.storage.is_full = False
+        await guard.before_join()
+        stored = await read_root(kv, CLUSTER)
+        assert stored is not None
+        assert stored.root_id == await read_root_id(fs) != ""
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert sum("has no room for /root.json" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_a_full_root_is_refused_when_another_one_was_bound_meanwhile() -> None:
+    async def main() -> None:
+        kv, fs = new_store(), new_root()
+        await of_today(kv, fs)
+        fs.storage.is_full = True
+        guard = RootGuard(kv, fs, CLUSTER)
+        await guard.before_join()
+        other = RootRecord(root_id="other", url="file:///other")
+        await kv.commit([], [Put(root_key(CLUSTER), encode_root(other))])
+        with pytest.raises(JoinRefused, match="file:///other"):
+            await guard.before_join()
+
+    run(main())
+
+
+def test_a_new_cluster_does_not_begin_on_a_full_root() -> None:
+    async def main() -> None:
+        fs = new_root()
+        fs.storage.is_full = True
+        with pytest.raises(OutOfSpace):
+            await check(new_store(), fs)
 
     run(main())
 

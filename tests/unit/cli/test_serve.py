@@ -101,3 +101,32 @@ def test_a_settings_file_that_is_nested_without_end_is_refused(
     assert main(["serve", "--config", str(file)]) == 2
     assert "nested too deeply" in capsys.readouterr().err
     assert started == []
+
+
+@pytest.mark.parametrize("root", ["data/bmq", "/data/b mq", "bmq"])
+def test_a_path_as_root_is_told_as_a_url(root: str, started: list[NodeConfig], tmp_path: Path, capsys: Any) -> None:
+    assert main(["serve", "--root", root]) == 2
+    assert f"for a local folder give {(tmp_path / root).as_uri()}" in capsys.readouterr().err
+
+
+def test_roots_that_cannot_be_written_are_not_offered(started: list[NodeConfig], capsys: Any) -> None:
+    assert main(["serve", "--root", "s3://bucket"]) == 2
+    told = capsys.readouterr().err
+    assert "use one of file:///dir, hdfs://host[:port][,host[:port]]/dir" in told
+    assert "webhdfs" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("serve", "--bogus"), "usage: bmq serve "),
+        (("topic", "list", "--bogus"), "usage: bmq topic list "),
+        (("--bogus", "serve"), "usage: bmq "),
+    ],
+)
+def test_an_unknown_argument_has_the_usage_of_its_command(words: tuple[str, ...], usage: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    told = capsys.readouterr().err
+    assert told.startswith(usage)
+    assert "--bogus" in told

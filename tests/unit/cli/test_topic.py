@@ -80,6 +80,43 @@ def test_describe(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
     ]
 
 
+def test_what_asks_for_compaction_is_told_that_there_is_none(
+    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By BMQ's servers, which have the topic config flush.mode; other Kafka clusters compact."""
+    create = ("topic", "create", "--config", "cleanup.policy=compact")
+    assert bmq(*create, "other") == 0
+    assert bmq("topic", "describe", "other") == 0
+    out, err = capsys.readouterr()
+    assert "does not compact" not in out + err
+    assert bmq(*create, "orders", "--config", "flush.mode=hflush", "--json") == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("bmq: warning: BMQ does not compact yet: this topic keeps every record")
+    assert json.loads(out)["created"]
+    assert bmq("topic", "describe", "orders") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("note: BMQ does not compact yet")
+
+
+def test_describe_has_an_empty_line_between_topics_only(
+    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("orders", "visits"):
+        admin.add_topic(name, FakePartition())
+    assert bmq("topic", "describe") == 0
+    out = capsys.readouterr().out
+    assert out.count("\n\n") == 1
+    assert not out.endswith("\n\n")
+
+
+def test_an_epoch_that_is_not_known_yet(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Metadata has -1 right after a creation."""
+    admin.add_topic("orders", FakePartition(epoch=-1))
+    assert bmq("topic", "describe", "orders") == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["0", "1", "-"]
+    assert bmq("topic", "describe", "orders", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["partitions"][0]["leader_epoch"] is None
+
+
 def test_describe_as_json_goes_on_after_a_missing_one(
     admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

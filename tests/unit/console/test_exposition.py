@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import version
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -94,6 +95,10 @@ def test_a_process_that_coordinates_no_groups_counts_none() -> None:
     prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
     assert (prefix, ()) not in scrape(state(gauges=Gauges(groups_by_state=None)))
     assert value(scrape(state(gauges=Gauges(groups_by_state={}))), prefix) == 0
+
+
+def test_the_version_is_a_label() -> None:
+    assert value(scrape(state()), "bmq_build_info", version=version("bmq")) == 1
 
 
 def test_connections_sessions_and_ours() -> None:

@@ -1,0 +1,32 @@
+"""When a record may say that no journal need be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from bmq.broker.left_segments import LeftSegments
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+
+NAME = SegmentName(0, 1, 0)
+ENTRY = SegmentEntry(name=NAME, spare="/spare", holder="me", file_id=1)
+LAST = Checkpoint(key=PartitionKey(UUID(int=7), 0), segment=NAME, position=100, end_offset=9, log_start=3)
+
+
+def test_a_log_is_settled_when_its_last_index_says_all() -> None:
+    left = LeftSegments()
+    assert not left.is_settled(None, 0)
+    left.leave(ENTRY)
+    assert not left.is_settled(LAST, 3), "it has no index yet"
+    left.closed(ENTRY.closed(100, 9))
+    assert left.is_settled(LAST, 3)
+    assert not left.is_settled(LAST, 4), "only a journal tells the log start"
+    assert not left.is_settled(replace(LAST, segment=SegmentName(9, 1, 1)), 3), "of another segment"
+
+
+def test_an_index_that_another_wrote_settles_nothing() -> None:
+    left = LeftSegments()
+    left.found([ENTRY], NAME, 100, 9)
+    assert not left.is_settled(LAST, 3)

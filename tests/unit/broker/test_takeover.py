@@ -1,0 +1,64 @@
+"""Which of several checkpoints a takeover goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from bmq.broker import events as ev
+from bmq.broker.takeover import Takeover
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.storage.checkpoint import Checkpoint, ProducerBatch, ProducerState
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+
+KEY = PartitionKey(UUID(int=7), 0)
+
+
+def checkpoint(end_offset: int, log_start: int) -> Checkpoint:
+    producer = ProducerState(
+        producer_id=1,
+        epoch=0,
+        coordinator_epoch=-1,
+        last_timestamp=1,
+        txn_start=-1,
+        batches=(ProducerBatch(end_offset - 1, end_offset - 1, 0, 1),),
+    )
+    return Checkpoint(
+        key=KEY,
+        segment=SegmentName(0, 1, 0),
+        position=100 * end_offset,
+        end_offset=end_offset,
+        log_start=log_start,
+        index=array("q"),
+        producers=(producer,),
+    )
+
+
+@pytest.mark.parametrize("journals", [("older", "newer"), ("newer", "older"), ("older", "newer", "none")])
+def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[str, ...]) -> None:
+    """A journal of a broker that owned the partition before may tell a log start that the latest one does not."""
+    kept = {"older": checkpoint(5, log_start=3), "newer": checkpoint(8, log_start=2)}
+
+    async def find(incarnation: str, key: PartitionKey, *, passes_damaged: bool) -> Checkpoint | None:
+        assert key == KEY
+        return kept.get(incarnation)
+
+    async def main() -> None:
+        fs = MemoryFileSystem(MemoryStorage(), "b")
+        shared: Any = SimpleNamespace(
+            fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
+        )
+        files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
+        event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals))
+        assert isinstance(event, ev.LogRecovered)
+        assert event.checkpoint == kept["newer"]
+        assert event.producers == kept["newer"].producers
+        assert (event.recovered.end_offset, event.log_start) == (8, 3)
+
+    asyncio.run(main())
