@@ -11,7 +11,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from urllib.parse import SplitResult, quote, unquote
 
@@ -32,7 +32,7 @@ from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
-from bmq.storage.topics import ClusterFile, check_cluster, read_cluster
+from bmq.storage.topics import ClusterFile, check_cluster, parse_topic, read_cluster
 
 _MERGED = (layout.TOPICS, layout.JOURNALS)
 _COMPARED_BYTES_MAX = 1 << 20
@@ -91,9 +91,25 @@ async def _is_folder(fs: FileSystem, path: str) -> bool | None:
 
 async def _is_same(fs: FileSystem, one: str, other: str) -> bool:
     lengths = [(await fs.status(path)).length for path in (one, other)]
-    if lengths[0] != lengths[1] or lengths[0] > _COMPARED_BYTES_MAX:
+    is_topic = layout.parse_topic_json(layout.base_name(one)) is not None
+    if max(lengths) > _COMPARED_BYTES_MAX or (lengths[0] != lengths[1] and not is_topic):
         return False
-    return await fs.read(one, 0, lengths[0]) == await fs.read(other, 0, lengths[1])
+    contents = [await fs.read(path, 0, length) for path, length in zip((one, other), lengths, strict=True)]
+    return contents[0] == contents[1] or (is_topic and _is_same_topic((one, contents[0]), (other, contents[1])))
+
+
+def _is_same_topic(*files: tuple[str, bytes]) -> bool:
+    """Return whether files of one revision describe one topic.
+
+    Files of older versions have the configs in any order, and the oldest do not have the replication factor.
+    """
+    try:
+        one, other = (parse_topic(path, data) for path, data in files)
+    except FormatError:
+        return False  # an unreadable file is not known to be the same: the command names it
+    if None in (one.replication_factor, other.replication_factor):
+        one, other = (replace(each, replication_factor=None) for each in (one, other))
+    return one == other
 
 
 # --------------------------------------------------------------------------------------------------------- the store

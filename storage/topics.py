@@ -7,7 +7,8 @@
                                               "replication_factor": n}
 
 A topic's file is written under a scaffolding name (``.<name>-<holder>-<random>``) and renamed, which never overwrites:
-a name that exists holds a whole file, and its content never changes.  The highest revision wins; older ones go when a
+a name that exists holds a whole file, and its content never changes.  Equal topics have equal bytes, whichever process
+writes them; files of older versions have ``configs`` in another order.  The highest revision wins; older ones go when a
 newer one is there.  The metadata store is the truth, these files follow it.
 
 A store that was rebuilt counts its revisions from the beginning, so the number in a name has the incarnation above the
@@ -138,24 +139,34 @@ async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
             return None
         path = layout.topic_json(name, revision)
         try:
-            raw = parse_file(path, await fs.read(path, 0, FILE_BYTES_MAX))
-            partitions = raw["partitions"]
-            if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
-                raise ValueError(f"{partitions!r:.80} partitions")
-            return StoredTopic(
-                name=name,
-                topic_id=uuid.UUID(raw["topic_id"]),
-                partitions=partitions,
-                configs={str(key): str(value) for key, value in raw["configs"].items()},
-                revision=revision,
-                replication_factor=_optional_int(raw.get("replication_factor")),
-            )
+            return parse_topic(path, await fs.read(path, 0, FILE_BYTES_MAX))
         except NoSuchFile:
             if is_last_look:
                 raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FormatError(f"{path} is no topic: {error!r}") from error
     raise AssertionError("the last look returns or raises")
+
+
+def parse_topic(path: str, data: bytes) -> StoredTopic:
+    """Return the topic that ``data``, the file at ``path``, describes; name and revision are the path's.
+
+    Raises FormatError if it is not a topic's file, or of a later format.
+    """
+    raw, revision = parse_file(path, data), layout.parse_topic_json(layout.base_name(path))
+    assert revision is not None, "it was found by its name"
+    try:
+        partitions = raw["partitions"]
+        if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+            raise ValueError(f"{partitions!r:.80} partitions")
+        return StoredTopic(
+            name=path.split("/")[-2],
+            topic_id=uuid.UUID(raw["topic_id"]),
+            partitions=partitions,
+            configs={str(key): str(value) for key, value in raw["configs"].items()},
+            revision=revision,
+            replication_factor=_optional_int(raw.get("replication_factor")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{path} is not a topic: {error!r}") from error
 
 
 class StoredTopics:
@@ -183,7 +194,7 @@ class StoredTopics:
             "name": name,
             "topic_id": str(topic_id),
             "partitions": partitions,
-            "configs": dict(configs),
+            "configs": dict(sorted(configs.items())),  # by name, as the store returns them: one content a revision
         }
         if replication_factor is not None:
             content["replication_factor"] = replication_factor

@@ -96,6 +96,51 @@ def test_what_collides_stays_and_is_named() -> None:
     run(body())
 
 
+TOPIC = {
+    "format": 1,
+    "name": "t",
+    "topic_id": "00000000-0000-0000-0000-000000000001",
+    "partitions": 50,
+    "configs": {"segment.bytes": "1048576", "cleanup.policy": "compact"},
+    "replication_factor": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "is_same"),
+    [
+        ({"configs": {"cleanup.policy": "compact", "segment.bytes": "1048576"}}, {}, True),
+        ({"replication_factor": None}, {}, True),
+        ({}, {"replication_factor": None}, True),
+        ({}, {"replication_factor": 1}, False),
+        ({}, {"partitions": 51}, False),
+        ({}, {"topic_id": "00000000-0000-0000-0000-000000000002"}, False),
+        ({}, {"configs": {"cleanup.policy": "delete", "segment.bytes": "1048576"}}, False),
+        ({}, {"configs": {"cleanup.policy": "compact"}}, False),
+        ({}, {"partitions": "many"}, False),
+        ({}, {"format": 2}, False),
+    ],
+    ids=str,
+)
+def test_files_that_say_the_same_of_a_topic_are_the_same(
+    right: dict[str, object], wrong: dict[str, object], is_same: bool
+) -> None:
+    """Files of older versions have the configs in the order of the topic's creation, or no replication factor."""
+
+    def content(fields: dict[str, object]) -> bytes:
+        return json.dumps({name: value for name, value in (TOPIC | fields).items() if value is not None}).encode()
+
+    async def body() -> None:
+        fs, path = MemoryFileSystem(MemoryStorage(), "merge"), "/topics/t/topic-3.json"
+        for root, fields in (("/root", right), ("/rot", wrong)):
+            await fill(fs, root, **{path: content(fields)})
+        merged = await merge(fs, "/root", "/rot")
+        assert merged.left == ([] if is_same else ["/rot" + path])
+        assert await fs.read("/root" + path, 0, 10_000) == content(right)
+
+    run(body())
+
+
 def test_a_merge_that_was_interrupted_is_run_again() -> None:
     async def body() -> None:
         for allowed in range(4):

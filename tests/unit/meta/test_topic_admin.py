@@ -12,6 +12,7 @@ import pytest
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import (
+    OFFSETS_TOPIC,
     KvCatalog,
     Topic,
     broker_configs_key,
@@ -25,6 +26,7 @@ from bmq.meta.controller.deletion import deleted_key
 from bmq.meta.controller.topics import TopicAdmin
 from bmq.meta.kv import Put
 from bmq.meta.memory import MemoryStore
+from bmq.storage.layout import topic_json
 from bmq.storage.memory import MemoryStorage
 from bmq.storage.topics import read_topic
 from tests.simulation.loop import run
@@ -486,6 +488,23 @@ def test_a_crash_between_commit_and_file_is_made_good_at_the_next_start() -> Non
             assert stored is not None
             assert (stored.partitions, stored.revision) == (5, store.revision)
             assert [name for name in await w.names("/topics/t") if "json" in name] == [f"topic-{store.revision}.json"]
+
+    run(main())
+
+
+def test_every_root_is_told_the_same_of_a_topic() -> None:
+    """The process that creates a topic writes the file; if it ends before that, its successor does, from the store.
+
+    `bmq cluster merge-root` compares such files."""
+
+    async def main() -> None:
+        store, right, wrong = MemoryStore(), MemoryStorage(), MemoryStorage()
+        async with world(store, right) as w:
+            made = await w.admin.ensure_topic(OFFSETS_TOPIC)
+        path = topic_json(OFFSETS_TOPIC, made.revision)
+        async with world(store, wrong) as other:
+            await asyncio.sleep(10)
+            assert await other.fs.read(path, 0, 10_000) == await w.fs.read(path, 0, 10_000)
 
     run(main())
 

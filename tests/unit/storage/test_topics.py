@@ -168,6 +168,23 @@ def test_writing_again_changes_nothing(connect: Connect) -> None:
     story(body, connect)
 
 
+def test_a_revision_has_one_content_in_every_root(connect: Connect) -> None:
+    """The process that creates the topic has its configs in the client's order, the store returns them by name."""
+
+    async def body(connect: Connect) -> None:
+        fs = connect("a")
+        configs = {"segment.bytes": "1048576", "cleanup.policy": "compact"}
+        contents = []
+        for given in (configs, dict(sorted(configs.items()))):
+            topics = StoredTopics(fs)
+            await topics.write("t", 9, ID, 2, given, 3)
+            contents.append(await fs.read("/topics/t/topic-9.json", 0, 10_000))
+            await topics.withdraw("t", 9)
+        assert contents[0] == contents[1]
+
+    story(body, connect)
+
+
 def test_a_torn_write_is_never_seen_and_goes_with_the_next(connect: Connect) -> None:
     async def body(connect: Connect) -> None:
         fs = connect("a")
