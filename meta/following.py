@@ -19,7 +19,8 @@ from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavaila
 T = TypeVar("T")
 EVENTS_PER_STEP = 250
 BYTES_PER_STEP = 64 << 10
-"""Of a listing, applied between two turns of the loop: 250 topics, or the owners of 10,000 partitions; some 10 ms."""
+"""Of a listing, or of revisions that came together, applied between two turns of the loop: 250 topics, or the owners of
+10,000 partitions; some 10 ms.  One revision is applied in one piece."""
 _log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 10
@@ -113,10 +114,13 @@ class Following:
 
     async def _follow(self, revision: int) -> None:
         delay_s = RETRY_S
+        step = _Step()
         while True:
             try:
                 async with contextlib.aclosing(self._kv.watch(self._prefix, after_revision=revision)) as watch:
                     async for changes in watch:
+                        if step.is_over(changes):  # a watch gives what came together without a turn in between
+                            await asyncio.sleep(0)
                         self._take(changes)
                         self._show(changes[0].revision)
                         revision = self.seen
@@ -148,14 +152,13 @@ class Following:
 
     def _apply_listing(self, events: Iterable[Event]) -> Generator[None, None, None]:
         some: Changes = []
-        size = 0
+        step = _Step()
         for event in events:
-            some.append(event)
-            size += len(event.entry.value) if event.entry is not None else 0
-            if len(some) >= EVENTS_PER_STEP or size >= BYTES_PER_STEP:
+            if step.is_over([event]):
                 self._take(some)
-                some, size = [], 0
+                some = []
                 yield
+            some.append(event)
         self._take(some)
 
     def _take(self, changes: Changes) -> None:
@@ -190,6 +193,26 @@ class Following:
             if not waiter.done():
                 waiter.set_exception(error or KvUnavailable(f"the view of {self._what} is closed"))
         self._waiters.clear()
+
+
+class _Step:
+    """Counts what is applied between two turns of the loop."""
+
+    __slots__ = ("_bytes", "_events")
+
+    def __init__(self) -> None:
+        self._events = self._bytes = 0
+
+    def is_over(self, changes: Changes) -> bool:
+        """Count ``changes``, which are applied next.  Returns whether others should run before."""
+        events, size = len(changes), sum(len(each.entry.value) for each in changes if each.entry is not None)
+        self._events += events
+        self._bytes += size
+        if self._events <= EVENTS_PER_STEP and self._bytes <= BYTES_PER_STEP:
+            return False
+        is_first = self._events == events
+        self._events, self._bytes = events, size
+        return not is_first
 
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:

@@ -42,11 +42,12 @@ def decode_chunk(data: bytes) -> AssignmentChunk:
     try:
         raw = _load(data)
         names = [*raw["names"], ""]  # the last is what -1 means
-        if not all(isinstance(name, str) for name in names) or len(raw["owners"]) > CHUNK:
+        numbers = raw["owners"]
+        if not all(isinstance(name, str) for name in names) or len(numbers) > CHUNK:
             raise FormatError(f"an assignment of other names, or of too many partitions: {data[:80]!r}")
-        if any(not _NOBODY <= number < len(names) - 1 for number in raw["owners"]):
+        if numbers and not (min(numbers) >= _NOBODY and max(numbers) < len(names) - 1):
             raise FormatError(f"an assignment that names nobody known: {data[:80]!r}")
-        return AssignmentChunk(tuple([names[number] for number in raw["owners"]]))
+        return AssignmentChunk(tuple([names[number] for number in numbers]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not an assignment: {data[:80]!r} ({error})") from error
 

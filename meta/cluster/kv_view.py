@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import operator
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import chain, compress, repeat
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
@@ -158,12 +159,13 @@ class KvClusterView:
         before = self._chunks.get(place, AssignmentChunk(())).owners
         after = decode_chunk(event.entry.value).owners if event.entry is not None else ()
         topic_id, first = place[0], place[1] * CHUNK
-        changed = {
-            PartitionKey(topic_id, first + index)
-            for index, (old, new) in enumerate(zip_longest(before, after, fillvalue=""))
-            if old != new
-        }
-        self._count(before, after)
+        if before != after:
+            length = max(len(before), len(after))
+            differs = map(operator.ne, _padded(before, length), _padded(after, length))
+            changed = {PartitionKey(topic_id, first + index) for index in compress(range(length), differs)}
+            self._count(before, after)
+        else:
+            changed = set()
         if event.entry is None:
             self._chunks.pop(place, None)
         else:
@@ -184,3 +186,8 @@ class KvClusterView:
         changed = {shard for shard in self._shards.keys() | after.keys() if self._shards.get(shard) != after.get(shard)}
         self._shards = after
         return changed
+
+
+def _padded(owners: Sequence[str], length: int) -> Iterable[str]:
+    """Partitions that a chunk does not have are without an owner."""
+    return chain(owners, repeat("", length - len(owners)))

@@ -417,11 +417,19 @@ class Term:
     async def _write(self, batches: Iterator[Batch]) -> bool:
         """False when the rest is not written: there is news, or something was decided on what is no more."""
         together = 1  # the first takes the dead out of the members: nothing is to be seen of the others before that
-        while some := list(islice(batches, together)):
+        while some := await self._encode(batches, together):
             if self.queue.has_urgent or not all(await asyncio.gather(*(self._commit(batch) for batch in some))):
                 return False
             together = COMMITS_PARALLEL
         return not self.queue.has_urgent
+
+    async def _encode(self, batches: Iterator[Batch], count: int) -> list[Batch]:
+        """Return the next ``count`` batches.  Each is encoded in a turn of its own: a thousand owners take 0.2 ms."""
+        encoded: list[Batch] = []
+        for batch in islice(batches, count):
+            encoded.append(batch)
+            await asyncio.sleep(0)
+        return encoded
 
     async def _commit(self, batch: Batch) -> bool:
         if not await self._assignments.commit(batch):

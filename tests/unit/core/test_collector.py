@@ -80,3 +80,34 @@ def test_a_short_one_changes_nothing() -> None:
         collections.stop()
 
     asyncio.run(main())
+
+
+def test_no_full_collection_goes_through_much() -> None:
+    """While a view of hundreds of thousands of objects is loaded, as 100,000 topics are."""
+    gone_through: list[int] = []
+
+    def called(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            gone_through.append(len(gc.get_objects()))  # without those that are set aside
+
+    async def main() -> list[list[list[int]]]:
+        before = gc.get_threshold()
+        collections = LongCollections(limit_s=0.0)
+        collections.start()
+        gc.callbacks.append(called)
+        view: list[list[list[int]]] = []
+        try:
+            for number in range(3_000):
+                view.append([[number] for _ in range(100)])
+                if number % 25 == 0:
+                    await asyncio.sleep(0)
+        finally:
+            gc.callbacks.remove(called)
+            collections.stop()
+        assert gc.get_threshold() == before
+        return view
+
+    view = asyncio.run(main())
+    assert len(view) * len(view[0]) > 10 * collector.NEW_MAX
+    assert len(gone_through) > 10
+    assert max(gone_through) <= collector.NEW_MAX + 1_000
