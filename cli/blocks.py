@@ -10,12 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
 
 from bmq.core.errors import FormatError
 from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, peek_batch
 from bmq.storage import journal
-from bmq.storage.segment import BATCH_BYTES_MAX
+from bmq.storage.segment import BATCH_BYTES_MAX, Reads, due_header, with_right_length
 
 BLOCK_BYTES = 4 << 20
 _MAGIC_BYTE = bytes([MAGIC])
@@ -46,19 +45,17 @@ class FoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """``size`` bytes that are nothing known.  ``is_tail``: nothing right follows."""
+    """``size`` bytes that are nothing known.  ``is_tail``: nothing right follows.
+
+    ``mended``: the batch as it was written, if only its length field is damaged.
+    """
 
     position: int
     size: int
     fault: str
     is_tail: bool
     header: Batch | None = None  # of the batch that should be here, when its size can be believed
-
-
-class Reads(Protocol):
-    """The part of a ``FileSystem`` that is needed here."""
-
-    async def read(self, path: str, position: int, length: int) -> bytes: ...
+    mended: Batch | None = None
 
 
 class BlockReader:
@@ -107,6 +104,14 @@ async def walk_batches(
             yield FoundBatch(position, batch)
             position += batch.size
             offset = batch.next_offset
+            continue
+        header = await due_header(fs, path, position, length, offset)
+        mended = header and await with_right_length(fs, path, position, length, header)
+        if mended:
+            fault = f"the batch's length field is damaged: it has {mended.size} bytes"
+            yield Damage(position, mended.size, fault, is_tail=False, mended=mended)
+            position += mended.size
+            offset = mended.next_offset
             continue
         damage = await _damaged_batch(reader, position, offset, fault)
         yield damage

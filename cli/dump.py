@@ -59,7 +59,7 @@ def _print_damage(path: str, damage: Damage, *, as_json: bool) -> None:
             fields["header"] = batch_fields(damage.header, damage.position, is_crc_ok=False)
         print_json(fields)
     else:
-        follows = "" if damage.is_tail else "; good data follows"
+        follows = "" if damage.is_tail or damage.mended else "; good data follows"
         print(f"{damage.position:>10}  {damage.size:>9}  DAMAGED: {damage.fault}{follows}")
 
 

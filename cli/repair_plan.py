@@ -45,6 +45,13 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Mended:
+    """A batch whose length field was damaged, with the right one."""
+
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Offsets [first, end) that are lost; ``position`` is where they stood in the old file."""
 
@@ -63,7 +70,7 @@ class SegmentPlan:
     source: str
     length: int
     leader_epoch: int
-    parts: list[Kept | Gap] = field(default_factory=list)
+    parts: list[Kept | Mended | Gap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     position: int = 0
     end_offset: int = 0
@@ -114,8 +121,14 @@ class Planner:
     def on_damage(self, damage: Damage) -> None:
         self._fault, self._fault_at = damage.fault, damage.position
         self.plan.is_changed |= not damage.is_tail
+        if damage.mended is not None:
+            found = FoundBatch(damage.position, damage.mended)
+            self._fault, self._fault_at = "", 0
+            self.plan.notes.append(f"{damage.fault}, at {damage.position}: kept with the right length")
+            self.on_batch(found, Mended(damage.mended.data))
 
-    def on_batch(self, found: FoundBatch) -> None:
+    def on_batch(self, found: FoundBatch, mended: Mended | None = None) -> None:
+        """Keep the batch as it stands in the file, or as it is ``mended``, if it can be kept."""
         batch, plan = found.batch, self.plan
         if batch.base_offset < plan.end_offset:
             plan.is_changed = True
@@ -130,7 +143,9 @@ class Planner:
             self._gap(batch.next_offset, why, found.position)
             return
         last = plan.parts[-1] if plan.parts else None
-        if isinstance(last, Kept) and last.position + last.size == found.position:
+        if mended is not None:
+            plan.parts.append(mended)
+        elif isinstance(last, Kept) and last.position + last.size == found.position:
             plan.parts[-1] = Kept(last.position, last.size + batch.size)
         else:
             plan.parts.append(Kept(found.position, batch.size))

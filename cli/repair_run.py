@@ -27,7 +27,7 @@ from bmq.cli.rebuild_plan import SILENCE
 from bmq.cli.rebuild_plan import record as rebuilt
 from bmq.cli.rebuild_scan import newest_index, read_all_journals, read_folder
 from bmq.cli.repair_facts import DAMAGED, REPLACING, Facts, Inspector, Place
-from bmq.cli.repair_plan import Choice, Gap, Salvage, SegmentPlan, plan_segment
+from bmq.cli.repair_plan import Choice, Gap, Mended, Salvage, SegmentPlan, plan_segment
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
@@ -363,6 +363,10 @@ class Repair:
                 if isinstance(part, Gap):
                     for gap in build_gap(part.first, part.end, part.leader_epoch):
                         appender.write(gap)
+                    continue
+                if isinstance(part, Mended):
+                    appender.write(part.data)
+                    await appender.flush()
                     continue
                 for at in range(part.position, part.position + part.size, COPY_BYTES):
                     data = await self._read(plan.source, at, min(COPY_BYTES, part.position + part.size - at))

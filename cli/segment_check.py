@@ -108,9 +108,13 @@ class SegmentCheck:
         if damage.is_tail:
             self._tail = damage
             return
+        if damage.mended is not None:
+            what = damage.fault
+        else:
+            end = damage.position + damage.size
+            what = f"{damage.size} bytes are no batch ({damage.fault}); good batches follow at {end}"
         self._fault(
-            f"{damage.size} bytes are no batch ({damage.fault}); good batches follow at"
-            f" {damage.position + damage.size}",
+            what,
             "BROKEN in the middle: bytes were damaged after they were written, or two writers met. Another replica may"
             " have them right. A recovery that reads this takes the partition OFFLINE; `bmq segment repair` is the way"
             " back.",
@@ -118,6 +122,10 @@ class SegmentCheck:
             self.offset,
         )
         self.offset = None
+        if damage.mended is not None:
+            self.position, self.offset = damage.position + damage.size, damage.mended.next_offset
+            self.end_offset = max(self.end_offset, self.offset)
+            self._check_covered()
 
     def finish(self) -> None:
         """Called when the file, or what counts of it, has been read."""

@@ -117,7 +117,7 @@ TABLE: tuple[Row, ...] = (
     Row(Found.FINAL, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "shorter than its checkpoint",
         "storage lost flushed bytes"),
     Row(Found.FINAL, _ANY, Tail.BROKEN, _ANY, Action.OFFLINE, "damaged in the middle",
-        "bytes rotted, or two writers: a bad batch with a good one behind it"),
+        "bytes rotted, or two writers: a bad batch with a good one behind it, or one with a wrong length field"),
     Row(Found.FINAL, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "ends before the next one begins",
         "storage lost flushed bytes that no checkpoint had covered yet"),
     Row(Found.FINAL, _ANY, Tail.CLEAN, _ANY, Action.ACCEPT, "whole",

@@ -17,11 +17,13 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from crc32c import crc32c
 
-from bmq.core.errors import FormatError
-from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, peek_batch
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.record_check import check_records, unpack
+from bmq.core.records import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, BatchRules, peek_batch
 from bmq.storage.checkpoint import Checkpoint, decode, encode
 from bmq.storage.filesystem import FileSystem
 
@@ -29,7 +31,11 @@ IDX_MAGIC = b"BMQIDX1\n"
 READ_BYTES = 4 << 20
 BATCH_BYTES_MAX = (1 << 30) + LENGTH_OVERHEAD  # a batch may be as large as a segment; past this a length is garbage
 _LENGTH = struct.Struct(">I")
+_OFFSET = struct.Struct(">q")
 _MAGIC_BYTE = bytes([MAGIC])
+_ANY_TIME = BatchRules(timestamp_after_max_ms=(1 << 63) - 1)
+_CRC_MATCHES_MAX = 4
+"""Ends of a batch that its CRC allows and its records do not.  Chance makes one in 2^32: more are made on purpose."""
 
 
 def encode_idx(checkpoint: Checkpoint) -> bytes:
@@ -52,12 +58,18 @@ def decode_idx(data: bytes) -> Checkpoint:
     return decode(body)
 
 
+class Reads(Protocol):
+    """The part of a ``FileSystem`` that reading needs."""
+
+    async def read(self, path: str, position: int, length: int) -> bytes: ...
+
+
 class Tail(Enum):
     """How a scan of batches ended."""
 
     CLEAN = "clean"  # the bytes end where a batch ends
     TORN = "torn"  # the last batch is cut short, or its bytes are bad and nothing good follows
-    BROKEN = "broken"  # a bad batch with a good one behind it: damage in the middle
+    BROKEN = "broken"  # damage: a bad batch with a good one behind it, or a whole one whose length field is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +136,14 @@ async def _judge(fs: FileSystem, path: str, position: int, length: int, offset: 
 
     A right batch at ``position`` itself with the wrong base offset counts: a batch is missing or stands twice.  What
     lies inside the bad batch does not: a record's value may well be a whole batch (a mirrored topic), and whoever wrote
-    it must not be able to take the partition offline by a crash of its owner.
+    it must not be able to take the partition offline by a crash of its owner.  But a batch that is right with another
+    length was written whole: its length field has changed since, and hides what follows.
     """
     if fault.startswith("base offset"):
         return ScanResult(position, offset, Tail.BROKEN, fault)
-    start = position + await _credible_size(fs, path, position, length, offset)
+    header = await due_header(fs, path, position, length, offset)
+    is_credible = header is not None and HEADER_BYTES <= header.size <= BATCH_BYTES_MAX
+    start = position + (header.size if header is not None and is_credible else 1)
     overlap = HEADER_BYTES
     while start + HEADER_BYTES <= length:
         data = memoryview(await fs.read(path, start, min(READ_BYTES, length - start)))
@@ -141,17 +156,63 @@ async def _judge(fs: FileSystem, path: str, position: int, length: int, offset: 
         if len(data) <= overlap or start + len(data) >= length:
             break
         start += len(data) - overlap
+    mended = None if header is None else await with_right_length(fs, path, position, length, header)
+    if mended is not None:
+        return ScanResult(position, offset, Tail.BROKEN, f"{fault}; the batch is right with {mended.size} bytes")
     return ScanResult(position, offset, Tail.TORN, fault)
 
 
-async def _credible_size(fs: FileSystem, path: str, position: int, length: int, offset: int) -> int:
-    """How far the bad batch reaches, if its header is that of the batch that should stand here; else 1."""
+async def due_header(fs: Reads, path: str, position: int, length: int, offset: int) -> Batch | None:
+    """Return the header at ``position`` if it is, but for length and CRC, that of the batch that is due there."""
     data = memoryview(await fs.read(path, position, min(HEADER_BYTES, length - position)))
     if len(data) < HEADER_BYTES:
-        return 1
+        return None
     batch = Batch(data)
-    is_expected = batch.base_offset == offset and batch.magic == MAGIC and 0 <= batch.last_offset_delta < batch.count
-    return batch.size if is_expected and HEADER_BYTES <= batch.size <= BATCH_BYTES_MAX else 1
+    is_gap = batch.count == 0 <= batch.last_offset_delta
+    is_due = batch.base_offset == offset and batch.magic == MAGIC
+    return batch if is_due and (is_gap or 0 <= batch.last_offset_delta < batch.count) else None
+
+
+async def with_right_length(fs: Reads, path: str, position: int, length: int, header: Batch) -> Batch | None:
+    """Return the batch at ``position`` with the length field that makes it right; None if there is none.
+
+    The length field is not under the CRC (KIP-98).  A batch ends where the next offset stands, or where the file ends.
+    A producer could forge the CRC of a beginning of its batch, but that has not all of the records.
+    """
+    following, window = _OFFSET.pack(header.next_offset), READ_BYTES
+    while True:
+        text = bytearray(await fs.read(path, position, min(window, length - position)))
+        data, is_all = memoryview(text), position + len(text) >= length
+        crc, done, matches = 0, CRC_START, 0
+        for end in _ends(text, following, is_all=is_all):
+            crc, done = crc32c(data[done:end], crc), end
+            if crc == header.crc and matches < _CRC_MATCHES_MAX:
+                if mended := _mended(data[:end]):
+                    return mended
+                matches += 1
+        if is_all or window >= BATCH_BYTES_MAX:
+            return None
+        window *= 4
+
+
+def _ends(text: bytearray, following: bytes, *, is_all: bool) -> Iterator[int]:
+    """Yield where the batch that begins ``text`` may end: in front of a batch of the next offset, or with the file."""
+    at = text.find(following, HEADER_BYTES)
+    while at != -1:
+        if text[at + 16 : at + 17] == _MAGIC_BYTE:
+            yield at
+        at = text.find(following, at + 1)
+    if is_all:
+        yield len(text)
+
+
+def _mended(data: memoryview) -> Batch | None:
+    """Return ``data``, whose CRC is right, as a batch of its length; None if that is not where its records end."""
+    _LENGTH.pack_into(data, 8, len(data) - LENGTH_OVERHEAD)
+    batch = Batch(data)
+    records = unpack(batch)
+    is_right = not isinstance(records, RequestError) and check_records(batch, records, _ANY_TIME, 0) is None
+    return batch if is_right else None
 
 
 def find_batch(data: memoryview, offset: int) -> int | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch
+from bmq.core.records import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch, Record, build_batch, build_gap
 from bmq.storage import segment
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.filesystem import write_once
@@ -173,9 +173,9 @@ def test_a_torn_only_batch() -> None:
     assert Scanned(log(1)[0][:-1]).end == (0, BASE, Tail.TORN)
 
 
-@pytest.mark.parametrize("at", [8, 11, 16, 17, 21, 30, HEADER_BYTES, -1])
+@pytest.mark.parametrize("at", [16, 17, 21, 30, HEADER_BYTES, -1])
 def test_a_bad_last_batch_is_torn(at: int) -> None:
-    """Length, magic, CRC, header or records damaged: with nothing good behind it, it was never finished."""
+    """Magic, CRC, header or records damaged: with nothing good behind it, it was never finished."""
     *parts, last = log(3)
     good = b"".join(parts)
     found = Scanned(good + damaged(last, at % len(last)))
@@ -262,6 +262,86 @@ def test_fewer_bytes_than_promised_is_a_format_error(missing: int) -> None:
     missing = min(missing, len(data))
     with pytest.raises(FormatError, match=f"{len(data)} bytes are promised, {len(data) - missing} can be read"):
         Scanned(data[: len(data) - missing], length=len(data))
+
+
+# ------------------------------------------------------------------------------------------------- a wrong length field
+
+
+def with_length(data: bytes, size: int) -> bytes:
+    """The batch, whose length field says that it has ``size`` bytes."""
+    return data[:8] + struct.pack(">i", size - LENGTH_OVERHEAD) + data[12:]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 3])
+@pytest.mark.parametrize("wrong", [0, 60, 62, 105, 400, 1 << 20, 1 << 30, (1 << 31) - 1])
+def test_a_wrong_length_field_is_damage(bad: int, wrong: int) -> None:
+    """Also when it reaches past all good batches, or past the file, and when no batch follows."""
+    parts = log(4)
+    good, size = sum(map(len, parts[:bad])), len(parts[bad])
+    parts[bad] = with_length(parts[bad], wrong)
+    found = Scanned(b"".join(parts))
+    assert found.end == (good, BASE + 2 * bad, Tail.BROKEN)
+    assert "good batch follows" in found.result.fault or f"the batch is right with {size} bytes" in found.result.fault
+
+
+def test_a_wrong_length_field_that_ends_within_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The good batches lie in the length that it claims."""
+    for block in (64, 200, 1 << 20):
+        monkeypatch.setattr(segment, "READ_BYTES", block)
+        parts = log(4)
+        size = len(parts[0])
+        parts[0] = with_length(parts[0], sum(map(len, parts)) - 10)
+        found = Scanned(b"".join(parts))
+        assert found.end == (0, BASE, Tail.BROKEN)
+        assert found.result.fault == f"CRC; the batch is right with {size} bytes"
+
+
+@pytest.mark.parametrize("wrong", [10, 4000])
+def test_a_wrong_length_field_of_a_gap(wrong: int) -> None:
+    (gap,) = build_gap(BASE, BASE + 50, 1)
+    assert Scanned(with_length(bytes(gap), wrong)).end == (0, BASE, Tail.BROKEN)
+
+
+@pytest.mark.parametrize("size", [1, 60])
+def test_a_torn_batch_that_holds_the_next_ones_is_torn_at_every_byte(size: int) -> None:
+    """A mirrored topic: what its records hold is no sign of damage."""
+    inner = b"".join(batch(BASE + 1 + n, 1, size) for n in range(3))
+    last = bytes(build_batch([Record(value=inner)], base_offset=BASE))
+    for keep in range(1, len(last)):
+        assert Scanned(last[:keep]).end == (0, BASE, Tail.TORN), keep
+
+
+@pytest.mark.parametrize("times", [1, 2, 7])
+def test_a_forged_crc_does_not_make_a_torn_batch_a_whole_one(times: int) -> None:
+    """A producer that means harm: what stands in front of each batch in its value has the CRC of the whole."""
+    inner, goal = batch(BASE + 1), 0x12345678
+    data = build_batch([Record(value=(bytes(4) + inner) * times + bytes(4))], base_offset=BASE)
+    struct.pack_into(">I", data, 17, goal)
+    ends = [at for at in range(len(data)) if data[at:].startswith(inner)]
+    for end in ends:
+        forge(data, end - 4, end, goal)
+    forge(data, len(data) - 5, len(data), goal)  # the last byte says that the record has no headers
+    assert Batch(memoryview(data)).has_valid_crc
+    assert len(ends) == times
+    assert all(crc32c(data[CRC_START:end]) == goal for end in ends)
+    for keep in [*(end + len(inner) + more for end in ends for more in (-1, 0, 1, 4)), len(data) - 1]:
+        assert Scanned(bytes(data[:keep])).end == (0, BASE, Tail.TORN), keep
+
+
+def forge(data: bytearray, at: int, end: int, goal: int) -> None:
+    """Set the four bytes at ``at`` so that the bytes from CRC_START to ``end`` have this CRC-32C."""
+
+    def before_byte(register: int) -> int:
+        for _ in range(8):
+            register = ((register ^ 0x82F63B78) << 1 | 1) & 0xFFFFFFFF if register >> 31 else register << 1
+        return register
+
+    register = goal ^ 0xFFFFFFFF
+    for byte in reversed(data[at + 4 : end]):
+        register = before_byte(register) ^ byte
+    for _ in range(4):
+        register = before_byte(register)
+    struct.pack_into("<I", data, at, register ^ crc32c(data[CRC_START:at]) ^ 0xFFFFFFFF)
 
 
 # --------------------------------------------------------------------------------------------- blocks and large logs

@@ -168,11 +168,17 @@ async def unreadable(d: Damaged) -> None:
     d.flip(4 * BATCH_BYTES + HEADER_BYTES)
 
 
+async def wrong_lengths(d: Damaged) -> None:
+    d.flip(BATCH_BYTES + 9)
+    d.flip(5 * BATCH_BYTES + 11)  # of the last batch
+
+
 Row = tuple[Callable[[Damaged], Awaitable[None]], BrokerConfig, str, list[tuple[int, int]], int]
 ROWS: dict[str, Row] = {  # damage, were there checkpoints, why OFFLINE, what is lost, where the log ends
     "shorter": (shorter, COVERED, "shorter than its checkpoint", [(3, 5)], 6),
     "middle": (in_the_middle, UNCOVERED, "damaged in the middle", [(2, 2)], 6),
     "twice": (unreadable, UNCOVERED, "damaged in the middle", [(1, 1), (4, 4)], 6),
+    "wrong lengths": (wrong_lengths, UNCOVERED, "damaged in the middle", [], 6),
     "gap": (ends_before, UNCOVERED, "ends before the next one begins", [(6, 9)], 13),
     "lost whole": (lost_whole, UNCOVERED, "lost whole", [(0, 9)], 13),
     "vanished": (vanished, COVERED, "vanished", [(0, 5)], 6),
