@@ -192,6 +192,16 @@ class Broker:
         return self.shared.places.waiting
 
     @property
+    def longest_wait_for_place_s(self) -> float:
+        """Seconds that the first of those has waited; 0 when there are none."""
+        return self.shared.places.longest_wait_s
+
+    @property
+    def open_pipelines_limit(self) -> int:
+        """Segments that may be open now: ``open_pipelines_max``, or less where storage has no room for as many."""
+        return self.shared.places.limit
+
+    @property
     def under_min_isr(self) -> int:
         """Partitions that storage gives fewer nodes than min.insync.replicas asks for: Kafka's
         UnderMinIsrPartitionCount."""

@@ -14,12 +14,13 @@ from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFail
 class OpenFiles:
     """By spare path, the name that a file keeps for life.  A file that is being closed is no longer one of them."""
 
-    __slots__ = ("_files", "_segments", "_shared")
+    __slots__ = ("_files", "_segments", "_shared", "_waits_since")
 
     def __init__(self, shared: Shared, segments: SegmentFiles) -> None:
         self._shared = shared
         self._segments = segments
         self._files: dict[str, Appender] = {}
+        self._waits_since: float | None = None  # by the loop's clock, while storage refuses its file: it keeps its turn
 
     def __repr__(self) -> str:
         return f"<OpenFiles {sorted(self._files)}>"
@@ -33,10 +34,12 @@ class OpenFiles:
     async def create(self, effect: ev.CreateSpare) -> Appender:
         """As soon as there is a place for it.  StorageError."""
         places = self._shared.places
-        await places.enter()
+        since = await places.enter(self._waits_since)
+        self._waits_since = None
         try:
             appender = await self._segments.create(effect)
         except OutOfSpace as error:
+            self._waits_since = since
             places.refused(str(error))
             raise
         except BaseException:

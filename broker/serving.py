@@ -16,6 +16,7 @@ from bmq.broker.assigned import Assigned
 from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.load import Load
 from bmq.broker.owner import PartitionOwner
+from bmq.broker.places import Places
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.internal_endpoint import Handler, InternalCall
@@ -31,6 +32,8 @@ from bmq.core.wire.internal import (
     LiveSegmentResponse,
     LoadRequest,
     LoadResponse,
+    OpenFilesRequest,
+    OpenFilesResponse,
     ProducersRequest,
     ProducersResponse,
     Question,
@@ -40,6 +43,8 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER
 from bmq.storage.checkpoint import big_endian, encode_producers
 from bmq.storage.index import ENTRY
 
+SHARE_MAX_S = 60.0
+"""A share is in force no longer, whatever the leader says."""
 OPENING_WAIT_S = 5.0
 """A question waits so long for its partition to be opened: as long as a produce is held."""
 
@@ -55,9 +60,10 @@ class Registry(Protocol):
 class Serving:
     """One broker's.  ``register`` it with the process's internal endpoint."""
 
-    def __init__(self, assigned: Assigned, load: Load) -> None:
+    def __init__(self, assigned: Assigned, load: Load, places: Places) -> None:
         self._assigned = assigned
         self._load = load
+        self._places = places
         self._cpu_ms: dict[str, int] = {}  # what each caller of Load was told last, as ``Load`` keeps accounts
 
     def register(self, endpoint: Registry) -> None:
@@ -66,6 +72,7 @@ class Serving:
         endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
         endpoint.register(InternalKey.HANDED_OVER, self.handed_over, role=BROKER)
         endpoint.register(InternalKey.LOAD, self.tell_load, role=CONTROLLER)
+        endpoint.register(InternalKey.OPEN_FILES, self.open_files, role=CONTROLLER)
 
     # ---------------------------------------------------------------------------------------------------- questions
 
@@ -122,6 +129,20 @@ class Serving:
             for key, each in traffic.items()
         )
         return LoadResponse(ErrorCode.NONE, partitions, cpu_ms - before).encode()
+
+    def open_files(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Take the share that the leader sends, and return what it divides by."""
+        asked, places = OpenFilesRequest.decode(body), self._places
+        if asked.limit >= 0:
+            places.share(asked.limit, min(asked.limit_ms / 1000, SHARE_MAX_S))
+        return OpenFilesResponse(
+            ErrorCode.NONE,
+            held=places.held,
+            closing=places.closing,
+            waiting=places.waiting + places.opening,
+            refused=places.refusals,
+            limit_max=places.limit_max,
+        ).encode()
 
 
 async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:

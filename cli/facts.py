@@ -103,6 +103,16 @@ class _Facts:
                     broker.waiting_for_place,
                 ),
                 OwnMetric(
+                    "longest_wait_for_place_seconds",
+                    "How long the partition has waited that waits longest for others' segments to be closed",
+                    broker.longest_wait_for_place_s,
+                ),
+                OwnMetric(
+                    "open_pipelines_limit",
+                    "Segments that may be open now: open_pipelines_max, or what storage has had room for",
+                    broker.open_pipelines_limit,
+                ),
+                OwnMetric(
                     "under_min_isr",
                     "Partitions that storage gives fewer datanodes than min.insync.replicas asks for",
                     broker.under_min_isr,

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from bmq.broker.assigned import Assigned
 from bmq.broker.load import Load
+from bmq.broker.places import Places
 from bmq.broker.serving import Registry, Serving
 from bmq.broker.shard_fence import ShardFence
 from bmq.broker.shard_serving import CheckOwnership, ShardServing
@@ -76,8 +77,13 @@ def internal_dispatch(services: Services) -> Endpoint:
 
 
 def register_broker(
-    endpoint: Registry, assigned: Assigned, load: Load, fence: ShardFence, check: CheckOwnership | None = None
+    endpoint: Registry,
+    assigned: Assigned,
+    load: Load,
+    places: Places,
+    fence: ShardFence,
+    check: CheckOwnership | None = None,
 ) -> None:
     """The private APIs that a broker answers."""
-    Serving(assigned, load).register(endpoint)
+    Serving(assigned, load, places).register(endpoint)
     ShardServing(assigned, fence, check).register(endpoint)

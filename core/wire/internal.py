@@ -66,6 +66,7 @@ class InternalKey(IntEnum):
     RELAY = 10013
     SHARDS_NOT_LOADED = 10014
     SHARD_CONFIRM = 10015
+    OPEN_FILES = 10016
 
 
 class Question(IntEnum):
@@ -345,6 +346,30 @@ class LoadResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenFilesRequest(Message):
+    """How many segment files are open, and wanted?  ``limit``: the member's share of what storage has room for, in
+    force for ``limit_ms``; -1: none is sent, and an earlier one stays in force for its time."""
+
+    limit: Int32 = -1
+    limit_ms: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFilesResponse(Message):
+    """Segment files of one broker, see ``meta.controller.file_shares.OpenFileReport``.
+
+    ``waiting`` has those in it that are just being opened; ``refused`` counts from the start of the process.
+    """
+
+    error: Code = ErrorCode.NONE
+    held: Int32 = 0
+    closing: Int32 = 0
+    waiting: Int32 = 0
+    refused: Int64 = 0
+    limit_max: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequest(Message):
     """Drain, then end."""
 
@@ -407,4 +432,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.RELAY: RelayResponse,
     InternalKey.SHARDS_NOT_LOADED: ShardsNotLoadedResponse,
     InternalKey.SHARD_CONFIRM: ShardConfirmResponse,
+    InternalKey.OPEN_FILES: OpenFilesResponse,
 }

@@ -1,4 +1,4 @@
-"""What the leader asks members, as it needs it: whether they live, serve, what they carry, and to leave."""
+"""What the leader asks members: whether they live and serve, what they carry and have open, and to leave."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bmq.meta.cluster.member import Member
+from bmq.meta.controller.file_shares import OpenFileReport
 from bmq.meta.controller.loads import Measured
 
 
@@ -17,6 +18,10 @@ class Asking(Protocol):
 
     async def load(self, member: Member) -> list[Measured] | None:
         """Its traffic since it was last asked; None when it does not say."""
+
+    async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
+        """Send it its share of open files, unless that is None, and return its report; None if it sends none: it
+        does not answer, or is of an earlier version."""
 
     async def is_serving(self, member: Member) -> bool | None:
         """Whether it can do what it is for; None when it does not say."""

@@ -14,10 +14,13 @@ from bmq.core.wire.internal import (
     LeaveResponse,
     LoadRequest,
     LoadResponse,
+    OpenFilesRequest,
+    OpenFilesResponse,
     PingRequest,
     PingResponse,
 )
 from bmq.meta.cluster.member import Member
+from bmq.meta.controller.file_shares import OpenFileReport
 from bmq.meta.controller.loads import Measured
 
 PING_S = 1.0
@@ -29,6 +32,10 @@ PINGS_MAX = 8
 TICKS = 8
 """Of a ping's time, at which it is seen whether this process was held up: by over an eighth of it."""
 LOAD_TIMEOUT_S = 3.0
+OPEN_FILES_TIMEOUT_S = 1.0
+"""A round of shares waits no longer for one broker."""
+SHARE_S = 10.0
+"""A share is in force for so long: over a change of the leader, and not for ever without one."""
 SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
 
@@ -77,6 +84,16 @@ class PeerAsking:
             Measured(PartitionKey(topic_id, partition), bytes_in, bytes_out, requests)
             for topic_id, partition, bytes_in, bytes_out, requests in answer.partitions
         ]
+
+    async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
+        request = OpenFilesRequest() if share is None else OpenFilesRequest(share, int(SHARE_S * 1000))
+        try:
+            answer = await self._peers.ask(
+                member, request, InternalKey.OPEN_FILES, OpenFilesResponse, OPEN_FILES_TIMEOUT_S
+            )
+        except (RequestError, PeerLost, TimeoutError):
+            return None
+        return OpenFileReport(answer.held, answer.closing, answer.waiting, answer.refused, answer.limit_max)
 
     async def is_serving(self, member: Member) -> bool | None:
         """On the connection of the other questions: who does not answer there does not say, and a probe decides."""

@@ -43,6 +43,7 @@ from bmq.meta.controller.failures import (
     StoreBack,
     Tick,
 )
+from bmq.meta.controller.file_shares import FileShares
 from bmq.meta.controller.idle_partitions import IdlePartitions
 from bmq.meta.controller.loads import Loads
 from bmq.meta.controller.partition_table import PartitionTable
@@ -61,6 +62,8 @@ _log = logging.getLogger(__name__)
 LOAD_S = 5.0
 """How often members are asked what they carry, and whether they serve."""
 LOADS_PARALLEL = 16
+SHARE_ROUND_S = 1.0
+"""Between rounds while storage lacks room for open files; else ``LOAD_S``."""
 AGAIN_S = 0.1
 """Until a plan is made anew that could not be written."""
 MOVES_PER_WRITE = 5_000
@@ -96,6 +99,7 @@ class Term:
         self._idle = IdlePartitions()
         self.loads = Loads(self._partitions)
         self.serving = Serving()
+        self.file_shares = FileShares()
         self.failures = Failures(member_ttl_s)
         self.under_way = UnderWay(kv, cluster, clock, lambda: self.queue.put(LOOK))
         self.is_balancing = False
@@ -130,6 +134,7 @@ class Term:
                 self._tasks = tasks
                 self._begin()
                 tasks.create_task(self._ask_loads(), name="loads")
+                tasks.create_task(self._share_files(), name="shares of open files")
                 tasks.create_task(self.under_way.run(), name="moves under way")
                 tasks.create_task(self._follow_reports(), name="unreachable")
                 await self._work()
@@ -253,6 +258,7 @@ class Term:
             self._members.pop(incarnation, None)
         self.loads.leave(incarnation)
         self.serving.leave(incarnation)
+        self.file_shares.leave(incarnation)
         self._is_dirty = True
 
     async def _probe(self, incarnation: str) -> None:
@@ -324,6 +330,29 @@ class Term:
             if self._waits_for_time():
                 self.queue.put(LOOK)
             await asyncio.sleep(LOAD_S)
+
+    async def _share_files(self) -> None:
+        """Divide what storage has room for: each round sends the shares of the last one and takes reports."""
+        shares = self.file_shares
+        turns = asyncio.Semaphore(LOADS_PARALLEL)
+
+        async def ask(member: Member) -> None:
+            async with turns:
+                reported = await self._asking.open_files(member, shares.share(member.incarnation))
+            if reported is not None and self.failures.is_living(member.incarnation):
+                shares.take(member.incarnation, reported, self._clock.monotonic())
+
+        while True:
+            if self.leadership.may_act:
+                was_divided = shares.is_divided
+                async with asyncio.TaskGroup() as tasks:
+                    for member in self._living(BROKER):
+                        tasks.create_task(ask(member))
+                shares.divide(self._clock.monotonic())
+                if shares.is_divided != was_divided:
+                    text = f"has room for about {shares.room} open files" if shares.is_divided else "has room again"
+                    _log.info("storage %s: brokers %s", text, "share it" if shares.is_divided else "need no shares")
+            await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)
 
     def _waits_for_time(self) -> bool:
         """Whether a plan may be another one for the time alone that has passed."""

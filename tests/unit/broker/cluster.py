@@ -182,7 +182,7 @@ class Node:
         self.fence = ShardFence()
         self.endpoint = InternalEndpoint(name, "bmq", LoopClock(), is_serving=lambda: self.broker.is_serving)
         self._callers: dict[str, Caller] = {}
-        Serving(self.assigned, self.broker.shared.load).register(self.endpoint)
+        Serving(self.assigned, self.broker.shared.load, self.broker.shared.places).register(self.endpoint)
         ShardServing(self.assigned, self.fence).register(self.endpoint)
 
     async def start(self) -> None:

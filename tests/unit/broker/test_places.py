@@ -410,6 +410,122 @@ def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
     run(main())
 
 
+def test_a_share_is_the_bound_for_its_time() -> None:
+    """Neither refusals nor time move it; then the broker goes on by itself, from there."""
+
+    async def main() -> None:
+        asked: list[int] = []
+        told: list[str] = []
+        places = Places(100, 100, asked.append, told.append)
+        for _ in range(40):
+            await places.enter()
+            places.opened()
+        places.share(30, 10.0)
+        assert places.limit == 30
+        await asyncio.sleep(1.5 * BEAT_S)
+        assert asked == [10], "what is above the share is given back though nobody waits here"
+        for _ in range(11):
+            places.leaves()
+            places.left()
+        for _ in range(5):
+            await places.enter()
+            places.refused("full")
+            await asyncio.sleep(LOOK_S)
+        assert places.limit == 30
+        assert places.refusals == 5
+        assert len(told) == 1
+        assert "shared" in repr(places)
+        await until(lambda: places.limit > 30)
+        assert "shared" not in repr(places)
+        await until(lambda: places.limit == 100 and places._timer is None)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0, 1), (1, 1), (7, 7), (10, 10), (10_000, 10)])
+def test_no_share_takes_the_last_file_or_gives_more_than_is_configured(share: int, limit: int) -> None:
+    async def main() -> None:
+        places = Places(10, 10, lambda _: None, lambda _: None)
+        places.share(share, 10.0)
+        assert places.limit == limit
+        await places.enter()
+        places.opened()
+        places.close()
+        places.share(share, 10.0)
+        assert places._timer is None, "nothing is begun after the end"
+
+    run(main())
+
+
+def test_a_larger_share_lets_those_in_who_wait() -> None:
+    async def main() -> None:
+        places = Places(10, 10, lambda _: None, lambda _: None)
+        places.share(2, 10.0)
+        waiting = [asyncio.ensure_future(places.enter()) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert (places.waiting, places.opening) == (3, 2)
+        places.share(4, 10.0)
+        assert (places.waiting, places.opening) == (1, 4)
+        waiting[-1].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        places.close()
+
+    run(main())
+
+
+def test_who_was_refused_has_not_lost_its_turn() -> None:
+    """It comes back after a while, behind many who have asked since; the first in line has waited for longest."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        places = Places(1, 1, lambda _: None, lambda _: None)
+        order: list[str] = []
+
+        async def come(name: str, since: float | None = None) -> None:
+            await places.enter(since)
+            order.append(name)
+            places.opened()
+            places.leaves()
+            places.left()
+
+        since = await places.enter()
+        places.refused("full")
+        await asyncio.sleep(0.3)
+        tasks = [asyncio.ensure_future(come(f"new {number}")) for number in range(3)]
+        await asyncio.sleep(0.2)
+        tasks.append(asyncio.ensure_future(come("refused", since)))
+        await asyncio.sleep(0)
+        assert places.longest_wait_s == loop.time() - since == 0.5
+        await asyncio.gather(*tasks)
+        assert order == ["refused", "new 0", "new 1", "new 2"]
+        assert places.longest_wait_s == 0.0
+
+    run(main())
+
+
+def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() -> None:
+    """It asked before the others, so it is served before them."""
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 0)
+        w.topic(partitions=30)
+        for partition in range(30):
+            await w.owner(partition=partition)
+        first = w.produce({("orders", 29): batch()}, timeout_ms=600_000)
+        await until(lambda: crowded.refused == 1)
+        others = [w.produce({("orders", p): batch()}, timeout_ms=600_000) for p in range(29)]
+        await until(lambda: w.broker.waiting_for_place >= 29)
+        assert w.broker.longest_wait_for_place_s > 0.0
+        crowded.files_max = 1
+        done, _ = await asyncio.wait([first, *others], return_when=asyncio.FIRST_COMPLETED)
+        assert first in done
+        crowded.files_max = 1_000
+        await asyncio.gather(first, *others)
+        assert w.broker.longest_wait_for_place_s == 0.0
+
+    play(story)
+
+
 def test_who_gives_up_waiting_for_the_budget_leaves_nothing() -> None:
     async def main() -> None:
         budget = Budget(10)

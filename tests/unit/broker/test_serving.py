@@ -24,6 +24,8 @@ from bmq.core.wire.internal import (
     LiveSegmentResponse,
     LoadRequest,
     LoadResponse,
+    OpenFilesRequest,
+    OpenFilesResponse,
     PingRequest,
     PingResponse,
     ProducersRequest,
@@ -36,6 +38,7 @@ from bmq.core.wire.internal import (
 )
 from bmq.storage.checkpoint import decode_producers, from_big_endian
 from tests.simulation.loop import run
+from tests.simulation.world import until
 from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent
 
@@ -245,6 +248,34 @@ def test_load_since_the_callers_last_question() -> None:
         assert await loads("first") == ()
         await c.write("a", keys[3], bytearray(data))
         assert list(await loads("second")) == [(keys[3].topic_id, 3, len(data), 0, 1)]
+
+    play(story)
+
+
+def test_open_files_are_reported_and_the_share_is_taken() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(3)
+        keys = c.keys()
+        c.give("a", *keys)
+        for key in keys[:2]:
+            await c.write("a", key, batch())
+        places = c["a"].broker.shared.places
+        caller = c["a"].caller("leader")
+
+        async def ask(*share: int) -> OpenFilesResponse:
+            return await caller.ask(InternalKey.OPEN_FILES, OpenFilesRequest(*share), OpenFilesResponse)  # type: ignore[no-any-return]
+
+        assert await ask() == OpenFilesResponse(ErrorCode.NONE, held=2, limit_max=places.limit_max)
+        assert places.limit == places.limit_max
+        await ask(1, 10_000)
+        assert places.limit == 1
+        await ask()
+        assert places.limit == 1, "no share is no change"
+        await c.write("a", keys[2], batch())
+        found = await ask(0, 1 << 30)
+        assert found.held + found.closing + found.waiting >= 1
+        assert places.limit == 1, "at least one file"
+        await until(lambda: places.limit == places.limit_max)
 
     play(story)
 

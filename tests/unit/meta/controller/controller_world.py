@@ -17,6 +17,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import BROKER, COORDINATOR, Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.controller.deletion import TopicCleaner
+from bmq.meta.controller.file_shares import OpenFileReport
 from bmq.meta.controller.loads import Measured
 from bmq.meta.controller.service import Controller
 from bmq.meta.controller.topics import TopicAdmin
@@ -38,6 +39,8 @@ class FakeMembers:
         self.probes: list[str] = []
         self.left: list[str] = []
         self.measured: dict[str, list[Measured]] = {}
+        self.open_file_reports: dict[str, OpenFileReport] = {}
+        self.shares: dict[str, int | None] = {}  # as each was last told
         self.broken: list[Callable[[str, str], None]] = []
 
     async def is_alive(self, member: Member) -> bool:
@@ -51,6 +54,12 @@ class FakeMembers:
     async def load(self, member: Member) -> list[Measured] | None:
         await asyncio.sleep(0.01)
         return None if member.incarnation in self.silent else self.measured.get(member.incarnation, [])
+
+    async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
+        await asyncio.sleep(0.01)
+        name = member.incarnation
+        self.shares[name] = share
+        return None if name in self.silent else self.open_file_reports.get(name)
 
     async def is_serving(self, member: Member) -> bool | None:
         await asyncio.sleep(0.01)

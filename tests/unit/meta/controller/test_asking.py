@@ -13,11 +13,19 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PeerLost, Peers
-from bmq.core.wire.internal import InternalKey, LeaveResponse, LoadResponse, PingResponse
+from bmq.core.wire.internal import (
+    InternalKey,
+    LeaveResponse,
+    LoadResponse,
+    OpenFilesRequest,
+    OpenFilesResponse,
+    PingResponse,
+)
 from bmq.core.wire.internal_fields import PartitionLoad
 from bmq.meta.cluster.member import Member
+from bmq.meta.controller.file_shares import OpenFileReport
 from bmq.meta.controller.loads import Measured
-from bmq.meta.controller.peer_asking import PINGS, PINGS_MAX, PeerAsking
+from bmq.meta.controller.peer_asking import PINGS, PINGS_MAX, SHARE_S, PeerAsking
 
 T = TypeVar("T")
 MEMBER = Member(incarnation="a", roles=frozenset({"broker"}))
@@ -30,11 +38,13 @@ class FakePeers:
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
         self.keys: list[int] = []
+        self.messages: list[object] = []
 
     async def probe(self, member: Member, timeout_s: float) -> object:
         return self._next(InternalKey.PING)
 
     async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> object:
+        self.messages.append(message)
         return self._next(api_key)
 
     def _next(self, api_key: int) -> object:
@@ -99,6 +109,20 @@ def test_a_load_is_read() -> None:
     topic = uuid.UUID(int=1)
     peers = FakePeers(LoadResponse(partitions=(PartitionLoad(topic, 2, 10, 20, 3),)))
     assert result(asking(peers).load(MEMBER)) == [Measured(PartitionKey(topic, 2), 10, 20, 3)]
+
+
+def test_a_report_of_open_files_is_read() -> None:
+    peers = FakePeers(OpenFilesResponse(held=1, closing=2, waiting=3, refused=4, limit_max=5))
+    found = result(asking(peers).open_files(MEMBER, 7))
+    assert found == OpenFileReport(held=1, closing=2, waiting=3, refused=4, limit_max=5)
+    assert peers.messages == [OpenFilesRequest(7, int(SHARE_S * 1000))]
+
+
+@pytest.mark.parametrize("error", [LOST, TimeoutError(), RequestError(ErrorCode.UNSUPPORTED_VERSION, "")])
+def test_who_reports_no_open_files_has_none_that_are_shared(error: Exception) -> None:
+    peers = FakePeers(error)
+    assert result(asking(peers).open_files(MEMBER, None)) is None
+    assert peers.messages == [OpenFilesRequest(-1, 0)]
 
 
 @pytest.mark.parametrize("error", [LOST, TimeoutError(), RequestError(ErrorCode.UNSUPPORTED_VERSION, "")])

@@ -14,9 +14,10 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.controller.cluster_admin import LeaderAdmin
 from bmq.meta.controller.election import TTL_S
+from bmq.meta.controller.file_shares import OpenFileReport
 from bmq.meta.controller.loads import Measured
 from bmq.meta.controller.serving import REST_S
-from bmq.meta.controller.term import LOAD_S
+from bmq.meta.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
 from bmq.meta.memory import KvFaults, MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, encode, partition_key
@@ -449,3 +450,42 @@ async def test_a_topic_is_not_changed_by_who_was_deposed(w: World) -> None:
     await asyncio.sleep(0.1)
     assert "late" not in one.catalog.topics
     assert one.controller.leading is None
+
+
+# ---------------------------------------------------------------------------------------------------------- open files
+
+
+def files(held: int, waiting: int = 0, refused: int = 0) -> OpenFileReport:
+    return OpenFileReport(held=held, closing=0, waiting=waiting, refused=refused, limit_max=100)
+
+
+@story("a", "b", "old")
+async def test_brokers_are_told_their_shares_while_storage_lacks_room(w: World) -> None:
+    """One of an earlier version reports nothing and is told nothing."""
+    reports = w.members.open_file_reports
+    reports.update(a=files(60), b=files(0, 60))
+    await asyncio.sleep(2 * LOAD_S)
+    assert w.members.shares == {"a": None, "b": None, "old": None}
+    reports["b"] = files(0, 60, refused=1)
+    await w.until(lambda: w.members.shares["b"] is not None, LOAD_S + 2 * SHARE_ROUND_S)
+    assert w.members.shares == {"a": 23, "b": 22, "old": None}
+    await w.kill("b")
+    await w.lose_lease("b")
+    await w.until(lambda: w.members.shares["a"] is None)
+    assert w.led_by().controller.leading is not None
+
+
+@story("a", "b", controllers=("c1", "c2"))
+async def test_a_new_leader_divides_anew_by_what_it_hears_itself(w: World) -> None:
+    reports = w.members.open_file_reports
+    reports.update(a=files(60), b=files(0, 60))
+    await asyncio.sleep(LOAD_S + 1)
+    reports["b"] = files(0, 60, refused=1)
+    await w.until(lambda: w.members.shares["b"] is not None)
+    leader = w.led_by()
+    await leader.close()
+    w.standbys.remove(leader)
+    await w.until(lambda: w.leader is not None)
+    await w.until(lambda: w.members.shares["b"] is None)
+    reports["b"] = files(22, 60, refused=2)
+    await w.until(lambda: w.members.shares["b"] is not None, LOAD_S + 2 * SHARE_ROUND_S)

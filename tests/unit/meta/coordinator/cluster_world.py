@@ -246,7 +246,7 @@ class BrokerProcess:
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
         self.broker.shared.tails = _Ended(self.logs)
         endpoint = world.network.join(name)
-        Serving(self.assigned, Load()).register(endpoint)
+        Serving(self.assigned, Load(), self.broker.shared.places).register(endpoint)
         ShardServing(self.assigned, fence).register(endpoint)
         endpoint.register_kafka(_Fetches(self.assigned, self.pool))
 

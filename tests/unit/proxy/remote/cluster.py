@@ -295,7 +295,7 @@ class BrokerProcess:
         )
         self.broker.shared.tails = self.services.reading
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
-        register_broker(self.endpoint, self.assigned, load, ShardFence())
+        register_broker(self.endpoint, self.assigned, load, self.broker.shared.places, ShardFence())
         self.endpoint.register_kafka(internal_dispatch(self.services))
 
     def resume(self) -> None:

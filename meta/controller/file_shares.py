@@ -1,0 +1,188 @@
+"""Shares of the open files that storage has room for, one for each broker.  Pure.
+
+Storage refuses a file when it has no room for another, and does not say how many it has room for.  A broker learns of
+its own refusals only: one that holds files keeps them, one that comes late is refused for as long.  The controller
+hears of all refusals, so it keeps one bound for all brokers (``room``), lowered and raised as a broker does with its
+own (``broker.places``), and divides it by what each broker's partitions want: then each partition waits about as long
+as any other, whoever owns it.
+
+==========  ============================  =========================================================================
+state       event                         next
+==========  ============================  =========================================================================
+ROOMY       a broker was refused a file   DIVIDED, ``room`` = 3/4 of what is open
+DIVIDED     refused, somebody above       DIVIDED as it is: what was refused is what that broker gives back.
+            its share                     For ``SETTLE_S`` at most; then as in the next line
+DIVIDED     refused                       DIVIDED, ``room`` = 3/4 of what is open or of itself, whichever is less,
+                                          but at least half of itself; once in ``LOWER_EVERY_S``
+DIVIDED     nobody refused                DIVIDED, ``room`` a sixteenth larger; ROOMY when that is all that the
+                                          brokers' own bounds allow
+any         fewer than two brokers        ROOMY: one broker's own bound is enough
+==========  ============================  =========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+LOWER_EVERY_S = 3.0
+"""The NameNode hears of room that was freed with a datanode's next heartbeat (dfs.heartbeat.interval, 3 s), and refuses
+until then."""
+SETTLE_S = 10.0
+"""A segment that is written all the time keeps its file for its turn (crowded_turn_ms, 3 s); then it is closed."""
+STALE_S = 30.0
+"""A broker that has reported nothing for so long counts no more: its files are closed, or it takes no shares."""
+
+
+class OpenFileReport(NamedTuple):
+    """One broker's segment files, as it reports them."""
+
+    held: int
+    """Open, and not being closed."""
+    closing: int
+    waiting: int
+    """Partitions that wait for a place, or whose file is just being opened."""
+    refused: int
+    """Files that storage had no room for, since the process began."""
+    limit_max: int
+    """``open_pipelines_max``."""
+
+
+class _Broker:
+    __slots__ = ("is_refused", "reported", "reported_at")
+
+    def __init__(self, reported: OpenFileReport, now: float) -> None:
+        self.reported = reported
+        self.reported_at = now
+        self.is_refused = False  # since the last division
+
+
+class FileShares:
+    """One term's.  ``take`` what brokers report, and ``divide`` about once a second while ``is_divided``.
+
+    Every time is in seconds of a monotonic clock.  Bounded by the brokers that report.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, _Broker] = {}
+        self._room = 0  # for all brokers together; 0: not known to be scarce
+        self._lowered_at = float("-inf")
+        self._over_since: float | None = None
+        self._shares: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<FileShares room={self._room or 'enough'} brokers={len(self._brokers)}>"
+
+    @property
+    def room(self) -> int:
+        """Files that all brokers together may have open; 0 while storage is not known to lack room."""
+        return self._room
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether storage lacks room, so that brokers are told their shares."""
+        return self._room > 0
+
+    def share(self, broker: str) -> int | None:
+        """Return how many files `broker` may have open, None if its own bound is to decide."""
+        return self._shares.get(broker)
+
+    def take(self, broker: str, reported: OpenFileReport, now: float) -> None:
+        """Note a broker's report.  Its first one says nothing of refusals: since when it counted is not known."""
+        known = self._brokers.get(broker)
+        if known is None:
+            self._brokers[broker] = _Broker(reported, now)
+            return
+        known.is_refused |= reported.refused > known.reported.refused
+        known.reported, known.reported_at = reported, now
+
+    def leave(self, broker: str) -> None:
+        """Forget a broker that is gone."""
+        self._brokers.pop(broker, None)
+        self._shares.pop(broker, None)
+
+    def divide(self, now: float) -> Mapping[str, int]:
+        """Return each broker's share by all that was reported since the last division; empty if storage has room."""
+        for name in [name for name, each in self._brokers.items() if now - each.reported_at > STALE_S]:
+            self.leave(name)
+        is_refused = any(each.is_refused for each in self._brokers.values())
+        for each in self._brokers.values():
+            each.is_refused = False
+        self._room = self._next_room(is_refused, now)
+        self._shares = self._divided() if self._room else {}
+        return self._shares
+
+    # ------------------------------------------------------------------------------------------------------- the room
+
+    def _next_room(self, is_refused: bool, now: float) -> int:
+        if len(self._brokers) < 2:
+            self._over_since = None
+            return 0
+        if not self._room:
+            return self._lowered(now) if is_refused else 0
+        if is_refused:
+            may_lower = now - self._lowered_at >= LOWER_EVERY_S and not self._is_settling(now)
+            return self._lowered(now) if may_lower else self._room
+        self._over_since = None
+        room = self._room + self._room // 16 + 1
+        return 0 if room >= sum(each.reported.limit_max for each in self._brokers.values()) else room
+
+    def _lowered(self, now: float) -> int:
+        self._lowered_at, self._over_since = now, None
+        open_files = sum(each.reported.held + each.reported.closing for each in self._brokers.values())
+        return max(len(self._brokers), self._room // 2, min(self._room or open_files, open_files) * 3 // 4)
+
+    def _is_settling(self, now: float) -> bool:
+        """Whether somebody is above its share, and has had less than its time to close what it has too much."""
+        is_over = any(
+            each.reported.held > share + share // 16 + 1
+            for name, each in self._brokers.items()
+            if (share := self._shares.get(name)) is not None
+        )
+        if not is_over:
+            self._over_since = None
+            return False
+        if self._over_since is None:
+            self._over_since = now
+        return now - self._over_since < SETTLE_S
+
+    # ----------------------------------------------------------------------------------------------------- the shares
+
+    def _divided(self) -> dict[str, int]:
+        wanted = {name: each.reported.held + each.reported.waiting for name, each in self._brokers.items()}
+        limits = {name: max(1, each.reported.limit_max) for name, each in self._brokers.items()}
+        spare = self._room - sum(wanted.values())
+        if spare >= 0:
+            return {name: max(1, min(limits[name], count + spare // len(wanted))) for name, count in wanted.items()}
+        return divide_by_weight(self._room, wanted, limits)
+
+
+def divide_by_weight(room: int, weights: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
+    """Return `room` divided in proportion to `weights`, each part at least 1 and at most its limit (max-min fairness
+    with weights: what one cannot use goes to the others).
+
+    The sum is `room` while limits allow it, and more only by the ones that each gets at least.
+    """
+    parts: dict[str, int] = {}
+    left, open_weights = room, dict(weights)
+    while open_weights:
+        total = sum(open_weights.values())
+        capped = [name for name, weight in open_weights.items() if total and left * weight >= limits[name] * total]
+        if not capped:
+            break
+        for name in capped:
+            parts[name] = limits[name]
+            left -= limits[name]
+            del open_weights[name]
+    total = sum(open_weights.values())
+    exact = {name: max(0, left) * weight / total if total else 0.0 for name, weight in open_weights.items()}
+    for name, part in exact.items():
+        parts[name] = max(1, int(part))
+    rest = room - sum(parts.values())
+    for name in sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name)):
+        if rest <= 0:
+            break
+        if exact[name] >= 1 and parts[name] < limits[name]:
+            parts[name] += 1
+            rest -= 1
+    return parts
