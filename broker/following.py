@@ -5,6 +5,9 @@ each).  They are watched apart, so either may be ahead: an assignment of a topic
 it is, and a topic whose partitions are not assigned yet waits for that.  A change costs what it names: the partitions
 of a ``ViewChange``, those of a topic, and for a changed default of the cluster the topics that it changes.
 
+More than ``COST_PER_STEP`` partitions are handled in several turns of the loop.  Each turn goes by what catalog and
+view show then, so it does not matter what has changed since the first.
+
 With a view that assigns everything to this process (``meta.cluster.one_view``) this is what a single node does.
 """
 
@@ -13,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Protocol
 
 from bmq.broker.assigned import Assigned
@@ -33,7 +37,10 @@ _log = logging.getLogger(__name__)
 
 COST_OF_TOPIC = 20
 COST_PER_STEP = 2_000
-"""Topics whose configs are looked at between two turns of the loop, in partitions' worth of work: 50 us a topic."""
+"""Work between two turns of the loop, in partitions: 5 us each, and 50 us for a topic, whose configs are looked at."""
+
+
+_DONE = object()
 
 
 class Successors(Protocol):
@@ -80,6 +87,8 @@ class AssignmentFollower:
         self._is_closed = False
         self._are_configs_stale = False
         self._reconfiguring: asyncio.Task[None] | None = None
+        self._rest: deque[Generator[None, None, None]] = deque()  # of large topics, what is not done yet
+        self._working: asyncio.Task[None] | None = None
         self._forget: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -94,18 +103,19 @@ class AssignmentFollower:
         topics = ((self._catalog.by_id(topic_id), why) for topic_id, why in self._refused.items())
         return {topic.name: why for topic, why in topics if topic is not None}
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Take everything that is assigned here, in turns of the loop."""
         self._catalog.subscribe(self._topic_changed)
         self._catalog.subscribe_configs(self._configs_changed)
         self._forget = self._view.subscribe(self._view_changed)
-        for topic in list(self._catalog.topics.values()):
-            self._look(topic, range(topic.partitions))
+        await run_in_steps(self._look_at_all(list(self._catalog.topics.values())))
 
     def close(self) -> None:
         """Follow no more; what is assigned stays so, for ``Assigned.close``."""
         self._is_closed = True
-        if self._reconfiguring is not None:
-            self._reconfiguring.cancel()
+        for task in (self._reconfiguring, self._working):
+            if task is not None:
+                task.cancel()
         if self._forget is not None:
             self._forget()
 
@@ -135,9 +145,9 @@ class AssignmentFollower:
             return
         held = self._held.get(after.topic_id)
         if held is not None:
-            self._reconfigure(held, after)
+            self._work(self._reconfigure(held, after))
         known = before.partitions if before is not None and after.topic_id not in self._refused else 0
-        self._look(after, range(known, after.partitions))
+        self._work(self._look_at_topic(after, known))
 
     def _configs_changed(self) -> None:
         """The cluster's defaults reach every topic that does not override them."""
@@ -160,15 +170,55 @@ class AssignmentFollower:
         for topic_id in [*self._held, *self._refused]:
             held, topic = self._held.get(topic_id), self._catalog.by_id(topic_id)
             if held is not None:
-                self._reconfigure(held, held.topic)
-                done += len(held.partitions)
+                yield from self._reconfigure(held, held.topic)
+                done += len(held.partitions) % COST_PER_STEP
             elif topic is not None:
-                self._look(topic, range(topic.partitions))
-                done += topic.partitions
+                yield from self._look_at_topic(topic)
+                done += topic.partitions % COST_PER_STEP
             done += COST_OF_TOPIC
             if done >= COST_PER_STEP:
                 done = 0
                 yield
+
+    # ------------------------------------------------------------------------------------------------------- in steps
+
+    def _work(self, steps: Generator[None, None, None]) -> None:
+        """Do the first step now, the others in later turns of the loop."""
+        if next(steps, _DONE) is _DONE:
+            return
+        self._rest.append(steps)
+        if self._working is None and not self._is_closed:
+            self._working = asyncio.get_running_loop().create_task(self._work_off(), name="large topics")
+
+    async def _work_off(self) -> None:
+        """One step of each in turn: a topic does not wait until a larger one is done."""
+        try:
+            while self._rest:
+                await asyncio.sleep(0)
+                steps = self._rest.popleft()
+                if next(steps, _DONE) is not _DONE:
+                    self._rest.append(steps)
+        finally:
+            self._working = None
+
+    def _look_at_all(self, topics: Iterable[Topic]) -> Generator[None, None, None]:
+        done = 0
+        for topic in topics:
+            yield from self._look_at_topic(topic)
+            done += topic.partitions % COST_PER_STEP + COST_OF_TOPIC
+            if done >= COST_PER_STEP:
+                done = 0
+                yield
+
+    def _look_at_topic(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
+        """Yields only between two steps: a small topic is looked at in one."""
+        for start in range(first, topic.partitions, COST_PER_STEP):
+            if start != first:
+                yield
+            current = self._catalog.by_id(topic.topic_id)
+            if current is None or self._is_closed:
+                return
+            self._look(current, range(start, min(start + COST_PER_STEP, topic.partitions, current.partitions)))
 
     # --------------------------------------------------------------------------------------------------- what is done
 
@@ -214,17 +264,28 @@ class AssignmentFollower:
         """Also of partitions that went elsewhere before: nothing is kept for their new owners any more."""
         self._held.pop(topic.topic_id, None)
         self._refused.pop(topic.topic_id, None)
+        self._work(self._delete_all(topic))
+
+    def _delete_all(self, topic: Topic) -> Generator[None, None, None]:
         for partition in range(topic.partitions):
+            if partition and partition % COST_PER_STEP == 0:
+                yield
             self._assigned.delete(PartitionKey(topic.topic_id, partition))
 
-    def _reconfigure(self, held: _Held, topic: Topic) -> None:
+    def _reconfigure(self, held: _Held, topic: Topic) -> Generator[None, None, None]:
+        """Yields only between two steps.  Partitions that come meanwhile have the config from the start."""
         held.topic = topic
         config = self._log_config(topic)
         if config is None or config == held.config:
             return
         held.config = config
-        for partition in held.partitions:
-            self._assigned.assign(_path(topic, partition), PartitionKey(topic.topic_id, partition), config)
+        for done, partition in enumerate(list(held.partitions)):
+            if done and done % COST_PER_STEP == 0:
+                yield
+                if self._is_closed or self._held.get(topic.topic_id) is not held or held.config is not config:
+                    return
+            if partition in held.partitions:
+                self._assigned.assign(_path(topic, partition), PartitionKey(topic.topic_id, partition), config)
 
     def _log_config(self, topic: Topic) -> LogConfig | None:
         """Return what the topic's partitions follow; None, said in the log once, when a config is wrong.

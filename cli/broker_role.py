@@ -79,7 +79,7 @@ class BrokerRole:
 
     async def start(self) -> None:
         await self.broker.start()
-        self._follower.start()
+        await self._follower.start()
 
     def reconfigure(self, config: NodeConfig) -> None:
         """What is set for the node may be another's by now."""

@@ -187,7 +187,7 @@ class Node:
 
     async def start(self) -> None:
         await self.broker.start()
-        self.follower.start()
+        await self.follower.start()
 
     async def stop(self) -> None:
         self.follower.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bmq.broker import following
 from bmq.broker.config import BrokerConfig
 from bmq.broker.following import AssignmentFollower
 from bmq.core.errors import ErrorCode, RequestError
@@ -154,7 +155,7 @@ def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
             view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
             w.topic("before", 2, assign=False)
             follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            follower.start()
+            await follower.start()
             topic = w.topic("orders", 3, assign=False)
             assert (await w.produce_one(batch(), 2)).base_offset == 0
             assert len(w.assigned) == 5
@@ -172,6 +173,106 @@ def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
     run(main())
 
 
+class Turns:
+    """How many partitions are handled in each turn of the loop."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+        selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+        select = selector.select
+
+        def counted(timeout: float | None) -> object:
+            self.counts.append(0)
+            return select(timeout)
+
+        selector.select = counted
+
+    def count(self, *_args: object, **_options: object) -> None:
+        self.counts[-1] += 1
+
+    def take(self) -> list[int]:
+        """Those in which something was handled, since the last call."""
+        taken = [count for count in self.counts if count]
+        self.counts = [0]
+        return taken
+
+
+STEP = 100
+LARGE = 5 * STEP // 2
+"""Partitions that take three steps."""
+
+
+@pytest.fixture
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "COST_PER_STEP", STEP)
+
+
+@pytest.mark.usefixtures("_small_steps")
+def test_what_a_large_topic_brings_is_done_in_steps() -> None:
+    """At the start, when it is made, when its config changes, and when it is deleted."""
+
+    async def main() -> None:
+        async with world() as w:
+            w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+            turns = Turns()
+            w.assigned.assign = w.assigned.delete = turns.count  # type: ignore[method-assign]
+            for number in range(30):
+                w.topic(f"small-{number}", 2, assign=False)
+            w.topic("before", LARGE, assign=False)
+            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+            await follower.start()
+            taken = turns.take()
+            assert (sum(taken), len(follower)) == (60 + LARGE, 60 + LARGE)
+            assert max(taken) < 2 * STEP
+
+            topic = w.topic("orders", LARGE, assign=False)
+            small = w.topic("small", 3, assign=False)
+            assert turns.take() == [STEP + 3], "nothing waits for what is large"
+            await asyncio.sleep(0.1)
+            assert turns.take() == [STEP, STEP // 2]
+
+            w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
+            await asyncio.sleep(0.1)
+            assert turns.take() == [STEP, STEP, STEP // 2]
+
+            w.catalog.put("small", None)
+            w.catalog.put("orders", None)
+            await asyncio.sleep(0.1)
+            assert turns.take() == [STEP + 3, STEP, STEP // 2]
+            assert (len(follower), small.partitions) == (60 + LARGE, 3)
+            follower.close()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_steps")
+def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
+    """Nothing of it is assigned after its deletion."""
+
+    async def main() -> None:
+        async with world() as w:
+            w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+            calls: list[str] = []
+            w.assigned.assign = lambda *_: calls.append("assign")  # type: ignore[method-assign]
+            w.assigned.delete = lambda *_: calls.append("delete")  # type: ignore[method-assign]
+            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+            await follower.start()
+            topic = w.topic("orders", LARGE, assign=False)
+            w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
+            assert calls.count("assign") < LARGE
+            before = len(calls)
+            w.catalog.put("orders", None)
+            await asyncio.sleep(0.1)
+            assert set(calls[before:]) == {"delete"}
+            assert calls.count("delete") == LARGE
+            assert len(follower) == 0
+            follower.close()
+
+    run(main())
+
+
 def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
     """And the last of two changes counts, though it comes while the first is under way."""
 
@@ -183,7 +284,7 @@ def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
             for number in range(1_000):
                 w.topic(f"t{number}", 1, assign=False)
             follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            follower.start()
+            await follower.start()
             sizes: list[int] = []
             w.assigned.assign = lambda path, key, config: sizes.append(config.rules.max_message_bytes)  # type: ignore[method-assign]
             for size in (100, 200):
