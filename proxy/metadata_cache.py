@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.steps import run_in_steps
+from bmq.core.turns import next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
@@ -46,12 +47,17 @@ LOOK_S = 100e-6
 LOOK_MIN_S = 0.01
 COST_OF_TOPIC = 25
 COST_PER_STEP = 4_000
-"""Work between two turns of the loop when all topics are encoded, in partitions' worth of it: a topic's element costs
-50 us and 2 us a partition, so some 8 ms."""
+"""Work between two turns of the loop, in partitions' worth of it: a topic's element costs 50 us and 2 us a partition:
+some 8 ms."""
 EPOCH_KEPT_S = 10.0
 """A move takes less; a client that is fenced with the epoch shown meanwhile asks again for no longer than this."""
 
 _FIRST_FLEXIBLE = 9
+
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that yields where others should have a turn of the loop, and returns a result."""
 
 
 class PartitionPlace(NamedTuple):
@@ -66,6 +72,7 @@ class _Zones:
     """Proxies by zone, as of one version of the members."""
 
     def __init__(self, members: Members) -> None:
+        self.version = members.version
         self._zone = {proxy.node_id: proxy.zone for proxy in members.proxies}
         self._nodes: dict[str, list[int]] = {}
         for proxy in members.proxies:
@@ -79,42 +86,63 @@ class _Zones:
 
 
 class _TopicEntry:
-    """One topic's places, and its bytes by (version, operations)."""
+    """One topic's places, and its bytes by (version, operations).
+
+    What goes through all partitions is a generator that yields between two steps of ``COST_PER_STEP``; a topic that
+    has fewer takes one step.  Several may be under way at once: each step leaves places that are true.
+    """
 
     __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_members_version", "_replicas", "_seen_at", "_unsure",
-                 "encoded", "topic")  # fmt: skip
+                 "changes", "encoded", "topic")  # fmt: skip
 
     def __init__(self, topic: Topic, before: _TopicEntry | None) -> None:
         self.topic = topic
         self.encoded: dict[tuple[int, Operations], bytes] = {}
-        self._keys = [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
+        self.changes = 0
+        """How often what is shown has changed: ``encoded`` was cleared then."""
+        self._keys: list[PartitionKey] = []  # of the partitions that a step has come to
         known: list[int] = []
         self._unsure: dict[int, float] = {}  # when the epoch shown was confirmed last, where it is not now
         self._seen_at = 0.0
         if before is not None and before.topic.topic_id == topic.topic_id:
-            known, self._unsure, self._seen_at = before._epochs, before._unsure, before._seen_at
+            known, self._unsure, self._seen_at = before._epochs, dict(before._unsure), before._seen_at
         self._epochs: list[int] = known + [-1] * (topic.partitions - len(known))
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
         self._members_version = -1
         self._due = 0.0
 
-    def refresh(self, owners: Owners, members: Members, now: float) -> None:
+    def refresh(self, owners: Owners, members: Members, now: float) -> Steps[None]:
+        """Bring the places up to date, as far as it is time for that."""
         if members.version != self._members_version:
-            self._members_version = members.version
-            zones = _Zones(members)
-            leaders = [members.leader_of(key) for key in self._keys]
-            replicas = [zones.replicas(leader, index) for index, leader in enumerate(leaders)]
+            yield from self._place(members)
+        if now >= self._due:
+            self._due = now + max(LOOK_MIN_S, LOOK_S * self.topic.partitions)
+            for start, stop in self._steps():
+                if start:
+                    yield
+                for index, key in enumerate(self._keys_between(start, stop), start):
+                    epoch = owners.epoch_of(key)
+                    if epoch != self._epochs[index] or self._unsure:
+                        self._show(index, epoch, now)
+            self._seen_at = now
+
+    def _place(self, members: Members) -> Steps[None]:
+        """Find the leaders and replicas anew.  If members change between two steps, the next refresh does it again."""
+        version, zones = members.version, _Zones(members)
+        leaders: list[int] = []
+        replicas: list[list[int]] = []
+        for start, stop in self._steps():
+            if start:
+                yield
+            some = [members.leader_of(key) for key in self._keys_between(start, stop)]
+            leaders += some
+            replicas += [zones.replicas(leader, index) for index, leader in enumerate(some, start)]
+        if members.version == version or not self._leaders:
+            self._members_version = version
             if leaders != self._leaders or replicas != self._replicas:
                 self._leaders, self._replicas = leaders, replicas
-                self.encoded.clear()
-        if now >= self._due:
-            self._due = now + max(LOOK_MIN_S, LOOK_S * len(self._keys))
-            for index, key in enumerate(self._keys):
-                epoch = owners.epoch_of(key)
-                if epoch != self._epochs[index] or self._unsure:
-                    self._show(index, epoch, now)
-            self._seen_at = now
+                self._clear()
 
     def _show(self, index: int, epoch: int, now: float) -> None:
         """Show a newer epoch at once; an older one, or none, once the one shown has not been confirmed for a while."""
@@ -124,22 +152,45 @@ class _TopicEntry:
         self._unsure.pop(index, None)
         if epoch != shown:
             self._epochs[index] = epoch
-            self.encoded.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        self.changes += 1
+        self.encoded.clear()
+
+    def _steps(self) -> Iterator[tuple[int, int]]:
+        """First and last partition of each step; one at least."""
+        partitions = self.topic.partitions
+        return ((start, min(start + COST_PER_STEP, partitions)) for start in range(0, partitions, COST_PER_STEP))
+
+    def _keys_between(self, start: int, stop: int) -> list[PartitionKey]:
+        """The keys of some partitions, made when they are needed first."""
+        topic_id = self.topic.topic_id
+        self._keys += [PartitionKey(topic_id, index) for index in range(len(self._keys), stop)]
+        return self._keys[start:stop]
 
     def places(self, start: int, stop: int) -> list[PartitionPlace]:
         return [
             PartitionPlace(self._leaders[index], self._epochs[index], self._replicas[index])
-            for index in range(start, min(stop, len(self._keys)))
+            for index in range(start, min(stop, self.topic.partitions))
         ]
 
-    def rows(self, version: int) -> bytes:
-        """The partitions as Kafka's MetadataResponsePartition, one after another."""
-        replicas = np.array(self._replicas, dtype=np.int32)
-        table = np.zeros(len(self._keys), dtype=_row(version, replicas.shape[1]))
-        table["index"] = np.arange(len(self._keys))
-        table["leader"] = self._leaders
+    def rows(self, version: int) -> Steps[list[bytes]]:
+        """Return the partitions as Kafka's MetadataResponsePartition, one after another."""
+        found: list[bytes] = []
+        for start, stop in self._steps():
+            if start:
+                yield
+            found.append(self._rows_between(version, start, stop))
+        return found
+
+    def _rows_between(self, version: int, start: int, stop: int) -> bytes:
+        replicas = np.array(self._replicas[start:stop], dtype=np.int32)
+        table = np.zeros(stop - start, dtype=_row(version, replicas.shape[1]))
+        table["index"] = np.arange(start, stop)
+        table["leader"] = self._leaders[start:stop]
         if "epoch" in (table.dtype.names or ()):
-            table["epoch"] = self._epochs
+            table["epoch"] = self._epochs[start:stop]
         table["replicas"] = table["isr"] = replicas
         table["replicas_count"] = table["isr_count"] = replicas.shape[1] + (version >= _FIRST_FLEXIBLE)
         if version >= _FIRST_FLEXIBLE:
@@ -193,25 +244,38 @@ class MetadataCache:
         self._running: dict[tuple[int, Operations], _Encoding] = {}
         self._heads: dict[tuple[int, Operations], bytes] = {}
         self._heads_of: tuple[ProxyAddress, ...] = ()
+        self._zones: _Zones | None = None
 
     def __repr__(self) -> str:
         return f"MetadataCache(topics={len(self._topics)}, encoded={self.encoded_topics})"
 
-    def places(
+    async def places(
         self, topic: Topic, start: int, stop: int, owners: Owners, members: Members, clock: Clock
     ) -> list[PartitionPlace]:
         """The partitions from ``start`` up to ``stop``."""
-        return self._entry(topic, owners, members, clock.monotonic()).places(start, stop)
+        entry = self._entry(topic)
+        await in_turns(entry.refresh(owners, members, clock.monotonic()))
+        return entry.places(start, stop)
+
+    def replicas(self, topic: Topic, index: int, members: Members) -> Sequence[int]:
+        """The nodes of one partition, whatever the topic's size."""
+        if self._zones is None or self._zones.version != members.version:
+            self._zones = _Zones(members)
+        return self._zones.replicas(members.leader_of(PartitionKey(topic.topic_id, index)), index)
 
     def topic(
         self, topic: Topic, version: int, operations: Operations, owners: Owners, members: Members, clock: Clock
-    ) -> bytes:
-        """A topic's element of the answer."""
-        entry = self._entry(topic, owners, members, clock.monotonic())
+    ) -> Steps[bytes]:
+        """Return a topic's element of the answer; yields between two steps of work if there are several."""
+        entry = self._entry(topic)
+        yield from entry.refresh(owners, members, clock.monotonic())
         encoded = entry.encoded.get((version, operations))
         if encoded is None:
             self.encoded_topics += 1
-            encoded = entry.encoded[(version, operations)] = _encode_topic(entry, version, operations)
+            changes = entry.changes
+            encoded = yield from _encode_topic(entry, version, operations)
+            if entry.changes == changes:
+                entry.encoded[(version, operations)] = encoded
         return encoded
 
     def all_topics(
@@ -248,9 +312,9 @@ class MetadataCache:
         elements: list[bytes] = []
         partitions = cost = 0
         for topic in topics:
-            elements.append(self.topic(topic, version, operations, owners, members, clock))
+            elements.append((yield from self.topic(topic, version, operations, owners, members, clock)))
             partitions += topic.partitions
-            cost += topic.partitions + COST_OF_TOPIC
+            cost += topic.partitions % COST_PER_STEP + COST_OF_TOPIC
             if cost >= COST_PER_STEP:
                 cost = 0
                 yield
@@ -284,12 +348,21 @@ class MetadataCache:
         head = correlation_id.to_bytes(4, "big", signed=True) + whole[4 : end - _count_size(version)]
         return Answer([head + _count(version, count), *topics, whole[end:]])
 
-    def _entry(self, topic: Topic, owners: Owners, members: Members, now: float) -> _TopicEntry:
+    def _entry(self, topic: Topic) -> _TopicEntry:
         entry = self._topics.get(topic.name)
         if entry is None or entry.topic is not topic:
             entry = self._topics[topic.name] = _TopicEntry(topic, entry)
-        entry.refresh(owners, members, now)
         return entry
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """Run ``steps`` to the end, in line with other long work between two of them.  Returns the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await next_turn()
 
 
 def controller_of(members: Members) -> int:
@@ -310,7 +383,7 @@ def encode_error(version: int, error: ErrorCode, name: str | None, topic_id: uui
     return _encode_element(version, topic)
 
 
-def _encode_topic(entry: _TopicEntry, version: int, operations: Operations) -> bytes:
+def _encode_topic(entry: _TopicEntry, version: int, operations: Operations) -> Steps[bytes]:
     topic = entry.topic
     bare = _encode_element(
         version,
@@ -325,9 +398,8 @@ def _encode_topic(entry: _TopicEntry, version: int, operations: Operations) -> b
     )
     tail = (4 if version >= 8 else 0) + (1 if version >= _FIRST_FLEXIBLE else 0)  # operations, tags
     end = len(bare) - tail
-    return b"".join(
-        (bare[: end - _count_size(version)], _count(version, topic.partitions), entry.rows(version), bare[end:])
-    )
+    rows = yield from entry.rows(version)
+    return b"".join((bare[: end - _count_size(version)], _count(version, topic.partitions), *rows, bare[end:]))
 
 
 def _encode_element(version: int, topic: object) -> bytes:

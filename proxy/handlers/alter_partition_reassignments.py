@@ -61,8 +61,7 @@ def _judge(
     if not replicas or len(set(replicas)) != len(replicas) or not nodes.issuperset(replicas):
         named = f"{replicas[:NAMED_MAX]}{'...' if len(replicas) > NAMED_MAX else ''}"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{named} are not nodes of this cluster, each once"
-    place = services.metadata.places(topic, index, index + 1, services.owners, services.members, services.clock)[0]
-    if set(replicas) == set(place.replicas):
+    if set(replicas) == set(services.metadata.replicas(topic, index, services.members)):
         return ErrorCode.NONE, None
     return (
         ErrorCode.POLICY_VIOLATION,

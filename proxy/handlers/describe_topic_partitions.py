@@ -61,7 +61,7 @@ async def _page(services: Services, names: list[str], start: int, limit: int, *,
             topics.append(_error(name, name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         if topic is not None:
             stop = min(topic.partitions, start + limit)
-            topics.append(_topic(services, topic, start, stop))
+            topics.append(await _topic(services, topic, start, stop))
             if stop < topic.partitions:
                 return _response(topics, Response.Cursor(topic_name=name, partition_index=stop))
             limit -= max(0, stop - start)
@@ -73,8 +73,8 @@ def _response(topics: list[Any], cursor: Any) -> Any:
     return Response(throttle_time_ms=0, topics=topics, next_cursor=cursor)
 
 
-def _topic(services: Services, topic: Topic, start: int, stop: int) -> Any:
-    places = services.metadata.places(topic, start, stop, services.owners, services.members, services.clock)
+async def _topic(services: Services, topic: Topic, start: int, stop: int) -> Any:
+    places = await services.metadata.places(topic, start, stop, services.owners, services.members, services.clock)
     return ResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,

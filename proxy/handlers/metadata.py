@@ -20,12 +20,12 @@ from typing import Any
 
 from bmq.core.call import Answer, Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.controller.topic_rules import name_error
 from bmq.proxy.admin_work import each
-from bmq.proxy.metadata_cache import encode_error
+from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error, in_turns
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Operations
 from bmq.proxy.services import Api, Services
 
@@ -35,7 +35,7 @@ NO_ID = uuid.UUID(int=0)
 """On the wire; a decoded message has None in its place."""
 
 ENCODED_A_TURN = 100
-"""Topics that are encoded in a turn of the loop; one that does not exist takes 60 us."""
+"""Refused topics in a turn of the loop; one takes 60 us."""
 
 Errors = Mapping[str, ErrorCode]
 
@@ -122,14 +122,18 @@ async def _elements(services: Services, version: int, message: Any, failed: Erro
     if _is_invalid(version, message.topics):
         return await map_in_turns(lambda one: _invalid(version, one[0] or ""), asked, ENCODED_A_TURN)
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
+    turns = Turns(COST_PER_STEP)
+    elements: list[bytes] = []
+    for name, topic_id in asked:
+        catalog = services.catalog
+        topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
+        if turns.is_over(COST_OF_TOPIC + (topic.partitions % COST_PER_STEP if topic is not None else 0)):
+            await next_turn()
+        elements.append(await _element(services, version, operations, failed, name, topic_id))
+    return elements
 
-    def element(one: tuple[str | None, uuid.UUID | None]) -> bytes:
-        return _element(services, version, operations, failed, *one)
 
-    return await map_in_turns(element, asked, ENCODED_A_TURN)
-
-
-def _element(
+async def _element(
     services: Services,
     version: int,
     operations: Operations,
@@ -141,7 +145,7 @@ def _element(
     topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
     if topic is not None:
         views = (services.owners, services.members, services.clock)
-        return services.metadata.topic(topic, version, operations, *views)
+        return await in_turns(services.metadata.topic(topic, version, operations, *views))
     if topic_id is not None:
         return encode_error(version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, is_internal=False)
     if name is None:

@@ -23,7 +23,7 @@ from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error
+from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error, in_turns
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
 from tests.unit.proxy.admin_serving import AdminServing, FakeClient, FakeOwners, Spread, decode, serving
@@ -466,6 +466,71 @@ def test_all_of_many_topics_are_encoded_in_steps_and_once_for_all_who_ask() -> N
         assert cache.encoded_topics == 5_000
         assert {count for count, _ in found} == {5_000}
         assert all(joined is found[0][1] for _, joined in found)
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
+    """Alone, or among all; each step has a turn of the loop, and what a client is told is what one step would tell."""
+
+    async def main() -> None:
+        partitions = 3 * COST_PER_STEP + 1
+        catalog = StillCatalog([Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)])
+        owners, members = FakeOwners(), Spread(ZONES)
+        owners.epochs = {PartitionKey(uuid.UUID(int=1), index): index for index in range(0, partitions, 7)}
+        views: Any = (owners, members, LoopClock())
+        cache = MetadataCache()
+        steps = list(cache.topic(catalog.topics["large"], version, None, *views))
+        assert len(steps) == 3 * 3, "three pauses each for the leaders, the epochs and the bytes"
+
+        turns = Turns()
+        cache = MetadataCache()
+        count, joined = await cache.encode_all(version, None, catalog, *views)  # type: ignore[arg-type]
+        assert await turns.end() >= len(steps)
+        error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
+        answer = cache.answer(version, 1, count + 1, [joined, error], catalog, members)  # type: ignore[arg-type]
+        wanted = whole(catalog, owners, members, None, None)
+        assert b"".join(answer.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
+        assert await in_turns(cache.topic(catalog.topics["large"], version, None, *views)) == joined
+        assert cache.encoded_topics == 1
+
+    run(main())
+
+
+def test_what_changes_while_a_large_topic_is_encoded_is_not_kept() -> None:
+    async def main() -> None:
+        topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=2 * COST_PER_STEP)
+        owners, members, cache = FakeOwners(), Spread(ZONES), MetadataCache()
+        views: Any = (owners, members, LoopClock())
+        before = await in_turns(cache.topic(topic, 12, None, *views))
+        await asyncio.sleep(60)
+        steps = cache.topic(topic, 12, None, *views)
+        next(steps)  # half of the epochs are looked at
+        owners.epochs[PartitionKey(topic.topic_id, 0)] = 5
+        members.version += 1
+        members.proxies = ZONES[:2]
+        assert await in_turns(steps) == before
+        await asyncio.sleep(60)
+        after = await in_turns(cache.topic(topic, 12, None, *views))
+        fresh = await in_turns(MetadataCache().topic(topic, 12, None, *views))
+        assert after == fresh != before
+
+    run(main())
+
+
+def test_named_topics_are_encoded_in_turns_by_their_partitions() -> None:
+    """A hundred topics of a thousand partitions are as much as one of a hundred thousand."""
+
+    async def main() -> None:
+        async with serving(config=NodeConfig()) as w:
+            for number in range(10):
+                await w.admin.create_topic(f"t{number}", COST_PER_STEP // 2)
+            asking = asyncio.ensure_future(ask(w, 12, asks(*(f"t{number}" for number in range(10)))))
+            turns = Turns()
+            found = await asking
+            assert await turns.end() >= 4
+            assert [len(topic.partitions) for topic in found.topics] == 10 * [COST_PER_STEP // 2]
 
     run(main())
 
