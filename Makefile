@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help setup demo demo-cluster lint unit test it soak scale mutants bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup demo demo-cluster lint unit test it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -16,13 +16,15 @@ help:
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
+	@echo "make chart      the Helm chart: linted, rendered with many values, valid for three versions of Kubernetes (builds helm with Go, once)"
+	@echo "make chart-apiserver  the Helm chart in a real API server: applied, installed, upgraded, rolled back (builds Kubernetes with Go, once)"
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
 	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
-	@echo "make docs-tables  docs/design/ tables drawn from the code"
+	@echo "make docs-tables  tables of docs/ and of the chart, drawn from the code"
 
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -70,6 +72,14 @@ soak: setup hdfs-jars etcd
 scale: setup etcd
 	$(BIN)/pytest -q -s tests/scale
 
+chart: setup
+	$(BIN)/python -m tests.services.kubernetes helm
+	$(BIN)/pytest -q tests/unit/deploy tests/chart -m "not apiserver"
+
+chart-apiserver: setup etcd
+	$(BIN)/python -m tests.services.kubernetes apiserver
+	$(BIN)/pytest -q tests/chart -m apiserver
+
 mutants: setup
 	$(BIN)/python -m tests.mutants -j $(JOBS)
 
@@ -101,6 +111,7 @@ proto: setup
 
 docs-tables: setup
 	$(BIN)/python -m tests.docs_tables
+	$(BIN)/python -m tests.chart.drawn
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

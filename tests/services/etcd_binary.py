@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.services import jars
+from tests.services.go_programs import BuildFailed, GoModule, build
 
 VERSION = "3.6.16"
 VERSION_MIN = (3, 5, 8)
@@ -22,7 +23,6 @@ MODULE = "go.etcd.io/etcd/server/v3"
 RELEASES = "https://github.com/etcd-io/etcd/releases/download"
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 CONNECT_TIMEOUT_S = 10
-BUILD_TIMEOUT_S = 1200
 
 
 class _NotHere(Exception):
@@ -93,12 +93,10 @@ def unpack(archive: Path, member: str, folder: Path) -> None:
 
 def _build(folder: Path) -> None:
     """A build from source: 80 s on two cores."""
-    if shutil.which("go") is None:
-        raise _NotHere("no go on the path to build it")
-    print(f"building etcd {VERSION} into {folder}, once", flush=True)
-    (folder / "go.mod").write_text(f"module build\n\ngo 1.24\n\nrequire {MODULE} v{VERSION}\n")
-    _run(["go", "get", f"{MODULE}@v{VERSION}"], folder)
-    _run(["go", "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", "etcd", MODULE], folder)
+    try:
+        build(GoModule(MODULE, f"v{VERSION}", {"etcd": MODULE}), folder)
+    except BuildFailed as error:
+        raise _NotHere(str(error)) from error
 
 
 def _install(folder: Path) -> None:
@@ -112,12 +110,3 @@ def _install(folder: Path) -> None:
         raise _NotHere("the package etcd-server is too old")
     (folder / "etcd").unlink(missing_ok=True)
     (folder / "etcd").symlink_to(program)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    result = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False, timeout=BUILD_TIMEOUT_S,
-    )  # fmt: skip
-    if result.returncode != 0:
-        raise _NotHere(f"{' '.join(command)}: {result.stdout[-1000:]}")

@@ -1,0 +1,1 @@
+"""The chart in deploy/helm/bmq: `make chart` and `make chart-apiserver`."""

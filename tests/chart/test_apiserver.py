@@ -1,0 +1,103 @@
+"""The chart in a real API server: what it renders is taken as it stands, and a release lives and ends as it should."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.drawn import CHART
+from tests.chart.render import NAMESPACE, RELEASE, ci_values, run_helm, template
+from tests.services.kubernetes_api import ApiServer, KubectlFailed
+
+pytestmark = pytest.mark.apiserver
+KINDS = "all,cm,sa,netpol,pdb,hpa,ingress,secret,servicemonitor,prometheusrule"
+SELECTOR = f"app.kubernetes.io/instance={RELEASE}"
+MINIMAL = CHART / "ci" / "minimal-values.yaml"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.kubectl("create", "namespace", NAMESPACE)
+        yield server
+
+
+@pytest.mark.parametrize("values", ci_values(), ids=lambda path: path.stem)
+def test_what_is_rendered_is_taken(server: ApiServer, values: Path) -> None:
+    """Without a warning too: of fields that are deprecated, or that will be refused."""
+    text = yaml.safe_dump_all(template(values=[values]))
+    told = server.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-", text=text
+    )
+    assert len(told.splitlines()) == len(template(values=[values]))
+
+
+def test_a_field_that_is_not_known_is_refused(server: ApiServer) -> None:
+    """The check before this one would see it."""
+    (service, *_) = [each for each in template(values=[MINIMAL]) if each["kind"] == "Service"]
+    service["spec"]["publishNotReady"] = True
+    with pytest.raises(KubectlFailed, match="publishNotReady"):
+        server.kubectl(
+            "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", text=yaml.safe_dump(service)
+        )
+
+
+def kept(server: ApiServer) -> dict[tuple[str, str], Any]:
+    """Return what of the release is there, by kind and name."""
+    return {(each["kind"], each["metadata"]["name"]): each for each in server.objects(NAMESPACE, KINDS, SELECTOR)}
+
+
+def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(server: ApiServer) -> None:
+    def helm(*arguments: str) -> str:
+        return run_helm(*arguments, "--namespace", NAMESPACE, environment=server.environment)
+
+    helm("install", RELEASE, str(CHART), "--values", str(MINIMAL))
+    installed = kept(server)
+    proxies, config = ("StatefulSet", "orders-bmq-proxy"), ("ConfigMap", "orders-bmq-config")
+    assert installed[proxies]["spec"]["replicas"] == 3
+    template_before = installed[proxies]["spec"]["template"]
+
+    # More proxies are more Services, and no reason for any pod to start again.
+    helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "proxy.replicas=5")
+    scaled = kept(server)
+    assert set(scaled) - set(installed) == {("Service", f"orders-bmq-proxy-{number}") for number in (3, 4)}
+    assert scaled[proxies]["spec"]["replicas"] == 5
+    assert scaled[proxies]["spec"]["template"] == template_before
+
+    # A setting of brokers starts brokers again, and nobody else.
+    helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "broker.config.block_bytes=67108864")
+    changed = kept(server)
+    assert "67108864" in changed[config]["data"]["broker.toml"]
+    workloads = [key for key in changed if key[0] in ("StatefulSet", "Deployment")]
+    again = [key for key in workloads if changed[key]["spec"]["template"] != scaled[key]["spec"]["template"]]
+    assert again == [("Deployment", "orders-bmq-broker")]
+
+    # From one mode to the other, and back.
+    helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "mode=combined")
+    combined = kept(server)
+    assert ("StatefulSet", "orders-bmq-node") in combined
+    assert not {proxies, ("Deployment", "orders-bmq-broker")} & set(combined)
+    helm("rollback", RELEASE, "1")
+    assert set(kept(server)) == set(installed)
+    assert kept(server)[proxies]["spec"] == installed[proxies]["spec"]
+
+    history = json.loads(helm("history", RELEASE, "--output", "json"))
+    assert [each["status"] for each in history] == ["superseded"] * 4 + ["deployed"]
+    helm("uninstall", RELEASE)
+    assert kept(server) == {}
+
+
+def test_notes_tell_how_to_connect(server: ApiServer) -> None:
+    told = run_helm(
+        "install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=server", "--values",
+        str(CHART / "ci" / "trial-values.yaml"), environment=server.environment,
+    )  # fmt: skip
+    notes = told.partition("NOTES:")[2]
+    assert f"bootstrap.servers=orders-bmq-bootstrap.{NAMESPACE}.svc.cluster.local:9092" in notes
+    assert "WARNING: etcd.trial is for a trial" in notes
+    assert "WARNING: networkPolicy.enabled is false" in notes

@@ -1,0 +1,206 @@
+"""The chart's values, schema, README and scripts agree with each other and with the code.  What helm makes of them is
+tried by `make chart`."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.chart import drawn
+from tests.chart.drawn import CHART, CHARTS_OWN, Undescribed, Value, config_schema, values
+
+ROOT = CHART.parents[2]
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
+
+
+def test_readme_and_schema_are_what_is_drawn() -> None:
+    for path, written, drawn_text in drawn.files():
+        assert written == drawn_text, f"{path} differs: run `make docs-tables`"
+
+
+def test_check_says_which_file_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("README.md", "values.yaml", "values.schema.json"):
+        text = (CHART / name).read_text()
+        (tmp_path / name).write_text(text.replace("| `mode` |", "| `modus` |").replace('"num.partitions"', '"nothing"'))
+    monkeypatch.setattr(drawn, "files", lambda: original(tmp_path))
+    assert drawn.main(["--check"]) == 1
+    told = capsys.readouterr().err
+    assert "README.md differs" in told
+    assert "values.schema.json differs" in told
+    assert drawn.main([]) == 0
+    assert drawn.main(["--check"]) == 0
+    assert drawn.main(["--unknown"]) == 2
+
+
+original = drawn.files
+
+
+def test_a_readme_without_markers_is_told(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing here\n")
+    with pytest.raises(ValueError, match="no markers"):
+        list(drawn.files(tmp_path))
+
+
+def test_descriptions_are_the_comments_above() -> None:
+    text = """\
+# Not a description.
+
+# -- The first
+# of two lines.
+a: 1
+b:
+  # -- (object) Whole.
+  c: {d: [1]}
+  # -- Empty.
+  e: {}
+"""
+    assert values(text) == [
+        Value("a", 1, "The first of two lines."), Value("b.c", {"d": [1]}, "Whole."), Value("b.e", {}, "Empty."),
+    ]  # fmt: skip
+
+
+def test_a_value_without_a_description_is_refused() -> None:
+    with pytest.raises(Undescribed, match=r"a\.b has no description"):
+        values("a:\n  # a comment\n  b: 1\n")
+
+
+# ---------------------------------------------------------------------------------------------------------- schema
+
+
+def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow a reference to the schema's definitions."""
+    if "$ref" in schema:
+        found: Mapping[str, Any] = SCHEMA["definitions"][schema["$ref"].removeprefix("#/definitions/")]
+        return found
+    return schema
+
+
+def paths(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every key that the schema names, but for settings, which are the code's."""
+    for name, each in resolved(schema).get("properties", {}).items():
+        yield f"{prefix}{name}"
+        if each != {"$ref": "#/definitions/config"}:
+            yield from paths(each, f"{prefix}{name}.")
+
+
+def default_paths(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, each in mapping.items():
+        yield f"{prefix}{name}"
+        if isinstance(each, dict):
+            yield from default_paths(each, f"{prefix}{name}.")
+
+
+def test_the_schema_names_what_values_yaml_names() -> None:
+    whole = {row.key for row in values((CHART / "values.yaml").read_text()) if isinstance(row.default, dict)}
+
+    def is_within_a_whole_object(path: str) -> bool:
+        return any(path.startswith(f"{key}.") for key in whole)
+
+    in_schema = {path for path in paths(SCHEMA) if not is_within_a_whole_object(path)}
+    in_values = {path for path in default_paths(DEFAULTS) if not is_within_a_whole_object(path)}
+    assert in_schema == in_values
+
+
+def test_the_defaults_and_every_set_of_values_fit_the_schema() -> None:
+    VALIDATOR.validate(DEFAULTS)
+    found = sorted((CHART / "ci").glob("*-values.yaml"))
+    assert len(found) >= 5
+    for path in found:
+        VALIDATOR.validate(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "unknown: 1",
+        "proxi: {replicas: 3}",
+        "proxy: {replica: 3}",
+        "proxy: {replicas: -1}",
+        "proxy: {replicas: '3'}",
+        "proxy: {firstOrdinal: -1}",
+        "broker: {firstOrdinal: 1}",
+        "controller: {autoscaling: {enabled: true}}",
+        "broker: {drainSeconds: 0}",
+        "broker: {maxUnavailable: half}",
+        "broker: {resources: {request: {cpu: 1}}}",
+        "broker: {resources: {requests: {memory: lots}}}",
+        "mode: all",
+        "ipFamily: IPv5",
+        "clusterName: a/b",
+        "image: {digest: latest}",
+        "image: {tag: 'a b'}",
+        "storage: {root: namenode:8020/bmq}",
+        "storage: {root: webhdfs://namenode:9870/bmq}",
+        "storage: {root: hdfs://namenode:8020}",
+        "etcd: {endpoints: etcd:2379}",
+        "etcd: {endpoints: ['http://etcd:2379']}",
+        "etcd: {endpoints: [etcd]}",
+        "etcd: {endpoints: ['user@etcd:2379']}",
+        "zone: {source: nodeLabel}",
+        "service: {port: 70000}",
+        "external: {type: Ingress}",
+        "external: {listener: INTERNAL}",
+        "external: {listener: outside}",
+        "external: {advertisedHost: 'http://example.org'}",
+        "external: {loadBalancerSourceRanges: [198.51.100.1]}",
+        "config: {num.partition: 6}",
+        "config: {num.partitions: [6]}",
+        "config: {auto.create.topics.enable: 1}",
+        "config: {roles: broker}",
+        "broker: {config: {drain_ms: 5}}",
+        "metrics: {serviceMonitor: {interval: often}}",
+        "networkPolicy: {egress: {ports: [hdfs]}}",
+        "topologySpread: {whenUnsatisfiable: Never}",
+        "fullnameOverride: Orders",
+    ],
+)
+def test_wrong_values_are_refused(wrong: str) -> None:
+    assert not VALIDATOR.is_valid(yaml.safe_load(wrong)), wrong
+
+
+def test_settings_are_those_of_the_code_without_the_charts_own() -> None:
+    names = set(config_schema()["properties"])
+    assert "num.partitions" in names
+    assert "cache_bytes" in names
+    assert not names & CHARTS_OWN
+
+
+# ------------------------------------------------------------------------------------------------------- the rest
+
+
+def test_the_chart_has_the_projects_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == project["version"]
+    assert chart["version"] == project["version"]
+
+
+def test_alerts_ask_for_metrics_that_the_operators_page_names() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert alerts
+    for rule in alerts:
+        metrics = re.findall(r"\b(?:bmq|kafka)_\w+", rule["expr"])
+        assert metrics, rule
+        assert all(f"`{metric}" in page or f"({metric})" in page for metric in metrics), rule
+
+
+def test_the_readmes_links_lead_somewhere() -> None:
+    readme = (CHART / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", readme)
+    assert targets
+    for target in targets:
+        assert (CHART / target).exists(), target
