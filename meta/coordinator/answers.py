@@ -70,9 +70,8 @@ class SyncAnswer(NamedTuple):
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Give ``answer`` to whoever waits with ``token``; he may have gone."""
+class Answer(NamedTuple):
+    """Give ``answer`` to whoever waits with ``token``, and may have gone.  A rebalance makes one for each member."""
 
     token: Token
     answer: JoinAnswer | SyncAnswer

@@ -171,8 +171,7 @@ class Group:
         elif timer.kind is Kind.JOIN:
             self._join_phase_ended(now)
         elif self.unsynced and self.state in (State.COMPLETING, State.STABLE):
-            for member_id in list(self.unsynced):
-                self._drop(self.members[member_id])
+            self._drop_all([self.members[member_id] for member_id in self.unsynced])
             self._prepare(now)
 
     def stored(self, effect: Store, now: Now) -> None:
@@ -378,6 +377,11 @@ class Group:
         self.unsynced.pop(member.member_id, None)
         self.members.remove(member)
 
+    def _drop_all(self, members: list[Member]) -> None:
+        """From the last to the first: each leader that goes looks for the next one, over all that went before it."""
+        for member in reversed(members):
+            self._drop(member)
+
     # ------------------------------------------------------------------------------------------------- phases
 
     def _rebalance(self, now: Now) -> None:
@@ -426,9 +430,7 @@ class Group:
         """The next generation, of those who have joined and of static members who may still come."""
         self._initial = None
         self._deadlines.cancel(self._join_timer)
-        for member in self.members.not_rejoined():
-            if member.instance_id is None:
-                self._drop(member)
+        self._drop_all([member for member in self.members.not_rejoined() if member.instance_id is None])
         if not self.members.elect() and len(self.members):  # only static members that are away: sessions decide
             self._deadlines.set(self._join_timer, now.ms + self.members.rebalance_timeout_ms)
             return

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
+from bmq.meta.coordinator.answer_queue import AnswerQueue
 from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
 from bmq.meta.coordinator.freshness import Freshness
 from bmq.meta.coordinator.group import Group
@@ -50,6 +51,7 @@ class Serving:
         clock: Clock,
         settings: CoordinatorSettings,
         budget: MembershipBudget,
+        answers: AnswerQueue,
         freshness: Freshness,
     ) -> None:
         self.state = state
@@ -63,6 +65,7 @@ class Serving:
         self._alarm_ms = 0
         self._is_closed = False
         self._parked: dict[asyncio.Future[Any], _Parked] = {}
+        self._answers = answers
 
     def begin(self, groups: Iterable[Group]) -> None:
         """The state is live; ``groups`` have something to do at once."""
@@ -80,8 +83,7 @@ class Serving:
         if self._alarm is not None:
             self._alarm.cancel()
         for token, parked in self._parked.items():  # there may be very many groups, and few who wait
-            if not token.done():
-                token.set_result(parked.refusal(error))
+            self._answers.give(token, parked.refusal(error))
 
     def release(self, error: ErrorCode) -> None:
         """Answer everybody who waits for a rebalance; their groups go on."""
@@ -309,7 +311,8 @@ class Serving:
         while effects := group.take_effects():
             for effect in effects:
                 if isinstance(effect, Answer):
-                    _give(effect)
+                    assert isinstance(effect.token, asyncio.Future)
+                    self._answers.give(effect.token, effect.answer)
                 else:
                     self._store(group, effect, now)
         self.account.charge(group)
@@ -416,13 +419,6 @@ def _now_of(clock: Clock) -> Now:
 
 def _nobody_waits(error: RequestError | None) -> None:
     """A writer that fails tells its shard, and whoever waits for what was written later."""
-
-
-def _give(effect: Answer) -> None:
-    token = effect.token
-    assert isinstance(token, asyncio.Future)
-    if not token.done():  # cancelled when its client has gone
-        token.set_result(effect.answer)
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -27,6 +27,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records import Record, build_batch
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.coordinator.answer_queue import AnswerQueue
 from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.meta.coordinator.freshness import Freshness
 from bmq.meta.coordinator.group import Group
@@ -80,6 +81,7 @@ class Shard:
         catalog: Catalog,
         loads: asyncio.Semaphore,
         budget: MembershipBudget,
+        answers: AnswerQueue,
         spawn: Spawn,
     ) -> None:
         self.partition = partition
@@ -95,6 +97,7 @@ class Shard:
         self._catalog = catalog
         self._loads = loads
         self._budget = budget
+        self._answers = answers
         self._spawn = spawn
         self._serving: Serving | None = None
         self._attempt = object()  # whose log is in use: the end of an earlier one means nothing
@@ -274,7 +277,7 @@ class Shard:
         writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
         freshness = Freshness(self._clock, log.confirm)
-        serving = Serving(state, writer, self._clock, settings, self._budget, freshness)
+        serving = Serving(state, writer, self._clock, settings, self._budget, self._answers, freshness)
         try:
             waking = await self._wake(serving)
             if not log.is_open:

@@ -17,6 +17,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.turns import map_in_turns
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.coordinator.answer_queue import AnswerQueue
 from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.membership_budget import MembershipBudget
 from bmq.meta.coordinator.placement import shard_of
@@ -50,6 +51,7 @@ class Shards:
         self._catalog = catalog
         self._loads = asyncio.Semaphore(settings.loads_max)
         self._budget = MembershipBudget(settings.membership_bytes_max)
+        self._answers = AnswerQueue()
         self._view = view
         self._count = 0  # partitions of the topic; 0 as long as it is not known
         self._shards: dict[int, Shard] = {}
@@ -209,6 +211,7 @@ class Shards:
             self._catalog,
             self._loads,
             self._budget,
+            self._answers,
             self._spawn,
         )
         return shard

@@ -46,7 +46,7 @@ def subscribed_topics(protocol_type: str | None, metadata: Iterable[bytes]) -> f
     if protocol_type != CONSUMER:
         return None
     topics: set[str] = set()
-    for each in metadata:
+    for each in set(metadata):  # mostly the same of every member
         try:
             topics.update(parse_topics(each))
         except FormatError:  # a client's own format under the consumer type: legal, and not ours to judge

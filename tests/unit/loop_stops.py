@@ -51,6 +51,31 @@ def run_measured(main: Coroutine[Any, Any, T]) -> tuple[T, float]:
     return result, longest_s
 
 
+class TurnCounter:
+    """How many things are done in each turn of the running loop, also of one with virtual time."""
+
+    def __init__(self) -> None:
+        self._counts = [0]
+        selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+        select = selector.select
+
+        def counted(timeout: float | None = None) -> object:
+            self._counts.append(0)
+            return select(timeout)
+
+        selector.select = counted
+
+    def count(self, *_args: object, **_options: object) -> None:
+        """One thing is done."""
+        self._counts[-1] += 1
+
+    def take(self) -> list[int]:
+        """The turns in which something was done since the last call, as how much."""
+        taken = [count for count in self._counts if count]
+        self._counts = [0]
+        return taken
+
+
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Keep the cyclic collector still: what a test itself has allocated is no part of a stop."""

@@ -27,6 +27,7 @@ from bmq.storage.readpool import ReadConfig, ReadPool
 from tests.simulation.loop import run
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch, idempotent, world
+from tests.unit.loop_stops import TurnCounter
 
 
 def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
@@ -173,30 +174,6 @@ def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
     run(main())
 
 
-class Turns:
-    """How many partitions are handled in each turn of the loop."""
-
-    def __init__(self) -> None:
-        self.counts = [0]
-        selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
-        select = selector.select
-
-        def counted(timeout: float | None) -> object:
-            self.counts.append(0)
-            return select(timeout)
-
-        selector.select = counted
-
-    def count(self, *_args: object, **_options: object) -> None:
-        self.counts[-1] += 1
-
-    def take(self) -> list[int]:
-        """Those in which something was handled, since the last call."""
-        taken = [count for count in self.counts if count]
-        self.counts = [0]
-        return taken
-
-
 STEP = 100
 LARGE = 5 * STEP // 2
 """Partitions that take three steps."""
@@ -215,7 +192,7 @@ def test_what_a_large_topic_brings_is_done_in_steps() -> None:
         async with world() as w:
             w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
             view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            turns = Turns()
+            turns = TurnCounter()
             w.assigned.assign = w.assigned.delete = turns.count  # type: ignore[method-assign]
             for number in range(30):
                 w.topic(f"small-{number}", 2, assign=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +12,25 @@ import pytest
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.meta.coordinator import group_admin, offset_api
+from bmq.meta.coordinator.answer_queue import ANSWERS_A_TURN, AnswerQueue
 from bmq.meta.coordinator.api import GroupCoordinator
 from bmq.meta.coordinator.response_room import ResponseRoom
+from bmq.meta.coordinator.states import GroupRules
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import find_coordinator
 from tests.simulation.loop import run
-from tests.unit.loop_stops import STOP_MAX_S, loop_stops
+from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 from tests.unit.meta.coordinator.cluster_world import cluster, group_of
-from tests.unit.meta.coordinator.fakes import CLIENT, MemoryLogs, World, join_alone, join_request, running, topic
+from tests.unit.meta.coordinator.fakes import (
+    CLIENT,
+    MemoryLogs,
+    World,
+    join_alone,
+    join_request,
+    running,
+    sync_request,
+    topic,
+)
 
 COUNT = 40_000
 """Elements of a request: each turn handles a thousand, so a step that is not cut takes forty times its share."""
@@ -204,6 +215,71 @@ def test_many_members_leave_and_many_protocols_are_refused() -> None:
                 assert (await world.coordinator.join_group(many, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
             for each in (stops, joining):
                 assert each.longest_s < STOP_MAX_S, each.longest_s
+
+    run(main())
+
+
+MEMBERS = 5 * ANSWERS_A_TURN // 2
+
+
+async def count_answers(turns: TurnCounter, asked: list[Coroutine[Any, Any, Any]]) -> asyncio.Future[list[Any]]:
+    """Ask all, and count those that are answered in each turn."""
+    tasks = [asyncio.create_task(each) for each in asked]
+    for task in tasks:
+        task.add_done_callback(turns.count)
+    await asyncio.sleep(0.1)  # all wait, in a rebalance that takes three seconds
+    turns.take()
+    return asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool) -> None:
+    """At the end of both phases of a rebalance, and when the shard is lost meanwhile."""
+
+    async def main() -> None:
+        async with running(World(rules=GroupRules(initial_delay_ms=3_000))) as world:
+            await join_alone(world, "first")  # the shard is loaded
+            turns = TurnCounter()
+            join = world.coordinator.join_group
+            joining = await count_answers(turns, [join(join_request("g", version=3), CLIENT) for _ in range(MEMBERS)])
+            if is_lost:
+                await world.crash()
+                lost = {each.error_code for each in await joining}
+                assert lost == {ErrorCode.NOT_COORDINATOR}
+                assert max(turns.take()) <= ANSWERS_A_TURN
+                return
+            joined = await joining
+            assert turns.take() == [ANSWERS_A_TURN, ANSWERS_A_TURN, ANSWERS_A_TURN // 2]
+            assert {(each.error_code, each.generation_id) for each in joined} == {(0, 1)}
+
+            ids = [each.member_id for each in joined]
+            leader = joined[0].leader
+            sync = world.coordinator.sync_group
+            others = await count_answers(turns, [sync(sync_request("g", e, 1), CLIENT) for e in ids if e != leader])
+            assigned = {each: each.encode() for each in ids}
+            await sync(sync_request("g", leader, 1, assigned), CLIENT)
+            found = {each.assignment.decode() for each in await others}
+            assert found == {each for each in ids if each != leader}
+            assert max(turns.take()) <= ANSWERS_A_TURN
+
+    run(main())
+
+
+def test_a_queue_gives_each_its_answer_once() -> None:
+    async def main() -> None:
+        queue, loop = AnswerQueue(), asyncio.get_running_loop()
+        tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
+        for token in tokens:
+            queue.give(token, "first")
+            queue.give(token, "second")
+        assert [token.done() for token in tokens].count(True) < len(tokens)
+        tokens[-1].cancel()
+        await asyncio.sleep(0.1)
+        assert {token.result() for token in tokens[:-1]} == {"first"}
+        assert repr(queue) == "<AnswerQueue 0 waiting>"
+        token = loop.create_future()
+        queue.give(token, "at once")
+        assert token.done()
 
     run(main())
 
