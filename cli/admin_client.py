@@ -76,7 +76,7 @@ class Admin(Protocol):
     ) -> dict[str, dict[str, str]]: ...
     def list_partition_offsets(self, topic_partition_specs: Mapping[Any, Any]) -> dict[Any, Any]: ...
     def describe_log_dirs(self, topic_partitions: Mapping[str, list[int]]) -> list[dict[str, Any]]: ...
-    def list_groups(self) -> list[dict[str, Any]]: ...
+    def list_groups(self, broker_ids: Sequence[int] | None = None) -> list[dict[str, Any]]: ...
     def describe_groups(self, group_ids: Sequence[str]) -> dict[str, dict[str, Any]]: ...
     def list_group_offsets(self, group_specs: Sequence[str]) -> dict[str, dict[Any, Any]]: ...
     def delete_groups(self, group_ids: Sequence[str]) -> dict[str, str]: ...
@@ -85,7 +85,9 @@ class Admin(Protocol):
 
 
 _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?", re.DOTALL)
-_RETRY_WAIT_S = 0.2
+COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
+"""The group's coordinator is being found, or loaded."""
+RETRY_WAIT_S = 0.2
 
 Result = TypeVar("Result")
 Command = Callable[[Admin, argparse.Namespace], int]
@@ -268,10 +270,10 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
     while True:
         try:
             return call(*values)
-        except (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError):
+        except COORDINATOR_ERRORS:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(_RETRY_WAIT_S)
+        time.sleep(RETRY_WAIT_S)
 
 
 # ---------------------------------------------------------------------------------------------------------- errors

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.node import Node
+from bmq.cli.shards_not_loaded import shards_not_loaded
+from bmq.console.operations import NotLoadedFacts
 from bmq.console.state import (
     BrokerFacts,
     ClusterFacts,
@@ -17,6 +19,7 @@ from bmq.console.state import (
     Gauges,
     GroupDetails,
     GroupFacts,
+    GroupsFacts,
     MemberFacts,
     OwnMetric,
     PartitionFacts,
@@ -29,6 +32,7 @@ from bmq.core.record_walk import WALKER
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.service import Coordinator
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 
@@ -246,22 +250,41 @@ class _Facts:
             partition=number, state=state, epoch=None, log_start=None, high_watermark=None, bytes=None
         )
 
-    async def groups(self) -> Sequence[GroupFacts]:
-        """Of the whole cluster, whichever process is asked."""
-        answer = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
-        _check(answer.error_code)
-        left, found = [group.group_id for group in answer.groups], []
+    async def groups(self) -> GroupsFacts:
+        """Of the whole cluster, whichever process is asked.  RequestError when no shard can tell of its groups."""
+        listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
+        missing = dict(listing.missing)
+        left, found = [group.group_id for group in listing.groups], []
         while left:
             described = (await self._described(left)).groups
             found += [_group(group) for group in described if group.error_code == ErrorCode.NONE]
             again = [group.group_id for group in described if group.error_code == _NOT_TOLD]
+            is_stuck = len(again) == len(left)
             for group in described:
-                if group.error_code not in (_NOT_TOLD, ErrorCode.GROUP_ID_NOT_FOUND):  # deleted meanwhile
-                    _check(group.error_code)
-            if len(again) == len(left):
-                _check(_NOT_TOLD)
-            left = again
-        return found
+                code = ErrorCode(group.error_code)
+                if code is _NOT_TOLD and not is_stuck:
+                    continue
+                if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):  # else deleted meanwhile
+                    missing[self._shard_of(group.group_id)] = code
+            left = [] if is_stuck else again
+        if missing and not found and missing.keys() >= listing.shards:
+            _check(min(missing.values()))
+        return GroupsFacts(groups=found, shards_not_loaded=await self._missing(missing) if missing else [])
+
+    async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
+        """Return the shards with what their coordinators say, or with what a client is told."""
+        known = {each["shard"]: each for each in await shards_not_loaded(self._node)}
+        shards = self._node.view.shards
+        return [
+            known.get(number)
+            or NotLoadedFacts(
+                shard=number, coordinator=shards[number].incarnation if number in shards else "", why=codes[number].name
+            )
+            for number in sorted(codes)
+        ]
+
+    def _shard_of(self, group_id: str) -> int:
+        return shard_of(group_id, self._node.catalog.topics[OFFSETS_TOPIC].partitions)
 
     async def group(self, group_id: str) -> GroupDetails | None:
         found = (await self._described([group_id])).groups[0]

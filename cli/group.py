@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka import TopicPartition
 
 from bmq.cli import reset_offsets
-from bmq.cli.admin_client import EPILOG, Admin, Refused, add_command, check, of_coordinator, read_error
+from bmq.cli.admin_client import (
+    COORDINATOR_ERRORS,
+    EPILOG,
+    RETRY_WAIT_S,
+    Admin,
+    Refused,
+    add_command,
+    check,
+    of_coordinator,
+    read_error,
+)
 from bmq.cli.offsets import ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import print_table
@@ -45,16 +56,43 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Each server lists a part of the groups.  1 when some cannot list theirs now; the groups of the others are
+    printed."""
+    groups, silent = _listed(admin, arguments)
     rows = [
         (group["group_id"], group.get("group_state", ""), group.get("group_type", ""), group["protocol_type"])
-        for group in sorted(admin.list_groups(), key=lambda group: str(group["group_id"]))
+        for group in sorted(groups, key=lambda group: str(group["group_id"]))
     ]
     if arguments.json:
         for row in rows:
             print_json(dict(zip(("group", "state", "type", "protocol_type"), row, strict=True)))
     else:
-        print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows, if_none="there are no groups")
+        none = "" if silent else "there are no groups"
+        print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows, if_none=none)
+    if silent:
+        servers = ", ".join(map(str, sorted(silent)))
+        return fail(
+            f"groups may be missing: {len(silent)} of the cluster's servers cannot list theirs now ({servers}), since "
+            "some of the groups' shards are not loaded; `bmq cluster status` says which and why"
+        )
     return 0
+
+
+def _listed(admin: Admin, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the groups, and the servers that could not list theirs until ``--timeout``."""
+    groups: list[dict[str, Any]] = []
+    silent = [int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
+    deadline = time.monotonic() + arguments.timeout
+    while True:
+        left, silent = silent, []
+        for server in left:
+            try:
+                groups += admin.list_groups([server])
+            except COORDINATOR_ERRORS:
+                silent.append(server)
+        if not silent or time.monotonic() > deadline:
+            return groups, silent
+        time.sleep(RETRY_WAIT_S)
 
 
 # -------------------------------------------------------------------------------------------------------- describe

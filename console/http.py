@@ -195,8 +195,9 @@ class _Pages:
         return await _json(details)
 
     async def groups(self, request: web.Request) -> web.Response:
-        groups = sorted(await self._state.groups(), key=lambda group: group["group_id"])
-        return await _json({"groups": groups})
+        found = await self._state.groups()
+        groups = sorted(found["groups"], key=lambda group: group["group_id"])
+        return await _json({**found, "groups": groups})
 
     async def group(self, request: web.Request) -> web.Response:
         group_id = request.match_info["id"]

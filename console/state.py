@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
-from bmq.console.operations import ClusterOperations
+from bmq.console.operations import ClusterOperations, NotLoadedFacts
 from bmq.core.metrics import Metrics
 
 
@@ -69,6 +69,13 @@ class GroupFacts(TypedDict):
     state: str
     protocol_type: str
     members: int
+
+
+class GroupsFacts(TypedDict):
+    """The groups of all shards but those that are not loaded, which may have more."""
+
+    groups: Sequence[GroupFacts]
+    shards_not_loaded: Sequence[NotLoadedFacts]
 
 
 class MemberFacts(TypedDict):
@@ -135,7 +142,7 @@ class ConsoleState:
     topics: Callable[[], Sequence[TopicFacts]]
     topic: Callable[[str], Awaitable[TopicDetails | None]]
     """None when there is none.  RequestError when it cannot be told now; so below."""
-    groups: Callable[[], Awaitable[Sequence[GroupFacts]]]
+    groups: Callable[[], Awaitable[GroupsFacts]]
     group: Callable[[str], Awaitable[GroupDetails | None]]
     operations: ClusterOperations
     own_metrics: Callable[[], Sequence[OwnMetric]] = no_own_metrics

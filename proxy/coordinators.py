@@ -24,7 +24,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.coordinator import routing
-from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.api import ClientInfo, GroupListing
 from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.response_room import ResponseRoom
 from bmq.meta.coordinator.routing import GroupApi
@@ -120,29 +120,31 @@ class RoutedCoordinator:
         hears of each group once."""
         own = self._members.own.node_id
         shards = [each for each in range(self._count()) if self._members.coordinator_of(each) == own]
-        return await self._list(request, client, shards)
+        return (await self._list(request, client, shards)).response()
 
-    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         return await self._list(request, client, range(self._count()))
 
-    async def _list(
-        self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[int]
-    ) -> m.ListGroupsResponse:
+    async def _list(self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[int]) -> GroupListing:
         async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
             response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
             if response.error_code == ErrorCode.NOT_COORDINATOR:
                 return [Refused.ELSEWHERE] * len(entries)
+            if response.error_code != ErrorCode.NONE and len(entries) > 1:  # of one of them: which is not said
+                alone = await asyncio.gather(*(_attempt(ask, owner, [each]) for each in entries))
+                return [answer for (answer,) in alone]
             return [response] + [None] * (len(entries) - 1)  # the first stands for all of them
 
-        answers = await self._settle(shards, ask)
         groups: list[Any] = []
-        for answer in answers:
+        missing: dict[int, ErrorCode] = {}
+        for shard, answer in zip(shards, await self._settle(shards, ask), strict=True):
             if isinstance(answer, Refused):
-                return m.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, groups=[])
-            if answer is not None and answer.error_code != ErrorCode.NONE:
-                return answer
-            groups += answer.groups if answer is not None else ()
-        return m.ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups)
+                missing[shard] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            elif answer is not None:
+                groups += answer.groups
+                if answer.error_code != ErrorCode.NONE:
+                    missing[shard] = ErrorCode(answer.error_code)
+        return GroupListing(groups, frozenset(shards), missing)
 
     # ------------------------------------------------------------------------------------------------------- routing
 

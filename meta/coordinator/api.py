@@ -8,10 +8,11 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from bmq.core.call import Request
+from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 
 
@@ -24,6 +25,23 @@ class ClientInfo(NamedTuple):
     @classmethod
     def of(cls, request: Request) -> ClientInfo:
         return cls(request.client_id or "", f"/{request.client.host}")
+
+
+class GroupListing(NamedTuple):
+    """Groups as ListGroups has them, of all of ``shards`` but those that are ``missing``, each with its error."""
+
+    groups: list[Any]
+    shards: frozenset[int]
+    missing: Mapping[int, ErrorCode]
+
+    def response(self) -> m.ListGroupsResponse:
+        """Return the groups with one shard's error, if there is one: NOT_COORDINATOR before others.
+
+        Kafka's brokers send one error for all their shards too.  Clients pass over the groups then, and ask again.
+        """
+        codes = set(self.missing.values())
+        code = ErrorCode.NOT_COORDINATOR if ErrorCode.NOT_COORDINATOR in codes else min(codes, default=ErrorCode.NONE)
+        return m.ListGroupsResponse(error_code=code, groups=self.groups)
 
 
 class GroupCoordinator(Protocol):
@@ -62,7 +80,7 @@ class GroupCoordinator(Protocol):
     async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
         """Those that this process answers to clients for."""
 
-    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """Those of the whole cluster, which Kafka's clients put together from what each broker lists."""
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse: ...

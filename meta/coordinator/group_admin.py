@@ -8,6 +8,7 @@ from typing import Any
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.wire import messages as m
+from bmq.meta.coordinator.api import GroupListing
 from bmq.meta.coordinator.members import Member
 from bmq.meta.coordinator.response_room import NO_ROOM, ResponseRoom
 from bmq.meta.coordinator.serving import Serving
@@ -109,26 +110,25 @@ def _member(member: Member, state: State, protocol: str | None) -> Any:
     )
 
 
-async def list_groups(
-    shards: Shards, request: m.ListGroupsRequest, only: Set[int] | None = None
-) -> m.ListGroupsResponse:
-    """``only``: groups of these shards, all of which must be served here.
+async def list_groups(shards: Shards, request: m.ListGroupsRequest, only: Set[int] | None = None) -> GroupListing:
+    """``only``: groups of these shards; None: of all that are here.
 
     Filters are read without case; what no group can be matches none.
     """
     states = {each.lower() for each in request.states_filter} if request.API_VERSION >= 4 else set()
     types = {each.lower() for each in request.types_filter} if request.API_VERSION >= 5 else set()
-    try:
-        serving = await shards.all_serving(only)
-    except RequestError as error:
-        return m.ListGroupsResponse(error_code=error.code, groups=[])
+    found = await shards.all_serving(only)
+    missing = {number: each.code for number, each in found.items() if isinstance(each, RequestError)}
     turns, listed = Turns(), []
-    for each in serving:
-        for group in list(each.state.groups.values()):
+    for number, serving in found.items():
+        if serving is None or isinstance(serving, RequestError):
+            continue
+        some = []
+        for group in list(serving.state.groups.values()):
             if turns.is_over():
                 await next_turn()
             if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
-                listed.append(
+                some.append(
                     _Listed(
                         group_id=group.group_id,
                         protocol_type=group.protocol_type or "",
@@ -136,9 +136,11 @@ async def list_groups(
                         group_type=CLASSIC,
                     )
                 )
-    if any(each.is_closed for each in serving):
-        return m.ListGroupsResponse(error_code=ErrorCode.NOT_COORDINATOR, groups=[])
-    return m.ListGroupsResponse(error_code=ErrorCode.NONE, groups=listed)
+        if serving.is_closed:
+            missing[number] = ErrorCode.NOT_COORDINATOR
+        else:
+            listed += some
+    return GroupListing(listed, frozenset(found), missing)
 
 
 async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:

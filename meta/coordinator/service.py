@@ -16,7 +16,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.coordinator import group_admin, membership_api, offset_api
-from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.api import ClientInfo, GroupListing
 from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
@@ -108,11 +108,11 @@ class Coordinator:
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int] | None = None
     ) -> m.ListGroupsResponse:
         """``shards``: only groups of these; None: of all that are served here."""
-        return await group_admin.list_groups(self._shards, request, shards)
+        return (await group_admin.list_groups(self._shards, request, shards)).response()
 
-    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """All that are served here, which is all there are when this process is alone."""
-        return await self.list_groups(request, client)
+        return await group_admin.list_groups(self._shards, request)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
         return await group_admin.delete_groups(self._shards, request)

@@ -145,16 +145,21 @@ class Shards:
             shard.start()
         return shard.serving
 
-    async def all_serving(self, only: Set[int] | None = None) -> list[Serving]:
-        """Every shard that has something in it, loaded; none when there is no topic yet.  RequestError.
+    async def all_serving(self, only: Set[int] | None = None) -> dict[int, Serving | RequestError | None]:
+        """Return every shard by number, loaded, or why it is not served; None for one that has nothing in it.
 
-        ``only`` these, all of which must be here; None: those that are.
+        ``only`` these; None: those that are here, none when there is no topic yet.
         """
-        if self._is_closed:
-            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")
         wanted = sorted(self._shards) if only is None else sorted(only)
-        found = await asyncio.gather(*(shard.look() for shard in [self._mine(each) for each in wanted]))
-        return [serving for serving in found if serving is not None]
+        return dict(zip(wanted, await asyncio.gather(*map(self._serving_or_why, wanted)), strict=True))
+
+    async def _serving_or_why(self, number: int) -> Serving | RequestError | None:
+        try:
+            if self._is_closed:
+                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")
+            return await self._mine(number).look()
+        except RequestError as error:
+            return RequestError(error.code, error.message)  # without the traceback, which holds this frame
 
     def groups_by_state(self) -> dict[str, int]:
         counts = dict.fromkeys((state.value for state in State), 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.admin import AlterConfigOp
-from kafka.errors import NoError, UnknownMemberIdError
+from kafka.errors import CoordinatorLoadInProgressError, NoError, UnknownMemberIdError
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
@@ -48,6 +48,7 @@ class FakeAdmin:
             "log.retention.ms": ("604800000", "DEFAULT_CONFIG", False),
         }
         self.failing: list[Exception] = []
+        self.silent: set[int] = set()
         """Raised, one after another, by the next calls about groups."""
 
     def add_topic(self, name: str, *partitions: FakePartition) -> None:
@@ -194,10 +195,15 @@ class FakeAdmin:
         if self.failing:
             raise self.failing.pop(0)
 
-    def list_groups(self) -> list[dict[str, Any]]:
+    def list_groups(self, broker_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """The first node has all groups; ``silent`` ones cannot list theirs."""
+        assert broker_ids is not None
+        if self.silent & set(broker_ids):
+            raise CoordinatorLoadInProgressError
         return [
             {"group_id": name, "group_state": each.state, "group_type": "classic", "protocol_type": "consumer"}
             for name, each in self.groups.items()
+            if NODES[0] in broker_ids
         ]
 
     def describe_groups(self, group_ids: Sequence[str]) -> dict[str, dict[str, Any]]:

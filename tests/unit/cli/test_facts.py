@@ -16,8 +16,11 @@ from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Ends
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import Topic
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.coordinator.api import GroupListing
 from bmq.meta.coordinator.group_admin import described
+from bmq.meta.coordinator.placement import shard_of
 from tests.simulation.loop import run
 
 
@@ -156,15 +159,19 @@ def test_a_look_at_partitions_that_nobody_answers_for_ends_soon() -> None:
     assert states(owners, dict.fromkeys(range(4), "there")) == [("START", None)] * 4
 
 
+SHARDS = 50
+
+
 class FakeCoordinator:
-    """Lists ``groups``; a description has room for two of them."""
+    """Lists ``groups`` of all shards but the ``missing`` ones; a description has room for two of them."""
 
-    def __init__(self, groups: dict[str, int]) -> None:
+    def __init__(self, groups: dict[str, int], missing: dict[int, ErrorCode] | None = None) -> None:
         self.groups = groups
+        self.missing = missing or {}
 
-    async def list_all_groups(self, request: m.ListGroupsRequest, client: object) -> m.ListGroupsResponse:
-        listed = m.ListGroupsResponse.ListedGroup
-        return m.ListGroupsResponse(error_code=0, groups=[listed(group_id=each) for each in self.groups])
+    async def list_all_groups(self, request: m.ListGroupsRequest, client: object) -> GroupListing:
+        listed = [m.ListGroupsResponse.ListedGroup(group_id=each) for each in self.groups]
+        return GroupListing(listed, frozenset(range(SHARDS)), self.missing)
 
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: object) -> m.DescribeGroupsResponse:
         answers = []
@@ -174,11 +181,19 @@ class FakeCoordinator:
         return m.DescribeGroupsResponse(groups=answers)
 
 
-def groups_of(coordinator: FakeCoordinator) -> list[str]:
-    process = node()
-    process.coordinator = cast(Any, coordinator)
+def all_of(coordinator: FakeCoordinator) -> Any:
+    process: Any = node(is_joined=False, not_loaded={3: "storage is full"})
+    process.coordinator = coordinator
+    process.catalog = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
+    process.view = SimpleNamespace(own="b", shards={4: ShardOwner("d", 1)})
     groups: Any = console_state(process).groups()
-    return [each["group_id"] for each in asyncio.run(groups)]
+    return asyncio.run(groups)
+
+
+def groups_of(coordinator: FakeCoordinator) -> list[str]:
+    found = all_of(coordinator)
+    assert not found["shards_not_loaded"]
+    return [each["group_id"] for each in found["groups"]]
 
 
 def test_groups_are_those_of_the_cluster_however_many() -> None:
@@ -190,8 +205,31 @@ def test_a_group_that_was_deleted_meanwhile_is_left_out() -> None:
     assert groups_of(FakeCoordinator({"gone": ErrorCode.GROUP_ID_NOT_FOUND, "here": 0})) == ["here"]
 
 
+def test_shards_that_are_not_loaded_are_named_beside_the_groups_of_others() -> None:
+    loading, elsewhere = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
+    found = all_of(FakeCoordinator({"here": 0}, {3: loading, 4: elsewhere, 5: ErrorCode.COORDINATOR_NOT_AVAILABLE}))
+    assert [each["group_id"] for each in found["groups"]] == ["here"]
+    assert found["shards_not_loaded"] == [
+        {"shard": 3, "coordinator": "b", "why": "storage is full"},
+        {"shard": 4, "coordinator": "d", "why": "NOT_COORDINATOR"},
+        {"shard": 5, "coordinator": "", "why": "COORDINATOR_NOT_AVAILABLE"},
+    ]
+
+
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
-def test_groups_that_cannot_be_told_are_an_error(code: ErrorCode) -> None:
+def test_groups_whose_shard_is_lost_before_they_are_described_are_left_out(code: ErrorCode) -> None:
+    found = all_of(FakeCoordinator({"here": 0, "lost": code}))
+    assert [each["group_id"] for each in found["groups"]] == ["here"]
+    assert [each["shard"] for each in found["shards_not_loaded"]] == [shard_of("lost", SHARDS)]
+
+
+def test_a_cluster_without_groups_has_none_though_a_shard_is_not_loaded() -> None:
+    found = all_of(FakeCoordinator({}, {3: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}))
+    assert (found["groups"], [each["shard"] for each in found["shards_not_loaded"]]) == ([], [3])
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_it_is_an_error_when_no_shard_can_tell(code: ErrorCode) -> None:
     with pytest.raises(RequestError) as refused:
-        groups_of(FakeCoordinator({"a": code, "b": code}))
+        all_of(FakeCoordinator({}, dict.fromkeys(range(SHARDS), code)))
     assert refused.value.code is code

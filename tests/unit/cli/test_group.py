@@ -9,7 +9,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
 
-from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition, parse
+from tests.unit.cli.fake_admin import NODES, FakeAdmin, FakeGroup, FakePartition, parse
 
 Run = Callable[..., int]
 MEMBER = {
@@ -40,6 +40,22 @@ def test_list(billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[str]) 
         "GROUP    STATE  TYPE     PROTOCOL",
         "billing  Empty  classic  consumer",
     ]
+
+
+def test_list_names_the_servers_that_cannot_list_their_groups(
+    billing: FakeGroup, admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What others list is printed; a program sees it at the exit status."""
+    admin.silent = {NODES[1]}
+    assert bmq("group", "list", "--timeout", "0.01") == 1
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["GROUP", "billing"]
+    assert err.startswith(f"bmq: groups may be missing: 1 of the cluster's servers cannot list theirs now ({NODES[1]})")
+    admin.silent = set(NODES)
+    assert bmq("group", "list", "--timeout", "0.01") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "there are no groups" not in err
 
 
 def test_list_of_nothing(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:

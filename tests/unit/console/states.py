@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bmq.console.operations import DrainFacts, MovedFacts, ProcessFacts, StatusFacts
-from bmq.console.state import ClusterFacts, ConsoleState, Gauges, GroupDetails, GroupFacts, TopicDetails, TopicFacts
+from bmq.console.operations import DrainFacts, MovedFacts, NotLoadedFacts, ProcessFacts, StatusFacts
+from bmq.console.state import (
+    ClusterFacts,
+    ConsoleState,
+    Gauges,
+    GroupDetails,
+    GroupFacts,
+    GroupsFacts,
+    TopicDetails,
+    TopicFacts,
+)
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 
@@ -167,8 +176,9 @@ async def _topic(name: str) -> TopicDetails | None:
     }
 
 
-async def _groups() -> Sequence[GroupFacts]:
-    return [GROUP]
+async def _groups() -> GroupsFacts:
+    missing = NotLoadedFacts(shard=7, coordinator="coordinator-1", why="storage is full")
+    return GroupsFacts(groups=[GROUP], shards_not_loaded=[missing])
 
 
 async def _group(group_id: str) -> GroupDetails | None:

@@ -340,6 +340,32 @@ def test_all_groups_are_listed_wherever_they_are_served() -> None:
     run(main())
 
 
+def test_a_shard_that_is_not_loaded_is_named_and_the_others_groups_are_listed() -> None:
+    """By the console of each process; and a client of Kafka's is told the error beside what there is."""
+
+    async def main() -> None:
+        async with cluster() as world:
+            world.give(1, "b")
+            world.tell()
+            groups = [group_of(shard) for shard in range(4)]
+            for group in groups:
+                assert await world.proxies[0].commit(group, 1) == 0
+            world.give(2, "nobody that is here")
+            world.tell()
+            for proxy in world.proxies:
+                listing = await proxy.coordinator.list_all_groups(m.ListGroupsRequest(version=4), CLIENT)
+                assert sorted(each.group_id for each in listing.groups) == sorted(set(groups) - {group_of(2)})
+                assert listing.missing == {2: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            answers = [
+                await proxy.coordinator.list_groups(m.ListGroupsRequest(version=5), CLIENT) for proxy in world.proxies
+            ]
+            assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0]
+            told = {each.group_id for answer in answers for each in answer.groups}
+            assert told == set(groups) - {group_of(2)}
+
+    run(main())
+
+
 def test_each_group_is_listed_by_one_proxy() -> None:
     async def main() -> None:
         async with cluster() as world:
