@@ -19,7 +19,7 @@ closed (``core.net``).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 SMALL_BYTES = 1 << 20
@@ -27,9 +27,12 @@ SMALL_BYTES = 1 << 20
 
 
 class _Ticket:
-    __slots__ = ("future", "size")
+    """One request that waits; ``number`` is its place among all that came."""
 
-    def __init__(self, size: int) -> None:
+    __slots__ = ("future", "number", "size")
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number = number
         self.size = size
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -61,25 +64,28 @@ class Reservation:
 class Lane:
     """Counts the bytes of responses; who finds no room waits for its turn."""
 
-    __slots__ = ("_on_change", "_small", "_waiting", "limit", "used")
+    __slots__ = ("_came", "_large_ones", "_on_change", "_small", "_small_ones", "limit", "used")
 
     def __init__(self, limit: int, on_change: Callable[[], None]) -> None:
         self.limit = limit
         self.used = 0
         self._small = min(SMALL_BYTES, limit // 32)
         self._on_change = on_change
-        self._waiting: deque[_Ticket] = deque()  # at most one for each connection
+        self._came = 0
+        # At most one ticket for each connection, in the order in which they came.
+        self._small_ones: OrderedDict[int, _Ticket] = OrderedDict()
+        self._large_ones: OrderedDict[int, _Ticket] = OrderedDict()
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._small_ones) + len(self._large_ones)
 
     def try_take(self, size: int) -> Reservation | None:
         """Reserve up to ``size`` bytes now: as much as ``_share`` gives.  None if there is no room.
 
         Also None if others wait, unless ``size`` is small.
         """
-        if self._waiting and size > self._small:
+        if size > self._small and self.waiting:
             return None
         granted = self._share(size)
         if not granted:
@@ -92,13 +98,14 @@ class Lane:
         reservation = self.try_take(size)
         if reservation is not None:
             return reservation
-        ticket = _Ticket(size)
-        self._waiting.append(ticket)
+        self._came += 1
+        ticket = _Ticket(self._came, size)
+        line = self._small_ones if size <= self._small else self._large_ones
+        line[ticket.number] = ticket
         try:
             await ticket.future
         except asyncio.CancelledError:
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
+            if line.pop(ticket.number, None) is not None:
                 self.change(0)  # a smaller one may stand behind it
             elif not ticket.future.cancelled():
                 self.change(-ticket.size)  # granted in the same moment
@@ -126,25 +133,29 @@ class Lane:
         return min(size, max(free // 4, self._small)) if free >= self._small else 0
 
     def _grant(self) -> None:
-        """Serve those who wait in their order; the small ones pass the large ones."""
+        """Serve those who wait in their order; the small ones pass the large ones.  Costs what it grants."""
         is_full = False  # for the large
-        for ticket in tuple(self._waiting):
-            if ticket.future.done():  # cancelled, and about to notice
-                self._waiting.remove(ticket)
-                continue
-            is_small = ticket.size <= self._small
-            if is_full and not is_small:
-                continue
-            granted = self._share(ticket.size)
-            if granted:
-                self._waiting.remove(ticket)
-                self.used += granted
-                ticket.size = granted
-                ticket.future.set_result(None)
-            elif is_small:
+        while True:
+            small = next(iter(self._small_ones.values()), None)
+            large = None if is_full else next(iter(self._large_ones.values()), None)
+            if large is not None and (small is None or large.number < small.number):
+                is_full = not self._serve(large, self._large_ones)
+            elif small is None or not self._serve(small, self._small_ones):
                 return
-            else:
-                is_full = True
+
+    def _serve(self, ticket: _Ticket, line: OrderedDict[int, _Ticket]) -> bool:
+        """Grant the first of ``line`` what there is.  False if there is no room for it."""
+        if ticket.future.done():  # cancelled, and about to notice
+            del line[ticket.number]
+            return True
+        granted = self._share(ticket.size)
+        if not granted:
+            return False
+        del line[ticket.number]
+        self.used += granted
+        ticket.size = granted
+        ticket.future.set_result(None)
+        return True
 
 
 class FetchBudget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -187,3 +188,27 @@ def test_blocks_may_have_what_the_others_leave() -> None:
     memory.release()
     storage.resize(100)
     assert told[4:] == [438, 400]
+
+
+def test_a_release_costs_what_it_grants_however_many_wait() -> None:
+    async def main() -> None:
+        made, held = full()
+        waiting = [asyncio.create_task(made.take(300)) for _ in range(1_000)]
+        await asyncio.sleep(0)
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        held.resize(LIMIT - 10)  # room for none of them
+        sys.setprofile(None)
+        assert made.waiting == len(waiting)
+        assert calls < 50
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert (made.used, made.waiting) == (LIMIT - 10, 0)
+
+    run(main())
