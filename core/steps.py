@@ -7,6 +7,17 @@ from collections.abc import Generator
 from typing import TypeVar
 
 T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work with a pause at each ``yield``; T is its result."""
+
+
+def finish_steps(steps: Generator[object, None, T]) -> T:
+    """Run a generator to its end without pauses: for work that has few steps.  Returns its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 async def run_in_steps(steps: Generator[object, None, T]) -> T:

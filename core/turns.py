@@ -22,6 +22,8 @@ from itertools import islice
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from bmq.core.steps import Steps
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -64,6 +66,16 @@ async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int
             await next_turn()
         results += map(work, part)
     return results
+
+
+async def run_in_turns(steps: Steps[T]) -> T:
+    """Run ``steps`` to their end, with ``next_turn`` at each of their pauses.  Returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await next_turn()
 
 
 class _Line:

@@ -17,7 +17,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.proxy.handlers.api_versions import unsupported_version
-from bmq.proxy.large_requests import INLINE_BYTES, LargeRequests
+from bmq.proxy.large_requests import INLINE_BYTES
 from bmq.proxy.services import Api, Services
 
 
@@ -27,7 +27,7 @@ class Endpoint:
     def __init__(self, services: Services, apis: Sequence[Api]) -> None:
         services.apis = tuple(apis)
         self._services = services
-        self._large = LargeRequests()
+        self._large = services.large
         self._clock = services.clock
         self._apis = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"

@@ -16,8 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bmq.core.errors import ErrorCode
+from bmq.core.steps import Steps, finish_steps
+from bmq.core.turns import run_in_turns
 from bmq.proxy.budget import Lane, Reservation
-from bmq.proxy.longpoll import Wanted, Watch
+from bmq.proxy.large_requests import PARTITIONS_MAX
+from bmq.proxy.longpoll import Wanted
 from bmq.proxy.look import Look
 from bmq.proxy.sessions import NO_SESSION, Turn
 
@@ -33,6 +36,10 @@ LANE_PATIENCE_S = 10.0
 """So long a fetch waits for bytes of the budget; then it is answered without records."""
 PARALLEL_READS = 8
 """Partitions that one fetch reads from storage at once."""
+READS_MAX = 1_000
+"""Partitions that one fetch reads from storage; the others come first in its session's next one."""
+LOOKS_A_TURN = 500
+"""Partitions that are looked at, or told of, in one turn of the loop: at 10 us each, 5 ms."""
 READ_BYTES_MIN = 64 << 10
 """What a read is counted with at least: it gives a whole batch, however little was asked for."""
 READ_COPIES = 2
@@ -69,11 +76,16 @@ class Fetched:
         self.release = release
 
 
+def _nothing() -> None:
+    """Nobody has to be told that a fetch parks."""
+
+
 class Fetching:
     """``try_now``; if that gives nothing, ``run``."""
 
-    __slots__ = ("_follows", "_fresh", "_hurries", "_params", "_planned", "_reading", "_reads", "_rest", "_seen",
-                 "_size", "_storage_deadline", "_turn", "_watch")  # fmt: skip
+    __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_on_park", "_params", "_parked_partitions",
+                 "_planned", "_reading", "_reads", "_rest", "_seen", "_size", "_storage_deadline", "_turn",
+                 "_watch")  # fmt: skip
 
     def __init__(self, reading: Reading, turn: Turn, params: FetchParams) -> None:
         self._reading = reading
@@ -84,37 +96,47 @@ class Fetching:
         self._size = self._planned = self._seen = 0
         self._hurries = self._reads = False
         self._storage_deadline = 0.0
+        self._on_park = _nothing
+        self._parked_partitions = 0  # that count in ``Reading.parked_partitions``
+        self._has_looked = False
         if turn.session is not None:
             self._follows = True
             self._watch = turn.session.watch
         else:
+            assert turn.watch is not None
             self._follows = False  # before it parks
-            self._watch = Watch()
-            for wanted in turn.partitions or ():
-                self._watch.add(wanted)
+            self._watch = turn.watch
 
     def try_now(self) -> Fetched | None:
-        """The answer, if it needs neither storage nor time."""
-        self._look()
+        """The answer, if it needs neither storage nor time, and no more than one turn of the loop."""
+        if len(self._watch.changed) + len(self._watch.waiting) > LOOKS_A_TURN:
+            return None
+        finish_steps(self._look())
         is_late = self._params.max_wait_s <= 0
         if self._reads or not (is_late or self._is_enough()):
             return None
         reservation = self._take_now(self._reading.budget.memory)
         if reservation is None:
             return None
-        self._fill(reservation)
-        return self._finish(reservation, is_late=is_late)
+        finish_steps(self._fill(reservation))
+        return finish_steps(self._finish(reservation, is_late=is_late))
 
-    async def run(self) -> Fetched:
-        """The answer, in time.  Cancelled when the client has gone."""
+    async def run(self, on_park: Callable[[], None] = _nothing) -> Fetched:
+        """The answer, in time.  Cancelled when the client has gone.  ``on_park`` is called before it waits for records.
+
+        A large fetch without a session waits only while those that wait have PARTITIONS_MAX partitions at most.
+        """
+        self._on_park = on_park
         now = asyncio.get_running_loop().time
         deadline = now() + self._params.max_wait_s
         self._storage_deadline = now() + max(STORAGE_PATIENCE_S, self._params.max_wait_s)
         fetched: Fetched | None = None
         try:
+            if not self._may_park():
+                deadline = now()
             self._follow()
             while fetched is None:
-                self._look()
+                await run_in_turns(self._look())
                 is_late = now() >= deadline or self._is_cut_off or self._reading.is_draining
                 if is_late or self._reads or self._is_enough():
                     fetched = await self._gather(is_late=is_late)
@@ -136,25 +158,37 @@ class Fetching:
 
     # ----------------------------------------------------------------------------------------------------- look
 
-    def _look(self, bytes_max: int | None = None) -> None:
+    def _look(self, bytes_max: int | None = None) -> Steps[None]:
         """Look once at the partitions that may have something, in the order of service, until the bytes are used.
 
         ``bytes_max`` is what there is room for, if that is less than the request's limit.
         """
         params, look_at = self._params, self._reading.look
-        follows = self._may_follow
+        watch, follows, self._has_looked = self._watch, self._may_follow, True
         is_full = self._turn.partitions is not None
         self._fresh = []
-        self._seen = self._watch.events
+        self._seen = watch.events
         self._size = self._planned = 0
         self._hurries = self._reads = False
         left, is_first = params.max_bytes if bytes_max is None else min(bytes_max, params.max_bytes), True
-        for wanted in tuple(self._watch.changed):
+        looks = stored = 0
+        for wanted in tuple(watch.changed):
+            if looks == LOOKS_A_TURN:
+                looks = 0
+                yield
+                follows = self._may_follow
+            looks += 1
+            if wanted.watch is not watch:  # forgotten by a later request of the session, in a pause
+                continue
             if left <= 0 and not is_first and not is_full:
                 break
             look = look_at(
                 wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=params.committed, follows=follows
             )
+            if look.reads:
+                stored += 1
+                if stored > READS_MAX:
+                    look.reads, look.has_more = False, True
             if look.reads or look.size:
                 self._rest.pop(wanted, None)
                 self._fresh.append(look)
@@ -205,14 +239,14 @@ class Fetching:
         """Reserve, read from storage, answer.  None when there is nothing after all, and time is left."""
         reservation = await self._reserve()
         if reservation is None:
-            return self._finish_empty()
+            return await run_in_turns(self._finish_empty())
         try:
             if self._reads:
                 await self._read(reservation)
             if not (is_late or self._size or self._is_enough()):
                 reservation.release()
                 return None
-            return self._finish(reservation, is_late=is_late)
+            return await run_in_turns(self._finish(reservation, is_late=is_late))
         except BaseException:
             reservation.release()
             raise
@@ -226,23 +260,31 @@ class Fetching:
         lane = budget.storage if self._reads else budget.memory
         reservation = self._take_now(lane)
         if reservation is not None:
-            self._fill(reservation)
+            try:
+                await run_in_turns(self._fill(reservation))
+            except BaseException:
+                reservation.release()
+                raise
             return reservation
         self._fresh = []
         try:
             async with asyncio.timeout(LANE_PATIENCE_S):
                 reservation = await lane.take(self._planned)
         except TimeoutError:
-            self._look()
+            await run_in_turns(self._look())
             return None
-        self._look(self._bytes_of(reservation))
+        try:
+            await run_in_turns(self._look(self._bytes_of(reservation)))
+        except BaseException:
+            reservation.release()
+            raise
         reservation.resize(self._planned)
         return reservation
 
-    def _fill(self, reservation: Reservation) -> None:
+    def _fill(self, reservation: Reservation) -> Steps[None]:
         """Make do with ``reservation``: look again if it is less than was planned."""
         if reservation.size < self._planned:
-            self._look(self._bytes_of(reservation))
+            yield from self._look(self._bytes_of(reservation))
             reservation.resize(self._planned)
 
     def _bytes_of(self, reservation: Reservation) -> int:
@@ -296,6 +338,7 @@ class Fetching:
 
     async def _park(self, deadline: float) -> None:
         """Until enough has been flushed, something has changed, or time is up."""
+        self._on_park()
         loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
         future: asyncio.Future[None] = loop.create_future()
         timer = loop.call_at(deadline, _ring, future)
@@ -316,15 +359,17 @@ class Fetching:
 
     # --------------------------------------------------------------------------------------------------- answer
 
-    def _finish(self, reservation: Reservation, *, is_late: bool) -> Fetched:
+    def _finish(self, reservation: Reservation, *, is_late: bool) -> Steps[Fetched]:
         turn = self._turn
         session = turn.session
         if session is not None and turn.is_overtaken:
             reservation.release()
             return Fetched(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
-        looks = self._told(is_late=is_late)
+        looks = yield from self._told(is_late=is_late)
         watch = self._watch
-        for look in looks:
+        for number, look in enumerate(looks, 1):
+            if number % LOOKS_A_TURN == 0:
+                yield
             self._reading.count(look)
             look.wanted.told = look.marks
             if look.size:
@@ -338,14 +383,14 @@ class Fetching:
             release=reservation.release if self._size else None,
         )
 
-    def _finish_empty(self) -> Fetched:
+    def _finish_empty(self) -> Steps[Fetched]:
         """There was no room in the budget for long: say what else there is to say."""
         for look in self._fresh:
             look.buffers, look.size, look.reads = (), 0, False
         self._size = 0
-        return self._finish(Reservation(self._reading.budget.memory, 0), is_late=True)
+        return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=True))
 
-    def _told(self, *, is_late: bool) -> list[Look]:
+    def _told(self, *, is_late: bool) -> Steps[list[Look]]:
         """What the answer carries: everything, or in a session what is news."""
         if self._turn.partitions is not None:
             for look in self._rest.values():
@@ -354,9 +399,12 @@ class Fetching:
             return [*self._fresh, *self._rest.values()]
         watch = self._watch
         looks = [look for look in self._fresh if look.is_news]
-        looks += map(self._rest_of, watch.unsaid)
-        if is_late:
-            looks += map(self._rest_of, watch.waiting)
+        rest = (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
+        for number, wanted in enumerate(rest, 1):
+            if wanted.watch is watch:  # else it was forgotten in a pause
+                looks.append(self._rest_of(wanted))
+            if number % LOOKS_A_TURN == 0:
+                yield
         return looks
 
     def _rest_of(self, wanted: Wanted) -> Look:
@@ -373,14 +421,27 @@ class Fetching:
         """From now on events count.  A fetch without a session looks at all of its partitions again."""
         if self._turn.session is None:
             self._follows = True
-            for wanted in self._turn.partitions or ():
-                self._watch.touch(wanted)
+            if self._has_looked:  # at few: see ``try_now``
+                for wanted in self._turn.partitions or ():
+                    self._watch.touch(wanted)
+
+    def _may_park(self) -> bool:
+        """Count what it holds while it waits, if that is much.  False if those that wait hold too much already."""
+        turn, reading = self._turn, self._reading
+        count = len(turn.partitions or ()) if turn.session is None else 0
+        if count <= LOOKS_A_TURN:
+            return True
+        if reading.parked_partitions and reading.parked_partitions + count > PARTITIONS_MAX:
+            return False
+        self._parked_partitions = count
+        reading.parked_partitions += count
+        return True
 
     def _leave(self, *, is_answered: bool) -> None:
         turn = self._turn
+        self._reading.parked_partitions -= self._parked_partitions
         if turn.session is None:
-            for wanted in turn.partitions or ():
-                self._reading.poll.leave(wanted)
+            self._reading.leave(turn.partitions or ())
         elif turn.is_new and not is_answered:  # the client will never learn of it
             self._reading.end_session(turn.session)
 

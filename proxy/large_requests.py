@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from bmq.core.call import Buffer
+from bmq.core.gate import Gate
 from bmq.core.wire.codec import decode_request, encode_response
+from bmq.core.wire.limits import PARTITIONS
 
 INLINE_BYTES = 8 << 10
 """A smaller body is read on the loop: at three bytes an element some milliseconds."""
 BODIES_MAX = 4 << 20
 """Of all bodies that are worked on; one is always, whatever its size."""
+PARTITIONS_MAX = 2 * PARTITIONS
+"""Of all large produces, or parked fetches without a session, under way: at up to a kilobyte each.  One is always."""
 FULL_COLLECTION_AFTER = 1_000
 """Large requests, one upon the other: then a full collection may come between two of them."""
 _NEVER = 1 << 30
@@ -36,77 +39,45 @@ class LargeRequests:
     """One process's.  Its thread begins with the first large request."""
 
     def __init__(self) -> None:
+        self._produced = Gate(PARTITIONS_MAX)
         self._thread: ThreadPoolExecutor | None = None
-        self._under_way = 0  # bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # at most one for each connection
+        self._bodies = Gate(BODIES_MAX)
 
     def __repr__(self) -> str:
-        return f"<LargeRequests {self._under_way} bytes, {len(self._waiting)} waiting>"
+        return f"<LargeRequests bodies={self._bodies} produced={self._produced}>"
 
     @asynccontextmanager
     async def admitted(self, size: int) -> AsyncIterator[Callable[[], None]]:
         """Work on a body of ``size`` bytes, in turn.  Gives what ends that early; twice does no harm."""
-        await self._enter(size)
-        is_inside = True
-
-        def leave() -> None:
-            nonlocal is_inside
-            if is_inside:
-                is_inside = False
-                self._leave(size)
-
-        try:
+        async with self._bodies.admitted(size) as leave:
             with _collector.spared():
                 yield leave
-        finally:
-            leave()
+
+    @asynccontextmanager
+    async def produced(self, partitions: int) -> AsyncIterator[None]:
+        """Have a produce to so many partitions under way, in turn: from before it is read until it is answered."""
+        async with self._produced.admitted(partitions):
+            with _collector.spared():
+                yield
 
     async def decode(self, api_key: int, version: int, body: memoryview) -> Any:
         """Return ``core.wire.codec.decode_request``'s message.  Raises FormatError."""
-        return await self._run(decode_request, api_key, version, body)
+        return await self.run(decode_request, api_key, version, body)
 
     async def encode(self, api_key: int, version: int, correlation_id: int, box: list[Any]) -> list[Buffer]:
         """Encode the message that is alone in ``box``, which is empty then: the thread frees what it is made of."""
-        with _collector.spared():
-            return await self._run(_encode_and_free, api_key, version, correlation_id, box)
+        return await self.run(_encode_and_free, api_key, version, correlation_id, box)
 
     async def free(self, box: list[Any]) -> None:
         """Empty ``box``.  To free a hundred thousand objects takes long, too."""
-        await self._run(box.clear)
+        await self.run(box.clear)
 
-    async def _run(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Return what ``work`` returns, called by the thread.  It may use nothing that the loop uses meanwhile."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "bmq-large-requests")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    async def _enter(self, size: int) -> None:
-        if not self._waiting and self._fits(size):
-            self._under_way += size
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._let_in()
-            else:  # admitted in the same moment
-                self._leave(size)
-            raise
-
-    def _leave(self, size: int) -> None:
-        self._under_way -= size
-        self._let_in()
-
-    def _fits(self, size: int) -> bool:
-        return not self._under_way or self._under_way + size <= BODIES_MAX
-
-    def _let_in(self) -> None:
-        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
-            size, turn = self._waiting.popleft()
-            if not turn.done():  # else cancelled
-                self._under_way += size
-                turn.set_result(None)
+        with _collector.spared():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
 
 class _Collector:

@@ -99,6 +99,12 @@ class Watch:
         self.unsaid.pop(wanted, None)
         self.waiting.pop(wanted, None)
 
+    def touch_unsaid(self) -> None:
+        """All that the next answer would tell of, though there is nothing to read, needs a look."""
+        self.events += 1
+        self.changed.update(self.unsaid)
+        self.unsaid.clear()
+
     def served(self, wanted: Wanted) -> None:
         """It got records: the others come first next time (KIP-227)."""
         self.changed.pop(wanted, None)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from bmq.core.clock import Clock
@@ -20,6 +20,7 @@ from bmq.core.log_limit import LogLimit
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
+from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.proxy.budget import FetchBudget, Reservation
 from bmq.proxy.cache import TailCache
@@ -27,13 +28,15 @@ from bmq.proxy.fetching import READ_COPIES, Fetched, Fetching, FetchParams
 from bmq.proxy.longpoll import Identity, LongPoll, Wanted, Watch
 from bmq.proxy.look import Look, look_at
 from bmq.proxy.owners import Owners
-from bmq.proxy.sessions import EPOCH_MAX, FetchSession, FetchSessions
+from bmq.proxy.sessions import EPOCH_MAX, FetchSession, FetchSessions, Turn
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.reader import LogReader, MissingRecords, OffsetNotFound
 from bmq.storage.readpool import ReadPool
 
 _log = logging.getLogger("bmq.proxy.reading")
+LEFT_AT_ONCE = 2_000
+"""Partitions that are followed no longer, in one turn of the loop: half a microsecond each."""
 READERS_MAX = 1_000
 """Partitions whose segment names are remembered; one costs a name for each of its segments."""
 
@@ -88,6 +91,9 @@ class Reading:
         self._clock = clock
         self.parked: set[asyncio.Future[None]] = set()
         self.is_draining = False
+        self.parked_partitions = 0
+        """Of large fetches without a session."""
+        self._leaving: set[asyncio.Task[None]] = set()
         self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
 
@@ -102,10 +108,11 @@ class Reading:
                 future.set_result(None)
 
     async def close(self) -> None:
-        """End the reads that nobody waits for."""
-        for task in self._late:
+        """End the work that nobody waits for."""
+        tasks = [*self._late, *self._leaving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._late, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---------------------------------------------------------------------------------------------------- fetches
 
@@ -122,8 +129,33 @@ class Reading:
         """Answer one request: at once if that needs no wait."""
         now_ms = int(self._clock.monotonic() * 1000)
         turn = self.sessions.begin(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
-        for wanted in turn.left:
-            self.poll.leave(wanted)
+        refused = self._begun(turn)
+        if refused is not None:
+            return refused
+        fetching = self._fetching(turn, params)
+        return fetching.try_now() or fetching.run()
+
+    async def fetch_large(
+        self,
+        session_id: int,
+        session_epoch: int,
+        listed: Sequence[Wanted],
+        forgotten: Iterable[Identity],
+        params: FetchParams,
+        *,
+        by_id: bool,
+        on_park: Callable[[], None],
+    ) -> Fetched:
+        """Answer a request that names many partitions, in turns of the loop.  ``on_park`` is called before it waits."""
+        now_ms = int(self._clock.monotonic() * 1000)
+        turn = await run_in_turns(
+            self.sessions.begin_in_steps(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
+        )
+        return self._begun(turn) or await self._fetching(turn, params).run(on_park)
+
+    def _begun(self, turn: Turn) -> Fetched | None:
+        """Leave what the request has ended, and resume its session.  Return the response if it is refused."""
+        self.leave(turn.left)
         for session in turn.closed:
             self._unfollow(session)
         self.metrics.fetch_sessions = len(self.sessions)
@@ -131,15 +163,29 @@ class Reading:
             return Fetched(turn.error)
         if turn.session is not None:
             self._resume(turn.session.watch)
+        return None
+
+    def _fetching(self, turn: Turn, params: FetchParams) -> Fetching:
         params.max_bytes = min(params.max_bytes, self._bytes_max)
         params.min_bytes = min(params.min_bytes, params.max_bytes)
-        fetching = Fetching(self, turn, params)
-        return fetching.try_now() or fetching.run()
+        return Fetching(self, turn, params)
+
+    def leave(self, partitions: Collection[Wanted]) -> None:
+        """Follow these no longer: at once, or soon if there are many."""
+        if len(partitions) <= LEFT_AT_ONCE:
+            for wanted in partitions:
+                self.poll.leave(wanted)
+            return
+        task = asyncio.get_running_loop().create_task(self._leave_in_turns(tuple(partitions)))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _leave_in_turns(self, partitions: Sequence[Wanted]) -> None:
+        await map_in_turns(self.poll.leave, partitions, LEFT_AT_ONCE)
 
     def _resume(self, watch: Watch) -> None:
         """A session's next request: it overtakes one that is parked, and asks again for what is unknown."""
-        for wanted in tuple(watch.unsaid):
-            watch.touch(wanted)
+        watch.touch_unsaid()
         if watch.is_parked:
             watch.unpark()
             _wake((watch,))
@@ -150,8 +196,7 @@ class Reading:
         self.metrics.fetch_sessions = len(self.sessions)
 
     def _unfollow(self, session: FetchSession) -> None:
-        for wanted in session.partitions.values():
-            self.poll.leave(wanted)
+        self.leave(session.partitions.values())
         if session.watch.is_parked:
             session.watch.unpark()
             _wake((session.watch,))

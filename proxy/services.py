@@ -16,8 +16,10 @@ from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.members import Members
 from bmq.proxy.holding import Holding
+from bmq.proxy.large_requests import LargeRequests
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.owners import Owners
+from bmq.proxy.produce_order import ProduceOrder
 
 if TYPE_CHECKING:
     from bmq.meta.controller.admin import Admin
@@ -45,6 +47,9 @@ class Services:
     metadata: MetadataCache = field(default_factory=MetadataCache)
     holding: Holding = field(default_factory=Holding)
     """Produces that wait for their partition."""
+    large: LargeRequests = field(default_factory=LargeRequests)
+    produce_order: ProduceOrder = field(default_factory=ProduceOrder)
+    """Connections with a large produce that is being handed out."""
     apis: Sequence[Api] = ()
     """All that the endpoint serves; it fills this in."""
     lines: LogLimits = field(init=False)

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from bmq.core.errors import ErrorCode
+from bmq.core.steps import Steps, finish_steps
 from bmq.proxy.longpoll import Identity, Wanted, Watch
 
 NO_SESSION = 0
@@ -31,6 +32,8 @@ FINAL_EPOCH = -1
 EPOCH_MAX = 0x7FFFFFFF
 EVICTION_MS = 120_000
 """Kafka's min.incremental.fetch.session.eviction.ms."""
+PARTITIONS_A_STEP = 1_000
+"""Partitions that a request adds, changes or forgets between two pauses, at a few microseconds each."""
 PARTITIONS_PER_SLOT = 100
 """About 0.7 KB each: 70 MB with Kafka's default of 1,000 slots, were all full."""
 
@@ -59,16 +62,17 @@ class Turn:
 
     ``error``     the whole request is refused with it
     ``session``   None for a fetch without one; its ``watch`` says what to look at
-    ``partitions``  of a full fetch: all of them, each to be told of; None of an incremental one
+    ``partitions``  of a full fetch: all of them, each to be told of, in ``watch``; None of an incremental one
     ``closed``    sessions that came to their end, ``left`` partitions that were forgotten: nobody follows these now
     """
 
-    __slots__ = ("closed", "epoch", "error", "is_new", "left", "partitions", "session")
+    __slots__ = ("closed", "epoch", "error", "is_new", "left", "partitions", "session", "watch")
 
     def __init__(self) -> None:
         self.error = ErrorCode.NONE
         self.session: FetchSession | None = None
         self.partitions: Sequence[Wanted] | None = None
+        self.watch: Watch | None = None
         self.closed: list[FetchSession] = []
         self.left: list[Wanted] = []
         self.is_new = False
@@ -113,9 +117,26 @@ class FetchSessions:
         now_ms: int,
     ) -> Turn:
         """A request came.  ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id."""
+        steps = self.begin_in_steps(session_id, epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
+        return finish_steps(steps)
+
+    def begin_in_steps(
+        self,
+        session_id: int,
+        epoch: int,
+        listed: Sequence[Wanted],
+        forgotten: Iterable[Identity],
+        *,
+        by_id: bool,
+        now_ms: int,
+    ) -> Steps[Turn]:
+        """``begin``, with a pause after each PARTITIONS_A_STEP partitions.
+
+        Other requests may begin in a pause, also such as end this session: then FETCH_SESSION_ID_NOT_FOUND.
+        """
         turn = Turn()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._begin_full(turn, session_id, epoch, listed, by_id, now_ms)
+            yield from self._begin_full(turn, session_id, epoch, listed, by_id, now_ms)
             return turn
         session = self._sessions.get(session_id)
         if session is None:
@@ -125,7 +146,7 @@ class FetchSessions:
         elif session.by_id != by_id:
             turn.error = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         else:
-            self._continue(turn, session, listed, forgotten, now_ms)
+            yield from self._continue(turn, session, listed, forgotten, now_ms)
         return turn
 
     def close(self, session: FetchSession) -> None:
@@ -141,19 +162,35 @@ class FetchSessions:
 
     def _begin_full(
         self, turn: Turn, session_id: int, epoch: int, listed: Sequence[Wanted], by_id: bool, now_ms: int
-    ) -> None:
+    ) -> Steps[None]:
         old = self._sessions.get(session_id)
         if old is not None:
             self.close(old)
             turn.closed.append(old)
-        by_identity = {wanted.identity: wanted for wanted in listed}  # named twice: the last one counts
-        turn.partitions = list(by_identity.values())
-        if epoch == FINAL_EPOCH or not listed or not self._make_room(turn, len(by_identity), now_ms):
+        by_identity = yield from self._list(turn, listed)
+        # From here on in one step.
+        if epoch == FINAL_EPOCH or not by_identity or not self._make_room(turn, len(by_identity), now_ms):
             return
         session = FetchSession(self._free_id(), by_id, now_ms)
+        assert turn.watch is not None
+        session.partitions, session.watch = by_identity, turn.watch
         self._sessions[session.id] = session
-        self._add(session, turn.partitions)
+        self.partitions += len(by_identity)
         turn.session, turn.epoch, turn.is_new = session, session.epoch, True
+
+    def _list(self, turn: Turn, listed: Sequence[Wanted]) -> Steps[dict[Identity, Wanted]]:
+        """Make ``listed`` the turn's partitions, all of them to be looked at."""
+        by_identity: dict[Identity, Wanted] = {}
+        for number, wanted in enumerate(listed, 1):
+            by_identity[wanted.identity] = wanted  # named twice: the last one counts
+            if number % PARTITIONS_A_STEP == 0:
+                yield
+        turn.partitions, turn.watch = list(by_identity.values()), Watch()
+        for number, wanted in enumerate(turn.partitions, 1):
+            turn.watch.add(wanted)
+            if number % PARTITIONS_A_STEP == 0:
+                yield
+        return by_identity
 
     def _make_room(self, turn: Turn, size: int, now_ms: int) -> bool:
         if size > self.partitions_max or not self.slots:
@@ -190,28 +227,50 @@ class FetchSessions:
         listed: Sequence[Wanted],
         forgotten: Iterable[Identity],
         now_ms: int,
-    ) -> None:
-        fresh = [wanted for wanted in listed if not self._update(session, wanted)]
-        if self.partitions + len(fresh) > self.partitions_max:
-            self.close(session)
-            turn.closed.append(session)
-            turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client lists everything from now on
-            return
-        self._add(session, fresh)
-        for identity in forgotten:
-            wanted = session.partitions.pop(identity, None)
-            if wanted is not None:
-                self.partitions -= 1
-                session.watch.remove(wanted)
-                turn.left.append(wanted)
-        if not session.partitions:
-            self.close(session)
-            turn.closed.append(session)
-            turn.partitions = list({wanted.identity: wanted for wanted in listed}.values())
-            return
+    ) -> Steps[None]:
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        self._used(session, now_ms)
         turn.session, turn.epoch = session, session.epoch
+        for number, wanted in enumerate(listed, 1):
+            if not self._update(session, wanted):
+                if self.partitions >= self.partitions_max:
+                    self._end(turn)
+                    turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client lists everything from now on
+                    return
+                self._add(session, wanted)
+            if number % PARTITIONS_A_STEP == 0:
+                yield
+                if self._is_ended(turn):
+                    return
+        for number, identity in enumerate(forgotten, 1):
+            left = session.partitions.pop(identity, None)
+            if left is not None:
+                self.partitions -= 1
+                session.watch.remove(left)
+                turn.left.append(left)
+            if number % PARTITIONS_A_STEP == 0:
+                yield
+                if self._is_ended(turn):
+                    return
+        if session.partitions:
+            self._used(session, now_ms)
+            return
+        self._end(turn)
+        yield from self._list(turn, listed)
+
+    def _end(self, turn: Turn) -> None:
+        """Close the turn's session: it goes on without one."""
+        assert turn.session is not None
+        self.close(turn.session)
+        turn.closed.append(turn.session)
+        turn.session = None
+
+    def _is_ended(self, turn: Turn) -> bool:
+        """Return whether another request has closed the session in a pause; the turn is refused then."""
+        assert turn.session is not None
+        if not turn.session.is_closed:
+            return False
+        turn.session, turn.error = None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        return True
 
     def _update(self, session: FetchSession, listed: Wanted) -> bool:
         """Take over what the request says of a partition of the session; False when it is none."""
@@ -224,14 +283,10 @@ class FetchSessions:
         session.watch.touch(wanted)
         return True
 
-    def _add(self, session: FetchSession, wanted: Iterable[Wanted]) -> None:
-        for each in wanted:
-            if each.identity not in session.partitions:
-                self.partitions += 1
-            elif (named_twice := session.partitions[each.identity]) is not each:
-                session.watch.remove(named_twice)
-            session.partitions[each.identity] = each
-            session.watch.add(each)
+    def _add(self, session: FetchSession, wanted: Wanted) -> None:
+        self.partitions += 1
+        session.partitions[wanted.identity] = wanted
+        session.watch.add(wanted)
 
     def _used(self, session: FetchSession, now_ms: int) -> None:
         session.used_ms = now_ms

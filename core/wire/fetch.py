@@ -15,11 +15,12 @@ from uuid import UUID
 
 from bmq.core.call import Answer, Buffer
 from bmq.core.errors import FormatError
+from bmq.core.wire.limits import PARTITIONS
 from bmq.core.wire.primitives import (
     CUT_SHORT,
-    ELEMENTS_MAX,
     INT32,
     NodeEndpoint,
+    TooManyPartitions,
     array_size,
     node_endpoints,
     read_count,
@@ -122,15 +123,19 @@ _PARTITION_9 = struct.Struct(">iiq8xi")
 _PARTITION_12 = struct.Struct(">iiqi8xix")  # with an empty set of tags
 
 
-def parse_fetch(body: memoryview, version: int) -> FetchRequest:
-    """FormatError when ``body`` is no fetch request of this version (4 to 18)."""
+def parse_fetch(body: memoryview, version: int, partitions_max: int = PARTITIONS) -> FetchRequest:
+    """Read a fetch request of ``version`` (4 to 18).
+
+    Raises TooManyPartitions if it names more topics and partitions than ``partitions_max``, forgotten ones included,
+    before the rest is read; FormatError if it is no such request.
+    """
     try:
-        return _parse(body, version, flexible=version >= FLEXIBLE_SINCE)
+        return _parse(body, version, partitions_max, flexible=version >= FLEXIBLE_SINCE)
     except CUT_SHORT as error:
         raise FormatError(f"Fetch version {version}: {error}") from None
 
 
-def _parse(body: memoryview, version: int, *, flexible: bool) -> FetchRequest:
+def _parse(body: memoryview, version: int, partitions_max: int, *, flexible: bool) -> FetchRequest:
     pos = 0
     replica_id = -1
     if version < 15:
@@ -139,9 +144,9 @@ def _parse(body: memoryview, version: int, *, flexible: bool) -> FetchRequest:
     fixed = _LIMITS_SESSION if version >= SESSIONS_SINCE else _LIMITS
     request = FetchRequest(*fixed.unpack_from(body, pos))
     request.replica_id = replica_id
-    request.topics, room, pos = _parse_topics(body, pos + fixed.size, version, flexible=flexible)
+    request.topics, left, pos = _parse_topics(body, pos + fixed.size, version, partitions_max, flexible=flexible)
     if version >= SESSIONS_SINCE:
-        request.forgotten, pos = _parse_forgotten(body, pos, version, room, flexible=flexible)
+        request.forgotten, pos = _parse_forgotten(body, pos, version, left, partitions_max, flexible=flexible)
     if version >= 11:
         request.rack_id, pos = read_string(body, pos, flexible=flexible)
     if flexible:
@@ -171,18 +176,20 @@ def _parse_topic(body: memoryview, pos: int, version: int, *, flexible: bool) ->
     return None, topic_id, pos
 
 
-def _parse_topics(body: memoryview, pos: int, version: int, *, flexible: bool) -> tuple[list[FetchTopic], int, int]:
-    """Topics, how many more elements the request may have, and the position behind."""
+def _parse_topics(
+    body: memoryview, pos: int, version: int, partitions_max: int, *, flexible: bool
+) -> tuple[list[FetchTopic], int, int]:
+    """Return topics, how many more elements the request may have, and the position behind."""
     read_partitions, least = _partitions_of(version)
     count, pos = read_count(body, pos, 3, flexible=flexible)
-    room = ELEMENTS_MAX - count
+    room = partitions_max - count
     topics = []
     for _ in range(count):
         name, topic_id, pos = _parse_topic(body, pos, version, flexible=flexible)
         size, pos = read_count(body, pos, least, flexible=flexible)
         room -= size
         if room < 0:
-            raise FormatError(f"more than {ELEMENTS_MAX} partitions")
+            raise TooManyPartitions(partitions_max)
         partitions, pos = read_partitions(body, pos, size)
         topics.append(FetchTopic(name, topic_id, partitions))
         if flexible:
@@ -233,7 +240,7 @@ def _partitions_12(body: memoryview, pos: int, count: int) -> tuple[list[FetchPa
 
 
 def _parse_forgotten(
-    body: memoryview, pos: int, version: int, room: int, *, flexible: bool
+    body: memoryview, pos: int, version: int, room: int, partitions_max: int, *, flexible: bool
 ) -> tuple[list[ForgottenTopic], int]:
     count, pos = read_count(body, pos, 3, flexible=flexible)
     room -= count
@@ -243,7 +250,7 @@ def _parse_forgotten(
         size, pos = read_count(body, pos, 4, flexible=flexible)
         room -= size
         if room < 0:
-            raise FormatError(f"more than {ELEMENTS_MAX} partitions")
+            raise TooManyPartitions(partitions_max)
         forgotten.append(ForgottenTopic(name, topic_id, struct.unpack_from(f">{size}i", body, pos)))
         pos += 4 * size
         if flexible:

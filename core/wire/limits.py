@@ -19,6 +19,8 @@ PARTITIONS = 150_000
 """100,000 partitions, and their topics."""
 
 _LIMITS: Mapping[int, int] = {
+    ApiKey.PRODUCE: PARTITIONS,
+    ApiKey.FETCH: PARTITIONS,
     ApiKey.LIST_OFFSETS: PARTITIONS,
     ApiKey.METADATA: DETAILS,
     ApiKey.OFFSET_COMMIT: PARTITIONS,

@@ -23,6 +23,14 @@ TAGS_MAX = 16
 """Tagged fields in one set; Kafka's messages have four at most.  At two bytes each, those of one large frame would keep
 the process busy for half a minute."""
 
+
+class TooManyPartitions(FormatError):
+    """A Produce or Fetch request with more partitions than its parser was asked for."""
+
+    def __init__(self, partitions_max: int) -> None:
+        super().__init__(f"more than {partitions_max} partitions")
+
+
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 

@@ -16,11 +16,12 @@ from uuid import UUID
 
 from bmq.core.call import Answer
 from bmq.core.errors import FormatError
+from bmq.core.wire.limits import PARTITIONS
 from bmq.core.wire.primitives import (
     CUT_SHORT,
-    ELEMENTS_MAX,
     INT32,
     NodeEndpoint,
+    TooManyPartitions,
     array_size,
     node_endpoints,
     read_count,
@@ -83,19 +84,23 @@ class ProduceRequest:
 _ACKS = struct.Struct(">hi")
 
 
-def parse_produce(body: memoryview, version: int) -> ProduceRequest:
-    """FormatError when ``body`` is no produce request of this version (3 to 13)."""
+def parse_produce(body: memoryview, version: int, partitions_max: int = PARTITIONS) -> ProduceRequest:
+    """Read a produce request of ``version`` (3 to 13).
+
+    Raises TooManyPartitions if it has more topics and partitions than ``partitions_max``, before the rest is read;
+    FormatError if it is no such request.
+    """
     try:
-        return _parse(body, version, flexible=version >= FLEXIBLE_SINCE)
+        return _parse(body, version, partitions_max, flexible=version >= FLEXIBLE_SINCE)
     except CUT_SHORT as error:
         raise FormatError(f"Produce version {version}: {error}") from None
 
 
-def _parse(body: memoryview, version: int, *, flexible: bool) -> ProduceRequest:
+def _parse(body: memoryview, version: int, partitions_max: int, *, flexible: bool) -> ProduceRequest:
     transactional_id, pos = read_nullable_string(body, 0, flexible=flexible)
     acks, timeout_ms = _ACKS.unpack_from(body, pos)
     count, pos = read_count(body, pos + 6, 3, flexible=flexible)
-    room = ELEMENTS_MAX - count
+    room = partitions_max - count
     topics = []
     for _ in range(count):
         name = topic_id = None
@@ -106,7 +111,7 @@ def _parse(body: memoryview, version: int, *, flexible: bool) -> ProduceRequest:
         size, pos = read_count(body, pos, 5, flexible=flexible)
         room -= size
         if room < 0:
-            raise FormatError(f"more than {ELEMENTS_MAX} partitions")
+            raise TooManyPartitions(partitions_max)
         partitions, anew, pos = _parse_partitions(body, pos, size, flexible=flexible)
         topics.append(ProduceTopic(name, topic_id, partitions, anew))
         if flexible:
@@ -142,7 +147,7 @@ def _parse_partitions(
                 anew += [len(partitions) - 1 for tag, _, _ in found if tag == ANEW_TAG]
             else:
                 pos += 1
-    return partitions, anew, pos
+    return partitions, frozenset(anew) if anew else (), pos
 
 
 def _take(body: memoryview, pos: int, size: int) -> memoryview:

@@ -28,7 +28,8 @@ from bmq.core.wire.fetch import (
     encode_fetch,
     parse_fetch,
 )
-from bmq.proxy.fetching import Fetched, FetchParams
+from bmq.core.wire.primitives import TooManyPartitions
+from bmq.proxy.fetching import LOOKS_A_TURN, Fetched, FetchParams
 from bmq.proxy.longpoll import Identity, Wanted
 from bmq.proxy.look import Look
 from bmq.proxy.services import Api, Services
@@ -41,10 +42,12 @@ KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE:
 def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
     version = request.api_version
     try:
-        asked = parse_fetch(request.body, version)
+        asked = parse_fetch(request.body, version, LOOKS_A_TURN)
+    except TooManyPartitions:
+        return _serve_large(services, request)
     except FormatError as error:
         raise CloseConnection(str(error)) from None
-    listed = [wanted for topic in asked.topics for wanted in _wanted(topic)]
+    listed = _listed(asked)
     if asked.replica_id >= 0:
         return _encode(request, Fetched(looks=_refused(listed)), committed=False)
     committed = asked.isolation_level == READ_COMMITTED
@@ -53,16 +56,65 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
         asked.session_epoch,
         listed,
         _forgotten(asked),
-        FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed),
+        _params(asked),
         by_id=version >= TOPIC_IDS_SINCE,
     )
     if isinstance(fetched, Fetched):
         return _encode(request, fetched, committed=committed)
-    return _later(request, fetched, committed=committed)
+    return _later(services, request, fetched, committed=committed)
 
 
-async def _later(request: Request, work: Awaitable[Fetched], *, committed: bool) -> Answer:
-    return _encode(request, await work, committed=committed)
+async def _later(services: Services, request: Request, work: Awaitable[Fetched], *, committed: bool) -> Answer:
+    fetched = await work
+    if len(fetched.looks) <= LOOKS_A_TURN:
+        return _encode(request, fetched, committed=committed)
+    try:
+        return await services.large.run(_encode_apart, request, fetched, committed)
+    except BaseException:
+        if fetched.release is not None:
+            fetched.release()
+        raise
+
+
+async def _serve_large(services: Services, request: Request) -> Answer:
+    """Serve a request with more than LOOKS_A_TURN partitions, in turns of the loop."""
+    large = services.large
+    async with large.admitted(len(request.body)) as leave:
+        try:
+            asked, listed = await large.run(_parse_large, request.body, request.api_version)
+        except FormatError as error:
+            raise CloseConnection(str(error)) from None
+        if asked.replica_id >= 0:
+            return await large.run(_encode_refused, request, listed)
+        work = services.reading.fetch_large(
+            asked.session_id,
+            asked.session_epoch,
+            listed,
+            _forgotten(asked),
+            _params(asked),
+            by_id=request.api_version >= TOPIC_IDS_SINCE,
+            on_park=leave,
+        )
+        box = [asked, listed]
+        committed = asked.isolation_level == READ_COMMITTED
+        del asked, listed
+        answer = await _later(services, request, work, committed=committed)
+        await large.free(box)
+        return answer
+
+
+def _parse_large(body: memoryview, version: int) -> tuple[FetchRequest, list[Wanted]]:
+    asked = parse_fetch(body, version)
+    return asked, _listed(asked)
+
+
+def _listed(asked: FetchRequest) -> list[Wanted]:
+    return [wanted for topic in asked.topics for wanted in _wanted(topic)]
+
+
+def _params(asked: FetchRequest) -> FetchParams:
+    committed = asked.isolation_level == READ_COMMITTED
+    return FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed)
 
 
 def _wanted(topic: FetchTopic) -> Iterable[Wanted]:
@@ -95,6 +147,14 @@ def _encode(request: Request, fetched: Fetched, *, committed: bool) -> Answer:
         session_id=fetched.session_id,
         release=fetched.release,
     )
+
+
+def _encode_apart(request: Request, fetched: Fetched, committed: bool) -> Answer:
+    return _encode(request, fetched, committed=committed)
+
+
+def _encode_refused(request: Request, listed: Sequence[Wanted]) -> Answer:
+    return _encode(request, Fetched(looks=_refused(listed)), committed=False)
 
 
 def _topics(looks: Sequence[Look], version: int, *, committed: bool) -> list[FetchedTopic]:

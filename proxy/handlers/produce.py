@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from uuid import UUID
 
 from bmq.core.call import NO_ANSWER, Answer, CloseConnection, Request
@@ -27,7 +28,9 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.metrics import TopicCounters
 from bmq.core.model import PartitionKey
 from bmq.core.records import CODEC_MASK, CODECS, HEADER_BYTES, NO_PRODUCER_ID
+from bmq.core.turns import Turns, next_turn
 from bmq.core.wire.api import ApiKey
+from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.produce import (
     TOPIC_IDS_SINCE,
     PartitionAnswer,
@@ -38,6 +41,7 @@ from bmq.core.wire.produce import (
     parse_produce,
 )
 from bmq.meta.catalog import Topic
+from bmq.proxy.deadlines import LONGEST_S
 from bmq.proxy.owners import Appended, Owner
 from bmq.proxy.services import Api, Services
 
@@ -49,15 +53,66 @@ _COUNT = struct.Struct(">i")
 _COUNT_AT = 57
 _PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
 _PRODUCER_AT = 43
-_NO_RECORDS = memoryview(b"")
+PARTITIONS_AT_ONCE = 200
+"""A request of up to so many partitions is handed out in one turn of the loop: at up to 100 us each, 20 ms."""
+HANDED_OUT_A_TURN = 100
+"""Partitions of a larger one.  The owners' work for them, in the next turn, takes as long again."""
 
 
 def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
+    if services.produce_order.is_held(request.client):
+        return _serve_in_order(services, request)
+    asked = _parse_small(request)
+    if asked is None:
+        return _serve_in_order(services, request)
+    return Produce(services, request, asked).start(asked)
+
+
+async def _serve_in_order(services: Services, request: Request) -> Answer:
+    """Serve a request with more than PARTITIONS_AT_ONCE partitions, or one behind such a request of its connection.
+
+    Its parts are handed out in turns of the loop; what comes by this connection meanwhile waits for that.
+    """
+    async with AsyncExitStack() as until_answered:
+        answer: Answer | Awaitable[Answer]
+        async with services.produce_order.turn(request.client):
+            asked = _parse_small(request)
+            if asked is None:
+                answer = (await _hand_out_large(services, request, until_answered)).answered()
+            else:
+                answer = Produce(services, request, asked).start(asked)
+                del asked
+        return answer if isinstance(answer, Answer) else await answer
+
+
+def _parse_small(request: Request) -> ProduceRequest | None:
+    """Read a request; None if it has more than PARTITIONS_AT_ONCE partitions.  Raises CloseConnection."""
     try:
-        asked = parse_produce(request.body, request.api_version)
+        return parse_produce(request.body, request.api_version, PARTITIONS_AT_ONCE)
+    except TooManyPartitions:
+        return None
     except FormatError as error:
         raise CloseConnection(str(error)) from None
-    return Produce(services, request, asked).start(asked)
+
+
+async def _hand_out_large(services: Services, request: Request, until_answered: AsyncExitStack) -> LargeProduce:
+    large, body, version = services.large, request.body, request.api_version
+    try:
+        async with large.admitted(len(body)):
+            count = await large.run(_count, body, version)
+        await until_answered.enter_async_context(large.produced(count))
+        async with large.admitted(len(body)):
+            box = [await large.run(parse_produce, body, version)]
+            produce = LargeProduce(services, request, box[0])
+            await produce.hand_out_in_turns(box[0])
+            await large.free(box)
+            return produce
+    except FormatError as error:
+        raise CloseConnection(str(error)) from None
+
+
+def _count(body: memoryview, version: int) -> int:
+    return sum(len(topic.partitions) for topic in parse_produce(body, version).topics)
 
 
 class Produce:
@@ -109,11 +164,16 @@ class Produce:
         return None
 
     def _hand_out(self, asked: ProduceTopic, refusal: RequestError | None) -> TopicAnswer:
+        parts: list[Part] = []
+        self.left += len(asked.partitions)
+        self._hand_out_some(asked, refusal, parts, len(asked.partitions))
+        return TopicAnswer(asked.name, asked.topic_id, parts)
+
+    def _hand_out_some(self, asked: ProduceTopic, refusal: RequestError | None, parts: list[Part], stop: int) -> None:
+        """Hand out the partitions of ``asked`` up to ``stop`` that are not in ``parts`` yet, and put them there."""
         topic, refusal = self._find(asked.name, asked.topic_id, refusal)
         counters = self.services.metrics.topic(topic.name) if topic is not None else None
-        parts = []
-        self.left += len(asked.partitions)
-        for position, (index, records) in enumerate(asked.partitions):
+        for position, (index, records) in enumerate(asked.partitions[len(parts) : stop], len(parts)):
             part = Part(self, index, records, counters)
             parts.append(part)
             if refusal is not None:
@@ -124,7 +184,6 @@ class Produce:
                 if asked.anew and position in asked.anew:
                     self.services.holding.stumbles.begin_anew(self._client, part.key)
                 self._place(topic, part)
-        return TopicAnswer(asked.name, asked.topic_id, parts)
 
     def _find(
         self, name: str | None, topic_id: UUID | None, refusal: RequestError | None
@@ -211,10 +270,91 @@ class Produce:
     def _answer(self) -> Answer:
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
-            if self._failure:
-                raise CloseConnection(f"a produce with acks=0 failed: {self._failure}")
-            return NO_ANSWER
+            return self._unanswered()
         return encode_produce(self._version, self._correlation_id, topics)
+
+    def _unanswered(self) -> Answer:
+        """Return nothing, with acks=0.  Raises CloseConnection if a part of it failed."""
+        if self._failure:
+            raise CloseConnection(f"a produce with acks=0 failed: {self._failure}")
+        return NO_ANSWER
+
+
+class LargeProduce(Produce):
+    """A request with so many partitions that each pass over them is made in turns of the loop.
+
+    Its coroutine, and not a callback, sees to the end of its time and of its connection: they are passes, too.
+    """
+
+    __slots__ = ("_all_over", "_large", "_until")
+
+    def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
+        super().__init__(services, request, asked)
+        self._large = services.large
+        loop = asyncio.get_running_loop()
+        self._until = loop.time() + min(max(asked.timeout_ms / 1000, 0.0), LONGEST_S)
+        self._all_over: asyncio.Future[None] = loop.create_future()
+
+    async def hand_out_in_turns(self, asked: ProduceRequest) -> None:
+        """Hand out every part of ``asked``.  Cancelled: drop those that were handed out."""
+        refusal = self._refusal(asked)
+        turns = Turns(HANDED_OUT_A_TURN)
+        self.left = 1  # ours, until all are handed out
+        try:
+            for topic in asked.topics:
+                if turns.is_over():  # one without partitions costs a look, too
+                    await next_turn()
+                parts: list[Part] = []
+                self._topics.append(TopicAnswer(topic.name, topic.topic_id, parts))
+                while len(parts) < len(topic.partitions):
+                    count = min(HANDED_OUT_A_TURN, len(topic.partitions) - len(parts))
+                    if turns.is_over(count):
+                        await next_turn()
+                    self.left += count
+                    self._hand_out_some(topic, refusal, parts, len(parts) + count)
+        except asyncio.CancelledError:
+            await self._for_open_parts(Part.drop)
+            raise
+        self.part_over(None)
+
+    async def answered(self) -> Answer:
+        """Return the response, once all parts are over or the time is up.  Cancelled: the client has gone."""
+        try:
+            async with asyncio.timeout_at(self._until):
+                await self._all_over
+        except TimeoutError:
+            late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._timeout_ms} ms")
+            await self._for_open_parts(lambda part: part.fail(late))
+        except asyncio.CancelledError:
+            await self._for_open_parts(Part.drop)
+            raise
+        topics, self._topics = self._topics, []
+        if self.acks == ACKS_NONE:
+            await self._large.free([topics])
+            return self._unanswered()
+        box = [topics]
+        del topics
+        return await self._large.run(_encode_and_free, self._version, self._correlation_id, box)
+
+    async def _for_open_parts(self, end: Callable[[Part], None]) -> None:
+        turns = Turns(HANDED_OUT_A_TURN)
+        for topic in self._topics:
+            for part in topic.partitions:
+                if turns.is_over():
+                    await next_turn()
+                if isinstance(part, Part) and not part.is_over:
+                    end(part)
+
+    def part_over(self, error: RequestError | None) -> None:
+        if error is not None and not self._failure:
+            self._failure = str(error)
+        self.left -= 1
+        if not self.left and not self._all_over.done():
+            self._all_over.set_result(None)
+
+
+def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnswer]]) -> Answer:
+    return encode_produce(version, correlation_id, box.pop())
 
 
 class Part(PartitionAnswer):

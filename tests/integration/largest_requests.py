@@ -7,9 +7,12 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from bmq.core.records import Record, build_batch
+from bmq.core.wire.api import ApiKey
 from bmq.core.wire.header import is_flexible
 from bmq.core.wire.limits import elements_max
 from bmq.core.wire.messages import request_class
+from bmq.core.wire.primitives import array_size, string, uvarint
 
 TOPIC = "orders"
 BODY_MAX = 100 << 20
@@ -29,6 +32,68 @@ def largest(api_key: int, version: int, share: float = 1.0) -> Iterator[tuple[st
         for inner_name, inner in _arrays(field, version):
             one = _element(field, version, 0, {inner_name: _many(inner, version, count - 1)})
             yield f"deep {name}.{inner_name}", _frame(api_key, version, message, {name: [one]})
+
+
+def largest_fetches(version: int, topic_id: uuid.UUID, share: float = 1.0) -> Iterator[tuple[str, bytes]]:
+    """Yield (shape, frame) of Fetch: TOPIC alone, and many topics that do not exist, with a session and without."""
+    count, flexible = int(elements_max(ApiKey.FETCH) * share) - 1, version >= 12
+
+    def partition(number: int) -> bytes:
+        return b"".join((
+            struct.pack(">i", number),
+            struct.pack(">i", -1) if version >= 9 else b"",
+            struct.pack(">q", 0),
+            struct.pack(">i", -1) if version >= 12 else b"",
+            struct.pack(">q", -1) if version >= 5 else b"",
+            struct.pack(">i", 1 << 20),
+            b"\0" if flexible else b"",
+        ))  # fmt: skip
+
+    shapes = {
+        "one topic": [(TOPIC, topic_id, list(map(partition, range(count))))],
+        "many topics": [(f"n{each}", uuid.UUID(int=each + 1), [partition(0)]) for each in range(count // 2)],
+    }
+    for shape, topics in shapes.items():
+        for session in (None, 0) if version >= 7 else (None,):
+            head = struct.pack(">i", -1) if version < 15 else b""
+            head += struct.pack(">iiib", 100, 1, 50 << 20, 0)
+            if version >= 7:
+                head += struct.pack(">ii", 0, -1 if session is None else session)
+            tail = array_size(0, flexible=flexible) if version >= 7 else b""
+            tail += string("", flexible=flexible) if version >= 11 else b""
+            body = head + _topics(topics, flexible=flexible, by_id=version >= 13) + tail + (b"\0" if flexible else b"")
+            yield f"{shape}{'' if session is None else ', session'}", _head(ApiKey.FETCH, version) + body
+
+
+def largest_produces(
+    version: int, topic_id: uuid.UUID, partitions: int, share: float = 1.0
+) -> Iterator[tuple[str, bytes]]:
+    """Yield (shape, frame) of Produce: a batch for each of TOPIC's ``partitions``, again and again; partitions without
+    records; many topics that do not exist."""
+    count, flexible = int(elements_max(ApiKey.PRODUCE) * share) - 1, version >= 9
+    batch = bytes(build_batch([Record(value=b"x")]))
+
+    def partition(number: int, records: bytes) -> bytes:
+        size = uvarint(len(records) + 1) if flexible else struct.pack(">i", len(records))
+        return struct.pack(">i", number) + size + records + (b"\0" if flexible else b"")
+
+    shapes = {
+        "batches": [(TOPIC, topic_id, [partition(each % partitions, batch) for each in range(count)])],
+        "no records": [(TOPIC, topic_id, [partition(each, b"") for each in range(count)])],
+        "many topics": [(f"n{each}", uuid.UUID(int=each + 1), [partition(0, batch)]) for each in range(count // 2)],
+    }
+    for shape, topics in shapes.items():
+        head = string(None, flexible=flexible) + struct.pack(">hi", -1, 20_000)
+        body = head + _topics(topics, flexible=flexible, by_id=version >= 13) + (b"\0" if flexible else b"")
+        yield shape, _head(ApiKey.PRODUCE, version) + body
+
+
+def _topics(topics: list[tuple[str, uuid.UUID, list[bytes]]], *, flexible: bool, by_id: bool) -> bytes:
+    parts = [array_size(len(topics), flexible=flexible)]
+    for name, topic_id, partitions in topics:
+        parts += (topic_id.bytes if by_id else string(name, flexible=flexible),)
+        parts += (array_size(len(partitions), flexible=flexible), *partitions, b"\0" if flexible else b"")
+    return b"".join(parts)
 
 
 def _arrays(holder: Any, version: int) -> Iterator[tuple[str, Any]]:
@@ -80,5 +145,8 @@ def _frame(api_key: int, version: int, message: Any, arrays: dict[str, Any]) -> 
             values[name] = "g"
     body: bytes = message(**values).encode(version=version)
     assert len(body) < BODY_MAX
-    head = struct.pack(">hhihs", api_key, version, 1, 1, b"t") + (b"\0" if is_flexible(api_key, version) else b"")
-    return head + body
+    return _head(api_key, version) + body
+
+
+def _head(api_key: int, version: int) -> bytes:
+    return struct.pack(">hhihs", api_key, version, 1, 1, b"t") + (b"\0" if is_flexible(api_key, version) else b"")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import uuid
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import cast
 
@@ -19,16 +21,18 @@ from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.core.wire.api import ApiKey
+from bmq.core.wire.limits import elements_max
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.large_requests import FULL_COLLECTION_AFTER
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from tests.integration.largest_requests import TOPIC, largest
+from tests.integration.largest_requests import TOPIC, largest, largest_fetches, largest_produces
 from tests.unit.broker.world import FakeClient
 from tests.unit.loop_stops import STOP_MAX_S, forget_stops, run_measured
 
 PARTITIONS = 2_000
 PATIENCE_S = 120.0
+WARM = PARTITIONS / elements_max(ApiKey.PRODUCE)
 OLDER = 0.2
 """Of the limit, in versions before the newest: they differ in how bytes are read, and a whole one takes seconds."""
 GROUPS = {
@@ -71,12 +75,36 @@ async def _ask(node: Node, frame: bytes) -> int:
 @pytest.mark.parametrize(("api_key", "version"), APIS, ids=lambda value: getattr(value, "name", str(value)))
 def test_the_largest_request_stops_nobody(api_key: ApiKey, version: int) -> None:
     is_newest = (api_key, version + 1) not in APIS
-    frames = list(largest(api_key, version, 1.0 if is_newest else OLDER))
+    _check(lambda topic_id: largest(api_key, version, 1.0 if is_newest else OLDER))
+
+
+@pytest.mark.parametrize("version", [4, 9, 11, 12, 13, 18])
+def test_the_largest_fetch_stops_nobody(version: int) -> None:
+    _check(lambda topic_id: largest_fetches(version, topic_id, 1.0 if version == 18 else OLDER))
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+def test_the_largest_produce_stops_nobody(version: int) -> None:
+    """A batch for each of the partitions has been written before: to open a segment takes longer than to write."""
+
+    def frames(topic_id: uuid.UUID) -> Iterator[tuple[str, bytes]]:
+        return largest_produces(version, topic_id, PARTITIONS, 1.0 if version == 13 else OLDER)
+
+    _check(frames, warm_up=lambda topic_id: next(largest_produces(version, topic_id, PARTITIONS, WARM))[1])
+
+
+def _check(
+    make: Callable[[uuid.UUID], Iterator[tuple[str, bytes]]], warm_up: Callable[[uuid.UUID], bytes] | None = None
+) -> None:
+    """Send each of the frames to a server, and measure the stops of its loop."""
     stops: dict[str, float] = {}
 
     async def main() -> None:
         node = await _node()
-        for shape, frame in frames:
+        topic_id = node.catalog.topics[TOPIC].topic_id
+        if warm_up is not None:
+            await _ask(node, warm_up(topic_id))
+        for shape, frame in make(topic_id):
             gc.collect()
             gc.freeze()  # as ``bmq serve`` does with what lives as long as the process
             await asyncio.sleep(0)

@@ -27,6 +27,7 @@ from bmq.core.wire.messages import (
 )
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import api_versions
+from bmq.proxy.large_requests import LargeRequests
 from bmq.proxy.services import Api
 from tests.simulation.loop import run
 
@@ -44,7 +45,7 @@ class Asker:
 def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
     heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
     produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
-    services: Any = SimpleNamespace(metrics=Metrics(), clock=clock or LoopClock(), apis=())
+    services: Any = SimpleNamespace(metrics=Metrics(), clock=clock or LoopClock(), apis=(), large=LargeRequests())
     made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
     assert services.apis == (produce, heartbeat, *api_versions.APIS)
     return made

@@ -1,0 +1,196 @@
+"""Produces of so many partitions that they are handed out in turns of the loop: their order, their end, their bound."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from kafka.protocol.producer import ProduceRequest
+
+from bmq.core.call import CloseConnection
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.limits import PARTITIONS
+from bmq.proxy.handlers.produce import PARTITIONS_AT_ONCE
+from bmq.storage.memory import Faults
+from tests.simulation.loop import run
+from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world
+
+MANY = 2 * PARTITIONS_AT_ONCE
+Data = ProduceRequest.TopicProduceData
+
+
+def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with world(**options) as made:
+            await story(made)
+            assert len(made.services.produce_order) == 0
+
+    run(main())
+
+
+def send(w: World, parts: Sequence[tuple[int, bytes | bytearray]], **options: Any) -> asyncio.Future[list[Any]]:
+    """One partition may be there more than once."""
+    pieces = [Data.PartitionProduceData(index=index, records=bytes(records)) for index, records in parts]
+    values = {"transactional_id": None, "acks": -1, "timeout_ms": 30_000, **options}
+    request = ProduceRequest(topic_data=[Data(name="orders", partition_data=pieces)], **values)
+    return asyncio.ensure_future(produced(w.send(request, 9), 9))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let the loop turn while the thread that reads large requests works: virtual time does not wait for it."""
+    for _ in range(1_000_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not come")
+
+
+def test_all_of_it_is_answered_in_the_request_s_order() -> None:
+    async def story(w: World) -> None:
+        w.topic(partitions=2)
+        answers = await send(w, [(number % 3, batch()) for number in range(MANY)])
+        assert [each.index for each in answers] == [number % 3 for number in range(MANY)]
+        assert [each.error_code for each in answers[:3]] == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert [each.base_offset for each in answers[0::3]] == list(range(len(answers[0::3])))
+        assert [each.base_offset for each in answers[1::3]] == list(range(len(answers[1::3])))
+        counters = w.metrics.topics["orders"]
+        assert (counters.produces, counters.failed_produces) == (MANY, len(answers[2::3]))
+
+    play(story)
+
+
+def test_rule_9_what_the_connection_sends_behind_it_stays_behind_it() -> None:
+    """A producer's next batches do not overtake those that are still to be handed out, on any path."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        await w.owner()
+        large = send(w, [(0, idempotent(number)) for number in range(MANY)])
+        small = [w.produce({("orders", 0): idempotent(MANY + number)}) for number in range(3)]
+        second = send(w, [(0, idempotent(MANY + 3 + number)) for number in range(MANY)])
+        last = w.produce({("orders", 0): idempotent(2 * MANY + 3)})
+        found = [*await large]
+        for each in (*small, second, last):
+            found += await each
+        assert [each.error_code for each in found] == [0] * (2 * MANY + 4)
+        assert [each.base_offset for each in found] == list(range(2 * MANY + 4))
+
+    play(story)
+
+
+def test_other_connections_do_not_wait_for_it() -> None:
+    async def story(w: World) -> None:
+        w.topic(partitions=2)
+        await w.owner(partition=1)
+        large = send(w, [(0, batch()) for _ in range(4 * MANY)])
+        w.client = FakeClient()
+        (answer,) = await w.produce({("orders", 1): batch()})
+        assert answer.error_code == 0
+        assert not large.done()
+        assert len(await large) == 4 * MANY
+
+    play(story)
+
+
+def test_its_time_out_answers_what_is_not_flushed() -> None:
+    async def story(w: World) -> None:
+        w.topic(partitions=2)
+        await w.produce_one(batch())
+        await w.produce_one(batch(), partition=1)
+        w.storage.faults = Faults(ack_s=(5.0, 5.0))
+        answers = await send(w, [(number % 3, batch()) for number in range(MANY)], timeout_ms=1_000)
+        codes = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert {each.error_code for each in answers} == codes
+        assert all(each.base_offset == -1 for each in answers)
+
+    play(story)
+
+
+def test_held_parts_are_dropped_with_their_connection_wherever_it_stands() -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", assign=False)
+        for turns in (1, 2, 5, 20, 200):
+            large = send(w, [(0, batch()) for _ in range(MANY)])
+            behind = send(w, [(0, batch()) for _ in range(MANY)])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            large.cancel()
+            behind.cancel()
+            await asyncio.wait([large, behind])
+            assert len(w.services.produce_order) == 0
+            assert w.services.holding.held_bytes == 0
+        w.assign()
+        (answer,) = await w.produce({("orders", 0): batch()})
+        assert answer.base_offset == 0, "nothing of what was dropped is written"
+
+    play(story)
+
+
+def test_without_acks_it_is_not_answered_and_fails_by_closing() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        assert await send(w, [(0, batch()) for _ in range(MANY)], acks=0) == []
+        with pytest.raises(CloseConnection, match="acks=0 failed"):
+            await send(w, [(number // (MANY - 1), batch()) for number in range(MANY)], acks=0)
+
+    play(story)
+
+
+def test_more_than_the_limit_closes_the_connection() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        head = struct.pack(">hhih hhi i h6s i", 0, 3, 1, -1, -1, -1, 1000, 1, 6, b"orders", PARTITIONS)
+        frame = bytearray(head + struct.pack(">ii", 0, 0) * PARTITIONS)  # and their topic
+        with pytest.raises(CloseConnection, match=f"more than {PARTITIONS} partitions"):
+            await w.endpoint(memoryview(frame), w.client)  # type: ignore[misc]
+
+    play(story)
+
+
+def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
+    async def story(w: World) -> None:
+        w.topic("orders", assign=False)
+        w.services.large._produced.limit = MANY + 1
+        first = send(w, [(0, batch()) for _ in range(MANY)])
+        w.client = FakeClient()
+        second = send(w, [(0, batch()) for _ in range(MANY)])
+        await until(lambda: bool(w.services.large._produced.waiting))
+        held = w.services.holding.held_bytes
+        w.assign()
+        assert [each.base_offset for each in await first] == list(range(MANY))
+        assert [each.base_offset for each in await second] == list(range(MANY, 2 * MANY))
+        assert held <= MANY * len(batch())
+        assert (w.services.large._produced.used, w.services.large._produced.waiting) == (0, 0)
+
+    play(story)
+
+
+def test_a_malformed_one_closes_the_connection_and_holds_nothing() -> None:
+    async def story(w: World) -> None:
+        w.topic()
+        pieces = [Data.PartitionProduceData(index=0, records=bytes(batch())) for _ in range(MANY)]
+        request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[Data(name="orders", partition_data=pieces)])
+        request.with_header(correlation_id=1, client_id="test")
+        frame = bytearray(request.encode(version=9, header=True, framed=False))[:-100]
+        with pytest.raises(CloseConnection, match="where"):
+            await w.endpoint(memoryview(frame), w.client)  # type: ignore[misc]
+        (answer,) = await w.produce({("orders", 0): batch()})
+        assert answer.base_offset == 0
+
+    play(story)
+
+
+def test_topic_ids_find_their_topics() -> None:
+    async def story(w: World) -> None:
+        topic = w.topic()
+        pieces = [Data.PartitionProduceData(index=0, records=bytes(batch())) for _ in range(MANY)]
+        topics = [Data(topic_id=each, partition_data=pieces) for each in (topic.topic_id, uuid.UUID(int=99))]
+        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=topics)
+        answers = await produced(w.send(request, 13), 13)
+        assert [each.error_code for each in answers] == [0] * MANY + [ErrorCode.UNKNOWN_TOPIC_ID] * MANY
+
+    play(story)

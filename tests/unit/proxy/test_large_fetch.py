@@ -1,0 +1,165 @@
+"""Fetches of so many partitions that they are worked on in turns of the loop: the same responses, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode
+from bmq.core.steps import finish_steps
+from bmq.proxy import fetching
+from bmq.proxy.fetching import LOOKS_A_TURN, Fetched, FetchParams
+from bmq.proxy.longpoll import Wanted
+from bmq.proxy.sessions import PARTITIONS_A_STEP, FetchSessions
+from tests.simulation.loop import run
+from tests.unit.proxy.serving import World, errors, offsets, release, want
+
+MANY = 2 * LOOKS_A_TURN + 10
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        w = World(max_incremental_fetch_session_cache_slots=100)
+        w.topic("orders", MANY)
+        await story(w)
+        await w.reading.close()
+        assert w.reading.parked_partitions == 0
+
+    run(main())
+
+
+def listed(count: int = MANY, **options: Any) -> list[Wanted]:
+    """The last ten do not exist."""
+    return [want("orders", number + 10, **options) for number in range(count)]
+
+
+async def large(w: World, wanted: Sequence[Wanted], session: tuple[int, int] = (0, -1), **options: Any) -> Fetched:
+    params = FetchParams(1, 50 << 20, options.pop("max_wait_s", 0.5), committed=False)
+    on_park = options.pop("on_park", lambda: None)
+    return await w.reading.fetch_large(
+        *session, wanted, options.pop("forgotten", ()), params, by_id=False, on_park=on_park
+    )
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(w: World) -> None:
+        for number in range(0, MANY, 7):
+            w.flush("orders", number)
+        found = await large(w, listed(), (0, epoch))
+        monkeypatch.setattr(fetching, "LOOKS_A_TURN", 10 * MANY)
+        expected = await w.fetch(listed(), session=(0, epoch))
+        assert offsets(found) == offsets(expected)
+        assert errors(found) == errors(expected)
+        assert len(errors(found)) == 10
+        assert [look.marks for look in found.looks] == [look.marks for look in expected.looks]
+        assert bool(found.session_id) == bool(expected.session_id) == (epoch == 0)
+        release(found)
+        release(expected)
+
+    play(story)
+
+
+def test_a_small_request_of_a_large_session_whose_partitions_all_have_news() -> None:
+    async def story(w: World) -> None:
+        first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)
+        for number in range(MANY):
+            w.flush("orders", number)
+        second = await w.fetch(session=(first.session_id, 1))
+        assert len(offsets(second)) == MANY - 10
+        third = await w.fetch(
+            [want("orders", number, 1) for number in range(10, MANY)], session=(first.session_id, 2), max_wait_s=0
+        )
+        assert third.looks == []
+
+    play(story)
+
+
+def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
+    async def story(w: World) -> None:
+        parked: list[int] = []
+        waiting = asyncio.ensure_future(
+            large(w, listed(MANY - 10), max_wait_s=60, on_park=lambda: parked.append(w.reading.parked_partitions))
+        )
+        await asyncio.sleep(1)
+        assert parked == [MANY - 10]
+        size = w.flush("orders", MANY - 1)
+        found = await waiting
+        assert sum(look.size for look in found.looks) == size
+        assert len(found.looks) == MANY - 10
+        await asyncio.sleep(1)
+        assert len(w.reading.poll) == 0
+
+    play(story)
+
+
+def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "PARTITIONS_MAX", MANY)
+
+    async def story(w: World) -> None:
+        first = asyncio.ensure_future(large(w, listed(MANY - 10), max_wait_s=60))
+        await asyncio.sleep(1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert len((await large(w, listed(MANY - 10), max_wait_s=60)).looks) == MANY - 10
+        assert loop.time() - began < 1
+        first.cancel()
+        await asyncio.wait([first])
+
+    play(story)
+
+
+def test_many_partitions_on_storage_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "READS_MAX", 3)
+
+    async def story(w: World) -> None:
+        for number in range(5):
+            await w.store("orders", number)
+        first = await w.fetch([want("orders", number, 0, 4096) for number in range(5)], session=(0, 0))
+        assert set(offsets(first)) >= {("orders", number) for number in range(5)}
+        assert [number for (_, number), found in offsets(first).items() if found] == [0, 1, 2]
+        read = [want("orders", number, 1, 4096) for number in range(3)]
+        second = await w.fetch(read, session=(first.session_id, 1))
+        assert [number for (_, number), found in offsets(second).items() if found] == [3, 4]
+
+    play(story)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8])
+def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_nothing(turns: int) -> None:
+    async def story(w: World) -> None:
+        first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)
+        more = [want("orders", number, 0) for number in range(10)] + listed(MANY - 10)
+        task = asyncio.ensure_future(
+            large(w, more * 3, (first.session_id, 1), forgotten=[("orders", number) for number in range(MANY)])
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await w.fetch(session=(first.session_id, -1), max_wait_s=0)
+        found = await task
+        assert found.error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.NONE)
+        await asyncio.sleep(1)
+        assert (len(w.reading.poll), len(w.reading.sessions), w.reading.sessions.partitions) == (0, 0, 0)
+
+    play(story)
+
+
+def test_a_session_has_room_for_what_was_counted_however_many_begin_together() -> None:
+    """Two that begin in each other's pauses do not pass the bound together."""
+    ids = iter(range(1, 10))
+    sessions = FetchSessions(100, lambda: next(ids))
+    count = 6 * PARTITIONS_A_STEP
+    steps = [
+        sessions.begin_in_steps(0, 0, [want(f"t{topic}", number) for number in range(count)], (), by_id=False, now_ms=0)
+        for topic in range(2)
+    ]
+    for _ in range(8):
+        for each in steps:
+            next(each)
+    turns = [finish_steps(each) for each in steps]
+    assert [turn.session is not None for turn in turns] == [True, False]
+    assert sessions.partitions == count
+    assert [len(turn.partitions or ()) for turn in turns] == [count, count]
