@@ -127,6 +127,35 @@ def test_a_flush_without_room_closes_the_line_and_names_the_cause(caplog: pytest
     assert len(lines) <= 3
 
 
+@pytest.mark.parametrize("drain_s", [4.0, 0.0])
+def test_a_stop_keeps_to_its_deadline_while_nothing_can_be_flushed(drain_s: float) -> None:
+    """A second is granted always, for what does not hang on storage; then the partitions are left to their next owner.
+
+    The journal's last entries have a file's time to close beside it."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", 4)
+        for partition in range(4):
+            await w.produce_one(batch(), partition)
+        w.storage.faults = Faults(pipeline_fails=1.0)
+        waiting = [asyncio.ensure_future(w.produce_one(batch(), each, timeout_ms=120_000)) for each in range(4)]
+        await asyncio.sleep(5)
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        await w.assigned.close()
+        await w.broker.close(asked + drain_s)
+        assert loop.time() - asked <= max(drain_s, 1.0) + w.broker_config.close_timeout_ms / 1000
+        for task in waiting:
+            assert (await task).error_code != ErrorCode.NONE
+        w.storage.faults = Faults()
+        await w.start()  # a process that owns what was left
+        w.assign()
+        for partition in range(4):
+            assert (await w.produce_one(batch(), partition)).base_offset == 1
+
+    play(story)
+
+
 def _refuse_flushes(appender: Any) -> None:
     def flush(*, sync: bool = False) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
