@@ -361,6 +361,9 @@ def test_errors(spark: SparkSession, server: BmqServer, tmp_path: Path, options:
 # -------------------------------------------------------------------------------------------------- killed with -9
 
 
+SLOW_WORKER = b"Python worker failed to connect back"
+
+
 class Job:
     """``stream_job`` as a process, with its JVM; its table and its checkpoint lie at ``place``."""
 
@@ -370,12 +373,21 @@ class Job:
         self._fs = self._io.filesystem(place, must_exist=False)
         command = [sys.executable, "-m", "tests.integration.stream_job", root, topic, self.table, self.checkpoint]
         self.process = ServiceProcess("job", command, log=folder / "job.log", environment={"PYTHONPATH": str(ROOT)})
+        self._life_at = 0  # in the log: where the output of its present life begins
 
     def start(self) -> None:
+        log = self.process.log
+        self._life_at = log.stat().st_size if log.exists() else 0
         self.process.start()
 
     def is_within_a_batch(self, least: int) -> bool:
-        """Whether a micro-batch after the first ``least`` has been begun and is not done."""
+        """Whether a micro-batch after the first ``least`` has been begun and is not done.
+
+        Starts the job again if Spark gave it up only because a Python worker took more than the ten seconds that
+        Spark's PythonWorkerFactory grants it: on a busy machine an interpreter may need them.
+        """
+        if not self.process.is_running and SLOW_WORKER in self.process.log.read_bytes()[self._life_at :]:
+            self.start()
         self.process.require_running()
         begun, done = self._last("offsets"), self._last("commits")
         return begun > done >= least
