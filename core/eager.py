@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_BLOCKING = "_asyncio_future_blocking"
+"""Set by a future's ``await`` and taken back by the task that is given the future: how it knows that it was awaited."""
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
@@ -33,7 +36,10 @@ def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
         asyncio._leave_task(loop, outer)
     asyncio._enter_task(loop, task)
     try:
-        begun.waits_for = context.run(coroutine.send, None)
+        waits_for = context.run(coroutine.send, None)
+        if getattr(waits_for, _BLOCKING, False):
+            setattr(waits_for, _BLOCKING, False)  # until the task has it: another coroutine may wait for it meanwhile
+        begun.waits_for = waits_for
     except StopIteration as stop:
         begun.is_over = True
         return stop.value  # type: ignore[no-any-return]
@@ -63,7 +69,11 @@ class _Begun(Coroutine[Any, Any, T]):
             raise StopIteration
         if self._is_new:
             return self._take()
-        return self._coroutine.send(value)
+        try:
+            return self._coroutine.send(value)
+        except asyncio.CancelledError as error:
+            _clear_frames(error)
+            raise
 
     def throw(
         self,
@@ -82,6 +92,9 @@ class _Begun(Coroutine[Any, Any, T]):
             del waits_for
         try:
             return self._coroutine.throw(error) if value is None else self._coroutine.throw(error, value, traceback)  # type: ignore[arg-type]
+        except asyncio.CancelledError as ending:
+            _clear_frames(ending)
+            raise
         finally:
             # The exception's traceback refers to this frame.  If the frame referred to the exception, only the cyclic
             # collector would free both, and with them all that the coroutine's frames hold: a request's bytes.
@@ -91,6 +104,8 @@ class _Begun(Coroutine[Any, Any, T]):
         """Return what the first step waits for, and forget it: the task refers to it from here on."""
         self._is_new = False
         waits_for, self.waits_for = self.waits_for, None
+        if hasattr(waits_for, _BLOCKING):
+            setattr(waits_for, _BLOCKING, True)
         return waits_for
 
     def close(self) -> None:
@@ -98,3 +113,14 @@ class _Begun(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         raise TypeError("a started coroutine belongs to its task")
+
+
+def _clear_frames(error: asyncio.CancelledError) -> None:
+    """Clear the variables of the frames that ``error`` has left; its traceback stays readable.
+
+    The task keeps the exception, and a frame may refer to the task, as TaskGroup does.  Only the cyclic collector would
+    free that, with all that the frames hold: a large request, cancelled because its connection closed, is a hundred
+    thousand objects.  Of cancellations only: another exception may have been raised to several tasks, and to clear the
+    frame of one that handles it would end that one.
+    """
+    clear_frames(error.__traceback__)

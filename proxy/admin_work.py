@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from bmq.core.call import CloseConnection
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.task_group import TaskGroup
 from bmq.core.turns import Turns, map_in_turns, next_turn
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], timeout_ms
     results: list[R | RequestError] = [late] * len(items)
     todo = iter(range(len(items)))
     try:
-        async with asyncio.timeout(max(0, timeout_ms) / 1000), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(max(0, timeout_ms) / 1000), TaskGroup() as tasks:
             for _ in range(min(PARALLEL, len(items))):
                 tasks.create_task(_work_off(todo, items, work, results))
     except TimeoutError:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.task_group import TaskGroup
 from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.proxy.owners import Owner, Owners
 from bmq.proxy.services import Services
@@ -100,7 +101,7 @@ async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel
                 await next_turn()
             answers[number] = await ask(items[number])
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for _ in range(min(parallel, len(items))):
             group.create_task(work())
     return await map_in_turns(answers.__getitem__, range(len(items)), LISTED_A_TURN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
@@ -12,6 +13,7 @@ import uvloop
 
 from bmq.core.eager import start
 from tests.simulation.loop import VirtualLoop
+from tests.unit.loop_stops import without_collector
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 VALUE: ContextVar[int] = ContextVar("VALUE", default=0)
@@ -128,5 +130,73 @@ def test_time_out_within(run: Run) -> None:
         task = start(work())
         assert isinstance(task, asyncio.Task)
         assert await task == "late"
+
+    run(main())
+
+
+class Part:
+    """A part of a request, weakly referable."""
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_cancelled_task_holds_nothing_of_its_coroutine(run: Run, turns: int) -> None:
+    """Nobody asks a closed connection's task for its exception, whose traceback has the coroutine's frames.  With what
+    they refer to, the task itself among that, only the cyclic collector would free them."""
+
+    async def main() -> weakref.ref[Part]:
+        async def work(part: Part) -> Part:
+            own = asyncio.current_task()  # as asyncio's TaskGroup refers to it
+            await asyncio.Event().wait()
+            raise AssertionError(f"{own} is cancelled")
+
+        part = Part()
+        task = start(work(part))
+        assert isinstance(task, asyncio.Task)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return weakref.ref(part)
+
+    with without_collector():
+        assert run(main())() is None
+
+
+@pytest.mark.parametrize("end", ["a result", "an error", "cancelled"])
+def test_several_wait_for_one_future(run: Run, end: str) -> None:
+    """All of them in the turn in which they were started, and one is done with its error before the others."""
+
+    async def main() -> None:
+        shared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        ends: list[tuple[int, str]] = []
+
+        async def work(number: int) -> None:
+            try:
+                ends.append((number, f"{await shared}"))
+            except (asyncio.CancelledError, ValueError) as error:
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                ends.append((number, type(error).__name__))
+                if number == 0:
+                    raise
+
+        tasks = [task for task in map(start, map(work, range(3))) if task is not None]
+        assert len(tasks) == 3
+        await asyncio.sleep(0)
+        if end == "a result":
+            shared.set_result(7)
+        elif end == "an error":
+            shared.set_exception(ValueError("x"))
+        else:
+            shared.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        name = {"a result": "7", "an error": "ValueError", "cancelled": "CancelledError"}[end]
+        assert ends == [(number, name) for number in range(3)]
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "NoneType" if end == "a result" else name,
+            "NoneType",
+            "NoneType",
+        ]
 
     run(main())

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
+
+from bmq.core.eager import start
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.proxy.admin_work import each
+from bmq.proxy.asking import ask_all
+from tests.simulation.loop import run
 from tests.unit.loop_stops import without_collector
 
 
@@ -35,3 +41,49 @@ def test_refused_parts_are_freed_without_the_collector() -> None:
         assert codes == [ErrorCode.INVALID_REQUEST] * 40
         assert [ref for ref in left if ref() is not None] == []
         gc.collect()
+
+
+async def never(item: Item) -> None:
+    await asyncio.Event().wait()
+
+
+async def until_late(items: Sequence[Item]) -> None:
+    results = await each(items, never, 1_000)
+    assert {result.code for result in results if isinstance(result, RequestError)} == {ErrorCode.REQUEST_TIMED_OUT}
+
+
+async def until_cancelled(work: Awaitable[object]) -> None:
+    """A request whose connection closes."""
+
+    async def request() -> object:
+        return await work
+
+    task = start(request())
+    assert isinstance(task, asyncio.Task)
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        until_late,
+        lambda items: until_cancelled(each(items, never, 10_000)),
+        lambda items: until_cancelled(ask_all(items, never)),
+    ],
+    ids=["late", "cancelled", "cancelled while owners are asked"],
+)
+def test_parts_that_are_given_up_are_freed_without_the_collector(
+    act: Callable[[Sequence[Item]], Awaitable[None]],
+) -> None:
+    """A client may send a large request, close its connection, and do so again."""
+
+    async def ask() -> list[weakref.ref[Item]]:
+        items = [Item() for _ in range(40)]
+        await act(items)
+        return [weakref.ref(item) for item in items]
+
+    with without_collector():
+        assert [ref for ref in run(ask()) if ref() is not None] == []
