@@ -179,6 +179,15 @@ class Broker:
         return not self.is_lost and not self._stalls.is_stalled
 
     @property
+    def is_gray(self) -> bool:
+        """Whether this broker should give its partitions to others: storage acknowledges nothing to it.
+
+        Want of room is no such case, though a broker without a single file has nothing acknowledged: there is no more
+        room for the others, and it gets its share of what there is (``broker.places``).
+        """
+        return self.is_lost or (self._stalls.is_stalled and not self.shared.places.is_refused)
+
+    @property
     def open_pipelines(self) -> int:
         return sum(writer.has_files for writer in self.shared.busy)
 

@@ -43,6 +43,7 @@ class Places:
         "_beats",
         "_held",
         "_is_closed",
+        "_is_refused",
         "_is_told",
         "_leaving",
         "_limit",
@@ -73,6 +74,7 @@ class Places:
         self._line: deque[Waiter] = deque()  # one of each partition at most
         self._refusal = ""  # lately, and why: nobody is let in
         self._refusals = 0
+        self._is_refused = False  # the last one that was asked for
         self._shared_until: float | None = None  # on the loop's clock: so long the bound is the controller's
         self._is_told = False  # the operator, of this lowering of the bound
         self._beats = 0
@@ -114,6 +116,11 @@ class Places:
     def refusals(self) -> int:
         """Files, journals among them, that storage had no room for, since the start."""
         return self._refusals
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether storage had no room for the last file that it was asked for."""
+        return self._is_refused
 
     @property
     def waiting(self) -> int:
@@ -159,11 +166,13 @@ class Places:
     def opened(self) -> None:
         self._opening -= 1
         self._held += 1
+        self._is_refused = False
         self._admit()
 
     def failed(self) -> None:
         """For any reason but room."""
         self._opening -= 1
+        self._is_refused = False
         self._admit()
 
     def refused(self, why: str) -> None:
@@ -176,6 +185,7 @@ class Places:
         in before it."""
         self._refusal = why
         self._refusals += 1
+        self._is_refused = True
         self._arm()
 
     def leaves(self) -> None:

@@ -381,7 +381,7 @@ class Node:
             self.controller.topics.config = config
 
     def _may_be_asked(self) -> bool:
-        return self.broker is None or self.broker.broker.is_serving
+        return self.broker is None or not self.broker.broker.is_gray
 
     def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asyncio.get_running_loop().call_soon(self.on_leave)

@@ -190,6 +190,27 @@ def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
     play(story)
 
 
+def test_want_of_room_is_no_reason_to_move_partitions() -> None:
+    """Others have no more of it.  It is one to send clients elsewhere; storage that does not answer is one for both."""
+
+    async def story(w: World) -> None:
+        crowded = Crowded(w, 0)
+        w.topic(partitions=4)
+        sent = [w.produce({("orders", p): batch()}, timeout_ms=600_000) for p in range(4)]
+        await until(lambda: not w.broker.is_serving)
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert not w.broker.is_gray
+        crowded.files_max = 1_000
+        w.storage.faults = Faults(create_fails=1.0)
+        await until(lambda: w.broker.is_gray)
+        w.storage.faults = Faults()
+        await asyncio.gather(*sent)
+        await until(lambda: w.broker.is_serving and not w.broker.is_gray)
+
+    play(story)
+
+
 def test_the_bound_recovers_when_there_is_room() -> None:
     """It rises to what is configured, and then nothing of it costs any time (rule 8)."""
 
