@@ -1,0 +1,160 @@
+"""Three brokers on an HDFS that has datanode threads for a part of the files that their partitions want open.
+
+One broker's partitions are written last, when the others hold all that there is room for.  Every record is
+acknowledged once, none waits longer than docs/design/places.md says, and each broker has its share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import uvloop
+
+from bmq.broker.config import BrokerConfig
+from bmq.broker.manager import Broker
+from bmq.core.records import Record, build_batch
+from bmq.meta.controller.file_shares import FileShares, OpenFileReport
+from bmq.meta.controller.peer_asking import SHARE_S
+from bmq.meta.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.meta.open import open_keyvalue
+from bmq.storage.filesystem import CreateOptions, FileSystem
+from tests.integration.conftest import EtcdFactory, HdfsFactory
+from tests.integration.driver import partition_of
+from tests.integration.history import broker_on, report
+from tests.services.hdfs import HdfsCluster
+
+FILES = 90
+THREADS_BESIDE = 6  # for journals and indexes
+BROKERS = 3
+CONFIG = BrokerConfig(first_block_bytes=8 << 20, block_bytes=8 << 20)
+THINK_S = 0.3
+RECORDS = 4
+TIMEOUT_S = 400.0
+REFUSED_S = 1.0
+SETTLED_S = 15.0
+
+
+class TimedFs:
+    """Passes every call on, and keeps how long each segment file took to be opened or refused."""
+
+    def __init__(self, fs: FileSystem, took_s: list[float]) -> None:
+        self._fs = fs
+        self._took_s = took_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    async def create(self, path: str, options: CreateOptions) -> Any:
+        began = time.monotonic()
+        try:
+            return await self._fs.create(path, options)
+        finally:
+            if "/.spare-" in path:
+                self._took_s.append(time.monotonic() - began)
+
+
+class Writer:
+    """One partition's producer: a record, and the next one a moment after it was acknowledged."""
+
+    def __init__(self, broker: Broker, topic_id: uuid.UUID, number: int) -> None:
+        self._broker = broker
+        self._path, self._key = partition_of(topic_id, number)
+        self.acknowledged = 0
+        self.longest_s = 0.0
+
+    async def run(self) -> None:
+        writer = await self._broker.open(self._path, self._key)
+        while True:
+            began = time.monotonic()
+            batch = build_batch([Record(value=b"%d" % self.acknowledged)])
+            assert await writer.append(memoryview(batch)) == self.acknowledged
+            self.acknowledged += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            await asyncio.sleep(THINK_S)
+
+
+@pytest.fixture
+def crowded_hdfs(hdfs_new: HdfsFactory) -> HdfsCluster:
+    threads = FILES + THREADS_BESIDE  # Hadoop 3.5 counts receivers of blocks, and not their responders
+    return hdfs_new(datanodes=3, properties={"dfs.datanode.max.transfer.threads": str(threads)})
+
+
+@pytest.mark.parametrize("partitions", [132])
+def test_every_broker_has_its_share(
+    partitions: int, crowded_hdfs: HdfsCluster, etcd_new: EtcdFactory, request: pytest.FixtureRequest
+) -> None:
+    """The first two brokers' partitions have almost all of the files open, and nobody waits there."""
+    uvloop.run(_crowd(f"{crowded_hdfs.root}/crowd", etcd_new().url, partitions, request))
+
+
+async def _crowd(root: str, etcd: str, partitions: int, request: pytest.FixtureRequest) -> None:
+    topic_id = uuid.uuid4()
+    took_s: list[float] = []
+    async with AsyncExitStack() as stack:
+        brokers = []
+        for _ in range(BROKERS):
+            kv = await open_keyvalue(etcd)
+            stack.push_async_callback(kv.close)
+            watched = broker_on(root, kv, config=CONFIG, watch=lambda fs: TimedFs(fs, took_s))  # type: ignore[arg-type,return-value]
+            brokers.append(await stack.enter_async_context(watched))
+        writers = [Writer(brokers[number % BROKERS], topic_id, number) for number in range(partitions)]
+        early = [each for number, each in enumerate(writers) if number % BROKERS < BROKERS - 1]
+        late = [each for each in writers if each not in early]
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(_share(brokers))]
+            running += [tasks.create_task(each.run()) for each in early]
+            await _until_more(early)
+            running += [tasks.create_task(each.run()) for each in late]
+            await _until_more(writers)
+            limits = [broker.open_pipelines_limit for broker in brokers]
+            open_files = sum(broker.open_pipelines for broker in brokers)
+            for task in running:
+                task.cancel()
+    opening_s = max(took_s) + FILES * sum(took_s) / len(took_s) / (BROKERS * CONFIG.open_parallel)
+    switch_s = REFUSED_S + opening_s
+    bound_s = math.ceil(partitions / (0.75 * FILES)) * (CONFIG.crowded_turn_ms / 1000 + switch_s) + SETTLED_S
+    longest = [max(each.longest_s for each in some) for some in (early, late)]
+    records, mean_s = sum(each.acknowledged for each in writers), sum(took_s) / len(took_s)
+    report(
+        request,
+        f"{partitions} partitions, {records} records; {len(took_s)} files asked for, {mean_s:.2f} s each, at most"
+        f" {max(took_s):.2f} s; {open_files} open, limits {limits}; longest wait early {longest[0]:.1f} s, late"
+        f" {longest[1]:.1f} s; bound {bound_s:.1f} s",
+    )
+    assert max(longest) <= bound_s
+
+
+async def _until_more(writers: Sequence[Writer]) -> None:
+    """Wait until each has some records acknowledged that were not before."""
+    goals = [each.acknowledged + RECORDS for each in writers]
+    while any(  # noqa: ASYNC110 - what is waited for is a state of many writers
+        each.acknowledged < goal for each, goal in zip(writers, goals, strict=True)
+    ):
+        await asyncio.sleep(0.1)
+
+
+async def _share(brokers: Sequence[Broker]) -> None:
+    """Ask and tell the brokers as the leader does, without the network between."""
+    shares = FileShares()
+    while True:
+        for broker in brokers:
+            name, places = broker.shared.incarnation, broker.shared.places
+            if (share := shares.share(name)) is not None:
+                places.share(share, SHARE_S)
+            reported = OpenFileReport(
+                held=places.held,
+                closing=places.closing,
+                waiting=places.waiting + places.opening,
+                refused=places.refusals,
+                limit_max=places.limit_max,
+            )
+            shares.take(name, reported, time.monotonic())
+        shares.divide(time.monotonic())
+        await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)
