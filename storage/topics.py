@@ -253,12 +253,16 @@ async def _highest(fs: FileSystem, name: str) -> int:
 
 
 async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
-    """Write ``content`` under ``path`` in one step: nobody sees a part of it.  AlreadyExists if the name is taken."""
+    """Write ``content`` under ``path`` in one step: nobody sees a part of it.
+
+    Raises AlreadyExists if the name is taken.  A try that fails leaves nothing behind where storage still deletes: it
+    may be repeated for as long as a disk is full.
+    """
     spare = await _write_spare(fs, path, content)
     try:
         await fs.rename(spare, path)
-    except AlreadyExists:
-        await fs.delete(spare)
+    except StorageError:
+        await _discard(fs, spare)
         raise
 
 
@@ -272,11 +276,18 @@ async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object])
         try:
             await write_once(fs, spare, data, options)
             return spare
-        except PipelineFailed as error:  # other datanodes may do better
-            if attempt == WRITE_ATTEMPTS - 1:
+        except StorageError as error:
+            await _discard(fs, spare)
+            if not isinstance(error, PipelineFailed) or attempt == WRITE_ATTEMPTS - 1:
                 raise
-            options = replace(options, exclude=(*options.exclude, *error.suspects))
+            options = replace(options, exclude=(*options.exclude, *error.suspects))  # other datanodes may do better
     raise AssertionError("the last attempt returns or raises")
+
+
+async def _discard(fs: FileSystem, spare: str) -> None:
+    """Delete what a failed try has left, if it has left anything."""
+    with contextlib.suppress(StorageError):  # why the try failed is raised, and a spare harms nobody
+        await fs.delete(spare)
 
 
 def _optional_int(value: object) -> int | None:

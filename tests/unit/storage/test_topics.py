@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.storage.filesystem import FileSystem, write_once
+from bmq.storage.filesystem import CreateOptions, FileSystem, OutOfSpace, StorageError, write_once
 from bmq.storage.local import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.memory.appender import MemoryAppender
+from bmq.storage.root_id import make_root_id
 from bmq.storage.topics import (
     ClusterFile,
     StoredTopics,
@@ -255,3 +257,41 @@ def test_storages_failures_are_request_errors() -> None:
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
     asyncio.run(body())
+
+
+OPTIONS = CreateOptions(block_bytes=1 << 20)
+
+
+class FullDisk(MemoryFileSystem):
+    """Makes files and can write nothing into them; or (``refuses_renames``) write, and not rename."""
+
+    refuses_renames = False
+
+    async def create(self, path: str, options: CreateOptions = OPTIONS) -> MemoryAppender:
+        appender = await super().create(path, options)
+        self.storage.is_full = not self.refuses_renames
+        return appender
+
+    async def rename(self, source: str, target: str) -> None:
+        if self.refuses_renames:
+            raise OutOfSpace(f"{target}: the quota of names is used up")
+        await super().rename(source, target)
+
+
+@pytest.mark.parametrize("refuses_renames", [False, True])
+def test_a_root_that_is_full_is_not_filled_with_what_failed(refuses_renames: bool) -> None:
+    """A server tries again and again to give a full root its id."""
+
+    async def main() -> None:
+        fs = FullDisk(MemoryStorage(), "one")
+        fs.refuses_renames = refuses_renames
+        try:
+            for _ in range(3):
+                fs.storage.is_full = False
+                with pytest.raises(StorageError):
+                    await make_root_id(fs)
+            assert await names(fs, "/") == []
+        finally:
+            await fs.close()
+
+    asyncio.run(main())
