@@ -1,9 +1,12 @@
 """Replicas whose checksums are wrong, reported to the NameNode (ClientProtocol.reportBadBlocks).
 
 A datanode checks its own replicas once in three weeks (dfs.datanode.scan.period.hours).  Until then damage that readers
-read around stays hidden, and the last good replica may go meanwhile.  As Java's client does (DFSInputStream), a bad
-replica is reported only if another one could be read, or if it is the only one: who finds all of several bad may be
-damaged itself.
+read around stays hidden, and the last good replica may go meanwhile.  The rule is that of Java's client
+(DFSInputStream.reportCheckSumFailure): bad replicas are reported if another one was not found bad, or if there is one
+only.  A client that finds all of several bad may be damaged itself.
+
+Those of an open block are not reported: the NameNode makes no other replica of a block that is being written, and may
+have one deleted that the pipeline writes to (BlockManager.markBlockAsCorrupt).  A read after it is closed reports them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,7 @@ class HdfsClient:
     tasks: Tasks
     opening: asyncio.Semaphore
     bad_replicas: BadReplicas
+    threads: ThreadPoolExecutor
 
     @classmethod
     def build(
@@ -92,6 +94,7 @@ class HdfsClient:
             tasks=tasks,
             opening=asyncio.Semaphore(settings.opens_max),
             bad_replicas=BadReplicas(namenode, tasks.start),
+            threads=ThreadPoolExecutor(settings.read_threads_max, thread_name_prefix="hdfs-read"),
         )
 
     async def close(self) -> None:
@@ -100,6 +103,7 @@ class HdfsClient:
         await self.tasks.close()
         await self.leases.close()
         self.datanodes.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
         await self.namenode.close()
         await asyncio.sleep(0)  # sockets are closed at the loop's next turn
 

@@ -1,12 +1,11 @@
 """``HdfsFileSystem``: the seam over HDFS.
 
-Written files, fencing, the namespace and open blocks are served by this package over asyncio; large closed files are
-read through hdfs-native.  See docs/design/hdfs-client.md.
+All of it over asyncio, but for large reads: these are threads' work.  See docs/design/hdfs-client.md.
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from bmq.storage.filesystem import (
@@ -15,20 +14,19 @@ from bmq.storage.filesystem import (
     FileStatus,
     Lease,
     NoSuchFile,
+    StorageError,
     Unsupported,
 )
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.block import read_block, read_block_into, visible_length
+from bmq.storage.hdfs.block import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.client import HdfsClient
-from bmq.storage.hdfs.closed import ClosedFiles, NativeReadFailed
+from bmq.storage.hdfs.closed import ClosedFiles
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.opening import append_file, create_file
 from bmq.storage.hdfs.security import SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.takeover import fence
-
-log = logging.getLogger(__name__)
 
 _DEFAULTS = CreateOptions()
 
@@ -57,7 +55,7 @@ class HdfsFileSystem:
             defaults = await client.namenode.server_defaults()
             if defaults.encrypt_data:
                 raise Unsupported(f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not served yet")
-            return cls(address, client, ClosedFiles(address, settings))
+            return cls(address, client, ClosedFiles(settings))
         except BaseException:
             await client.close()
             raise
@@ -138,16 +136,19 @@ class HdfsFileSystem:
         full = self._address.full_path(path)
         if length <= 0:
             return b""
-        known = await self._closed_files.read_known(full, position, length)
+        loop = asyncio.get_running_loop()
+        known = self._closed_files.get(full, position + length, loop.time())
         if known is not None:
-            return known
-        locations = await self._client.namenode.block_locations(full, position, length)
-        if not locations.under_construction and self._closed_files.is_worth_it(locations.file_length):
             try:
-                return await self._closed_files.read(full, position, length)
-            except NativeReadFailed as error:
-                log.info("%s: hdfs-native could not read it, reading it ourselves: %s", full, error)
+                return await self._read_located(known, position, length)
+            except StorageError:  # blocks may have moved: those of now are asked for below
                 self._closed_files.forget(full)
+        locations = await self._client.namenode.block_locations(full, position, length)
+        if self._closed_files.is_worth_it(locations):
+            everything = await self._client.namenode.block_locations(full)
+            if self._closed_files.is_worth_it(everything):
+                locations = everything
+                self._closed_files.remember(full, everything, loop.time())
         return await self._read_located(locations, position, length)
 
     async def read_into(self, path: str, position: int, out: memoryview) -> int:
@@ -222,10 +223,11 @@ class HdfsFileSystem:
             await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
 
     async def _read_located(self, locations: pb.LocatedBlocks, position: int, length: int) -> bytes:
-        parts = [
-            await read_block(self._client, located, start - located.offset, stop - start, is_open=is_open)
-            for located, start, stop, is_open in _stretches(locations, position, position + length)
-        ]
+        parts = []
+        for located, start, stop, is_open in _stretches(locations, position, position + length):
+            is_large = stop - start >= self._client.settings.thread_read_min_bytes
+            read = read_block_by_thread if is_large else read_block
+            parts.append(await read(self._client, located, start - located.offset, stop - start, is_open=is_open))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -109,6 +109,13 @@ class HdfsSettings:
     reader_file_min_bytes: int = 1 << 20
     """Smaller files are asked for anew each time: those are metadata that may be replaced."""
 
+    thread_read_min_bytes: int = 256 << 10
+    """Reads of so much of a block are a thread's, smaller ones the event loop's: passing one on costs 0.1 ms, and the
+    loop is not to check megabytes of checksums."""
+
+    read_threads_max: int = 16
+    """Threads for such reads; more wait for their turn."""
+
     datanode_connections_max: int = 64
     """Idle IPC connections to datanodes that are kept."""
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from bmq.storage.filesystem import CorruptData
+from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bad_replicas import REPORTS_MAX, BadReplicas
 from bmq.storage.hdfs.block import BadChecksum, ReplicaFailed, _from_any_replica
@@ -59,7 +59,7 @@ def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tuple[list
                 if GOOD in replicas:
                     await read()
                 else:
-                    with pytest.raises(CorruptData):
+                    with pytest.raises(CorruptData if BAD in replicas else StorageUnavailable):
                         await read()
             while client.tasks._tasks:
                 await asyncio.gather(*client.tasks._tasks)
@@ -78,10 +78,12 @@ def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tuple[list
         ([GOOD, BAD, BAD], []),
         ([BAD], [[0]]),
         ([BAD, BAD, BAD], []),
-        ([BAD, AWAY], []),
+        ([BAD, AWAY], [[0]]),
+        ([BAD, BAD, AWAY], [[0, 1]]),
+        ([AWAY, AWAY], []),
     ],
 )
-def test_bad_replicas_are_reported_beside_a_good_one_or_if_it_is_the_only_one(
+def test_bad_replicas_are_reported_unless_all_of_several_are_bad(
     replicas: list[str], expected: list[list[int]]
 ) -> None:
     """Who finds all of several bad may be damaged itself (DFSInputStream.reportCheckSumFailure)."""

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block import read_block, read_block_into, visible_length
+from bmq.storage.hdfs.block import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.security import SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -111,5 +111,17 @@ def test_one_replica_that_can_be_asked_is_enough() -> None:
         async with datanodes(2330, WAITS_FOR_RECOVERY, 2400, 2330) as (client, located):
             assert await visible_length(client, located) == 2330
             assert await read_block(client, located, 2400, 100, is_open=True) == b"", "behind what is visible"
+
+    run(test)
+
+
+def test_a_read_that_outlives_its_client() -> None:
+    async def test() -> None:
+        async with datanodes(0) as (client, located):
+            located.block.length = 100
+            located.nodes.add().id.CopyFrom(pb.NodeId(ip="127.0.0.1", data_port=1, ipc_port=1))
+            client.threads.shutdown()
+            with pytest.raises(StorageUnavailable, match="the HDFS client is closed"):
+                await read_block_by_thread(client, located, 0, 100, is_open=False)
 
     run(test)
