@@ -2,7 +2,7 @@
 
     python -m tests.integration.driver --root URL --meta URL --topic-id UUID --out FILE ...
 
-Some idempotent producers, five batches in flight each as a Kafka client has, write to each partition.  Every batch
+Some idempotent producers, each with five batches in flight as a Kafka client has, write to each partition.  Every batch
 names its producer and number (``tests.simulation.world``).  Whatever happens is appended to FILE by one ``write`` each,
 so that a process which is killed has told all that it acknowledged: ``[partition, producer, number, offset, time]`` for
 an acknowledgement, an object with ``event`` for the rest.  Started again on the same FILE it goes on as the client
@@ -158,7 +158,7 @@ class Driver:
         size = self.arguments.size
         try:
             while True:
-                while len(window) < WINDOW:
+                while len(window) < self.arguments.window:
                     window.append((number, writer.append(make(producer, number, pid=producer, size=size))))
                     number += 1
                 sent, future = window.popleft()
@@ -180,6 +180,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--producers", type=int, default=4)
+    parser.add_argument("--window", type=int, default=WINDOW, help="batches in flight of each producer")
     parser.add_argument("--size", type=int, default=1000, help="bytes of a record")
     parser.add_argument("--pause-ms", type=float, default=0, help="of each producer, between batches")
     parser.add_argument("--broker", default="{}", help="BrokerConfig's fields, JSON")
@@ -219,7 +220,7 @@ class DriverProcess:
         """Wait for something in the transcript; NotReady when it does not come, or the process ends before."""
         deadline = time.monotonic() + timeout_s
         while True:
-            is_running = self.process.is_running
+            is_running, looked_s = self.process.is_running, time.monotonic()
             self.transcript.refresh()
             if is_met(self.transcript):
                 return
@@ -227,7 +228,7 @@ class DriverProcess:
                 state = f"not within {timeout_s:.0f} s" if is_running else "the driver ended"
                 log = tail(self.process.log)
                 raise NotReady(f"{what}: {state}; {self.transcript.events[-5:]}; its log ends in:\n{log}")
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(max(0.002, 5 * (time.monotonic() - looked_s)))  # the driver's store may be on this loop
 
     async def until_acks(self, more: int, *, timeout_s: float = 60.0) -> None:
         """Wait for so many acknowledgements more than now."""
