@@ -73,7 +73,12 @@ class Takeover:
         """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
         self._missing.clear()
         settled = await self._settled_index(effect)
-        found: list[Checkpoint | None] = [settled] if settled is not None else await self._find_checkpoints(effect)
+        first: int | None = None  # base of the first segment; of a settled log the index knows the log start
+        found: list[Checkpoint | None] = [settled]
+        if settled is None:
+            found, first = await asyncio.gather(
+                self._find_checkpoints(effect), first_base(self._shared.fs, self._segments.path)
+            )
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
         log_start = max((c.log_start for c in found if c is not None), default=0)
         producers = ProducerTable(base.producers if base is not None else ())
@@ -89,18 +94,16 @@ class Takeover:
         )
         if isinstance(recovered, Offline):
             return ev.RecoveryRefused(recovered.reason)
-        if settled is None:
-            log_start = await self._clamped(log_start)
+        log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
 
-    async def _clamped(self, log_start: int) -> int:
-        """Raise the log start to the first segment's base, as Kafka does (``LogLoader``).
+    def _clamped(self, log_start: int, first: int | None) -> int:
+        """Return the log start, at least the first segment's base, as Kafka does (``LogLoader``).
 
         Without the checkpoint that told it, a log start seems to lie below files that were deleted long ago: a consumer
         that begins there would wait for ever.
         """
-        first = await first_base(self._shared.fs, self._segments.path)
         if first is None or first <= log_start:
             return log_start
         self._shared.report(
