@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+DOCKER ?= docker
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup demo demo-cluster lint unit test it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
 	@echo "make demo       real flight records through a real client, while the server is killed and restarted; then Spark over its segments"
 	@echo "make demo-cluster  the same on HDFS and etcd, with nine processes, while a datanode and a broker are killed"
+	@echo "make dist       wheel and sdist in dist/"
+	@echo "make image      the container image, by docker or what DOCKER names"
 	@echo "make lint       ruff, mypy strict, import-linter"
 	@echo "make unit       unit tests: minutes, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
@@ -39,6 +43,13 @@ demo: setup
 
 demo-cluster: setup hdfs-jars etcd
 	$(BIN)/python -m demo.cluster
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+image:
+	$(DOCKER) build --file deploy/Dockerfile --tag bmq:$(VERSION) --build-arg VERSION=$(VERSION) .
 
 lint: setup
 	$(BIN)/ruff check .

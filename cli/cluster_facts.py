@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, cast
 
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
@@ -20,6 +19,7 @@ from bmq.console.operations import DrainFacts, MovedFacts, NotPossible, ProcessF
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PROTOCOL
+from bmq.core.version import VERSION
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.controller.admin import ClusterAdmin
@@ -148,7 +148,7 @@ class Operations:
             node_id=own.node_id,
             kafka=Address(host=own.host, port=own.port),
             zone=config.zone,
-            version=version("bmq"),
+            version=VERSION,
             protocols=PROTOCOL,
             formats=FORMAT,
         )

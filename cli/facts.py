@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.node import Node
@@ -29,6 +28,7 @@ from bmq.console.state import (
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.record_walk import WALKER
+from bmq.core.version import VERSION
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.coordinator.api import ClientInfo
@@ -201,7 +201,7 @@ class _Facts:
         node = self._node
         return ClusterFacts(
             cluster_id=node.catalog.cluster_id,
-            version=version("bmq"),
+            version=VERSION,
             node_id=node.config.node_id,
             brokers=[
                 BrokerFacts(node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from importlib.metadata import version
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.internal_endpoint import InternalEndpoint
 from bmq.core.rpc import PROTOCOL, Peers
+from bmq.core.version import VERSION
 from bmq.meta.cluster.admission import MemberAdmission
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import PROXY, Address, Member
@@ -48,7 +48,7 @@ class Joined:
             roles=frozenset(config.roles),
             node_id=config.node_id if PROXY in config.roles else -1,
             zone=config.zone,
-            version=version("bmq"),
+            version=VERSION,
             protocols=PROTOCOL,
             formats=FORMAT,
         )

@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
-from bmq.cli import cluster, group, job, segment, serve, topic
+from bmq.cli import cluster, group, health, job, segment, serve, topic
+from bmq.core.version import VERSION
 
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -47,9 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Each command explains itself: bmq COMMAND --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"bmq {version('bmq')}")
+    parser.add_argument("--version", action="version", version=f"bmq {VERSION}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    for command in (serve, topic, group, cluster, segment, job):
+    for command in (serve, topic, group, cluster, segment, job, health):
         command.add_parser(commands)
     return parser
 

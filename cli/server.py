@@ -32,6 +32,7 @@ from bmq.core.collector import LongCollections
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
+from bmq.core.extras import how_to_install
 from bmq.core.record_walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
@@ -142,7 +143,7 @@ async def load_walk() -> None:
         gc.freeze()
         _log.info("produced records are checked by compiled code")
     else:
-        _log.warning("produced records are checked in Python, which is slow: pip install '.[fast]' in BMQ's folder")
+        _log.warning("produced records are checked in Python, which is slow; install numba: %s", how_to_install("fast"))
 
 
 def _name(config: NodeConfig) -> str:

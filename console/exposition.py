@@ -11,7 +11,6 @@ Two steps: ``take`` copies numbers, on the loop; ``render`` makes families and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from prometheus_client.registry import Collector
 from bmq.console.state import ConsoleState, Gauges, OwnMetric
 from bmq.core.errors import ErrorCode
 from bmq.core.metrics import LATENCY_BOUNDS_MS
+from bmq.core.version import VERSION
 from bmq.core.wire.api import ApiKey
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -135,7 +135,7 @@ class _Families(Collector):
     def collect(self) -> Iterator[Metric]:
         numbers = self._numbers
         build = _gauge("bmq_build_info", "1, with the version of this software", "version")
-        build.add_metric([version("bmq")], 1)
+        build.add_metric([VERSION], 1)
         yield build
         yield from _topic_families(numbers.topics)
         yield from _api_families(numbers.apis)

@@ -5,7 +5,7 @@ record's timestamp.  Two implementations give the same verdict for the same byte
 
 * ``walk_python``: always there; one to two microseconds a record.
 * ``core.record_kernels.walk``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
-  ``load_compiled`` switches to it; numba comes with ``pip install '.[fast]' in BMQ's folder``.
+  ``load_compiled`` switches to it; numba is what the extra `fast` installs.
 
 Stricter than Kafka: offset deltas must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers (compressed) a batch
 whose deltas are not, which no current client sends.

@@ -9,6 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from bmq.core.extras import how_to_install
+
 if TYPE_CHECKING:
     from bmq.spark.source import BmqDataSource as BmqDataSource
 
@@ -26,7 +28,7 @@ def __getattr__(name: str) -> Any:
             package = (error.name or "").partition(".")[0]
             if package not in EXTRA:
                 raise
-            hint = f"BmqDataSource needs the package {package}: pip install '.[spark]' in BMQ's folder"
+            hint = f"BmqDataSource needs the package {package}: {how_to_install('spark')}"
             raise ModuleNotFoundError(hint, name=error.name) from error
         _run_workers_here()
         return BmqDataSource

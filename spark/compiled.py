@@ -21,17 +21,17 @@ from pathlib import Path
 from types import ModuleType
 
 from bmq.core import machine_code as _code
+from bmq.core.extras import how_to_install
 
 _MODULE = "bmq.spark.kernels"
 _MACHINE_CODE = "kernels.*.nb[ic]"  # numba's index and data
 _CODE_BYTES_MAX = 16 << 20
-_HINT = "the decoder needs numba and pyarrow: pip install '.[spark]' in BMQ's folder"
 
 
 def load() -> ModuleType:
     """Return the kernels, compiled.  Raises ImportError, which names what to install, if numba is not there."""
     if _MODULE not in sys.modules and importlib.util.find_spec("numba") is None:
-        raise ImportError(_HINT)
+        raise ImportError(f"the decoder needs numba and pyarrow: {how_to_install('spark')}")
     return _code.load(_MODULE)
 
 

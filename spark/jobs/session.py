@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from bmq.core.extras import how_to_install
 from bmq.spark.jobs import JOBS, JobError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def check_extra() -> None:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-            raise JobError(f"Spark jobs need the package {name}: pip install '.[spark]' in BMQ's folder") from None
+            raise JobError(f"Spark jobs need the package {name}: {how_to_install('spark')}") from None
 
 
 def java_version() -> int | None:

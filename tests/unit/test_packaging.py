@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,25 @@ def test_every_module_is_in_a_package() -> None:
         if not (module.parent / "__init__.py").exists()
     }
     assert lonely == set()
+
+
+def test_every_file_that_is_no_module_is_packed() -> None:
+    """The types' marker, messages' sources and stubs, the API's description: by a pattern of package-data.
+
+    setuptools packs stubs by itself.
+    """
+    data: dict[str, list[str]] = SETUPTOOLS["package-data"]
+    for top in product_folders():
+        for file in top.rglob("*"):
+            if not file.is_file() or file.suffix in (".py", ".pyi") or "__pycache__" in file.parts:
+                continue
+            package = ".".join(("bmq", *file.parent.relative_to(ROOT).parts))
+            patterns = [*data.get("*", ()), *data.get(package, ())]
+            assert any(fnmatch(file.name, pattern) for pattern in patterns), file.relative_to(ROOT)
+
+
+def test_every_package_says_that_it_is_typed() -> None:
+    assert [folder.name for folder in product_folders() if not (folder / "py.typed").is_file()] == []
 
 
 def test_every_top_level_package_has_its_folder() -> None:

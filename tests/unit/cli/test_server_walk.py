@@ -24,7 +24,7 @@ def fails() -> bool:
     ("load", "level", "text"),
     [
         (lambda: True, logging.INFO, "by compiled code"),
-        (lambda: False, logging.WARNING, "pip install '.[fast]' in BMQ's folder"),
+        (lambda: False, logging.WARNING, "-m pip install 'numba>="),
         (fails, logging.WARNING, "numba needs NumPy 2.3"),
     ],
 )

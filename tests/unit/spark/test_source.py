@@ -71,7 +71,9 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert imported(code) == "BmqDataSource needs the package pyspark: pip install '.[spark]' in BMQ's folder"
+    told = imported(code)
+    assert told.startswith(f"BmqDataSource needs the package pyspark: {sys.executable} -m pip install ")
+    assert "'pyspark>=" in told
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:

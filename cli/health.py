@@ -1,0 +1,63 @@
+"""``bmq health``: the health of one `bmq serve`, as an exit status.
+
+For health checks that run a command: a container's, an orchestrator's, a script's.  It takes the address from the
+settings of the server itself (the environment and the file), so the check of a container needs no settings of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import urllib.error
+import urllib.request
+
+from bmq.cli.output import fail, printable
+from bmq.cli.serve import load_settings
+from bmq.core.config import ConfigError, parse_address
+
+TEXT_BYTES_MAX = 64 << 10
+"""Of a response's text, which names what does not work."""
+LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where to ask a server that listens on every address."""
+# Calls stay on this machine, whatever proxy the environment names.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "health",
+        help="ask a server on this machine whether it is well; for health checks that run a command",
+        description="Ask the server with the same settings (BMQ_HTTP, --config) whether it lives, or with --ready"
+        " whether clients may be sent to it. Exit status 0: yes; 1: no, or no answer; 2: wrong settings.",
+    )
+    parser.add_argument("--http", metavar="HOST:PORT", help="the server's HTTP address (BMQ_HTTP)")
+    parser.add_argument("--config", metavar="FILE.toml", help="the server's settings (BMQ_CONFIG)")
+    parser.add_argument("--ready", action="store_true", help="ask /readyz instead of /healthz")
+    parser.add_argument("--timeout", type=float, default=3.0, metavar="S", help="seconds to wait [%(default)g]")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the server's response and return the exit status."""
+    try:
+        address = load_settings(arguments.config, {"http": arguments.http}).http
+    except ConfigError as error:
+        return fail(str(error), status=2)
+    host, port = parse_address(address, "http")
+    host = LOCAL.get(host, host)
+    host = f"[{host}]" if ":" in host else host
+    url = f"http://{host}:{port}/{'readyz' if arguments.ready else 'healthz'}"
+    try:
+        with _OPENER.open(url, timeout=arguments.timeout) as response:
+            print(_text(response.read(TEXT_BYTES_MAX)))
+            return 0
+    except urllib.error.HTTPError as error:
+        with error:
+            return fail(f"{url}: {error.code} {_text(error.read(TEXT_BYTES_MAX))}")
+    except (OSError, http.client.HTTPException) as error:
+        return fail(f"{url} does not answer: {getattr(error, 'reason', error)}")
+
+
+def _text(body: bytes) -> str:
+    return printable(body.decode(errors="replace").strip())

@@ -1,0 +1,111 @@
+"""The files in `deploy/`: what they name exists, and they say the same as the code.
+
+Building the image and starting every role from it: `tests/integration/test_packages.py`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bmq.cli.main import build_parser
+from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
+from tests.services.image import DOCKERFILE, ROOT, Image, Instruction, context, parse
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TOPS = {folder.removeprefix("bmq.") for folder in PROJECT["tool"]["setuptools"]["package-dir"]}
+UNIT = ROOT / "deploy" / "systemd" / "bmq.service"
+CLOSES_FILES_S = 20.0
+"""After `drain_ms`: what a process may take to close its files, see docs/operations.md."""
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> list[Instruction]:
+    return parse(DOCKERFILE.read_text())
+
+
+def only(dockerfile: list[Instruction], keyword: str) -> Instruction:
+    """Return the last stage's instruction of this kind."""
+    last = max(index for index, step in enumerate(dockerfile) if step.keyword == "FROM")
+    (found,) = [step for step in dockerfile[last:] if step.keyword == keyword]
+    return found
+
+
+def settings_of(dockerfile: list[Instruction]) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in only(dockerfile, "ENV").text.split())
+
+
+def test_the_build_sees_what_the_wheel_is_made_of_and_nothing_else() -> None:
+    assert {str(path) for path in context()} == TOPS | {"pyproject.toml", "README.md", "LICENSE"}
+    assert all((ROOT / path).exists() for path in context())
+
+
+def test_the_image_runs_as_nobody_in_particular(dockerfile: list[Instruction]) -> None:
+    """A number, not a name: Kubernetes' runAsNonRoot believes nothing else."""
+    user, _, group = only(dockerfile, "USER").text.partition(":")
+    assert int(user) > 1000
+    assert int(group) > 1000
+
+
+def test_the_images_settings_are_settings(dockerfile: list[Instruction]) -> None:
+    known = {environment_name(option): option.name for option in OPTIONS}
+    named = {name: value for name, value in settings_of(dockerfile).items() if name.startswith("BMQ_")}
+    assert set(named) <= set(known)
+    ports = {parse_address(value, name)[1] for name, value in named.items()}
+    assert {int(port) for port in only(dockerfile, "EXPOSE").text.split()} == ports
+
+
+def test_the_images_commands_are_commands(dockerfile: list[Instruction]) -> None:
+    parser = build_parser()
+    assert only(dockerfile, "ENTRYPOINT").words == ["bmq"]
+    assert parser.parse_args(only(dockerfile, "CMD").words).subcommand == "serve"
+    program, *arguments = Instruction("CMD", only(dockerfile, "HEALTHCHECK").text.partition("CMD")[2]).words
+    assert program == "bmq"
+    assert parser.parse_args(arguments).subcommand == "health"
+
+
+def test_only_the_images_own_folders_are_moved() -> None:
+    image = Image(Path("/x"))
+    assert (
+        image.here("install /opt/bmq/bin --find-links /dist bmq") == "install /x/opt/bmq/bin --find-links /x/dist bmq"
+    )
+    assert image.here("/usr/bin:/srcs /distribution /bin") == "/usr/bin:/srcs /distribution /bin"
+
+
+# ------------------------------------------------------------------------------------------------------------ systemd
+
+
+@pytest.fixture(scope="module")
+def service() -> configparser.SectionProxy:
+    unit = configparser.RawConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNIT)
+    return unit["Service"]
+
+
+def test_the_unit_starts_a_server(service: configparser.SectionProxy) -> None:
+    program, *arguments = service["ExecStart"].split()
+    assert Path(program).name == "bmq"
+    assert build_parser().parse_args(arguments).subcommand == "serve"
+
+
+def test_the_unit_gives_a_server_time_to_end(service: configparser.SectionProxy) -> None:
+    assert float(service["TimeoutStopSec"]) >= NodeConfig().drain_ms / 1000 + CLOSES_FILES_S
+    assert service["Restart"] == "on-failure", "one that an operator has drained stays away"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+def test_systemd_takes_the_unit_and_finds_it_safe(tmp_path: Path) -> None:
+    """Nothing is unknown to systemd, and its own rating, of 10 for what may do anything, is under 2."""
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/bmq/bin/bmq", "/bin/true"))
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if UNIT.name in line]) == (0, [])
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit)]
+    rated = subprocess.run(command, capture_output=True, text=True)
+    assert rated.returncode == 0, rated.stdout
