@@ -69,12 +69,23 @@ class Joined:
         await self.membership.start()
 
     def is_at(
-        self, *, kafka: Address | None = None, internal: Address | None = None, http: Address | None = None
+        self,
+        *,
+        kafka: Address | None = None,
+        listeners: tuple[tuple[str, Address], ...] = (),
+        internal: Address | None = None,
+        http: Address | None = None,
     ) -> None:
-        """What others are told; None leaves it as it is."""
+        """What others are told; None, or nothing, leaves it as it is."""
         member = self.member
         self.membership.update(
-            replace(member, kafka=kafka or member.kafka, internal=internal or member.internal, http=http or member.http)
+            replace(
+                member,
+                kafka=kafka or member.kafka,
+                listeners=listeners or member.listeners,
+                internal=internal or member.internal,
+                http=http or member.http,
+            )
         )
 
     async def drain(self, timeout_s: float) -> None:

@@ -56,6 +56,7 @@ from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.coordinators import RoutedCoordinator
 from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.owners import Owners
 from bmq.proxy.reading import Reading
 from bmq.proxy.remote.relay import Relay
@@ -109,12 +110,15 @@ class Node:
         self.view = (
             OneView(Member(incarnation=incarnation, roles=frozenset(config.roles))) if joined is None else joined.view
         )
-        self.members = ClusterProxies(
-            ProxyAddress(config.node_id, "", 0, config.zone),
-            self.view,
-            self.catalog,
-            config.offsets_topic_num_partitions,
-        )
+        self._proxies = {
+            listener.name: ClusterProxies(
+                ProxyAddress(config.node_id, "", 0, config.zone), self.view, self.catalog,
+                config.offsets_topic_num_partitions, listener.name,
+            )
+            for listener in config.kafka_listeners()
+        }  # fmt: skip
+        """The proxies as clients of each listener are told of them."""
+        self.members = next(iter(self._proxies.values()))
         self.pool = ReadPool(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -148,6 +152,13 @@ class Node:
             reading=self.reading,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
+        self._of_listeners = dict.fromkeys(self._proxies, self._services)
+        self.endpoints = dict.fromkeys(self._proxies, self.endpoint)
+        """What answers the requests of each listener's clients."""
+        for name in list(self._proxies)[1:]:
+            services = replace(self._services, members=self._proxies[name], metadata=MetadataCache())
+            self._of_listeners[name] = services
+            self.endpoints[name] = Endpoint(services, ALL_APIS)
         self._relay: Relay | None = None
         self._lookouts: tuple[Reports, Unreachable] | None = None
         if joined is not None:
@@ -157,18 +168,25 @@ class Node:
 
     # ---------------------------------------------------------------------------------------------------------- life
 
-    def is_at(self, host: str, port: int) -> None:
-        """What clients are told to connect to."""
-        self.members.move(ProxyAddress(self.config.node_id, host, port, self.config.zone))
+    def is_at(self, addresses: Mapping[str, Address]) -> None:
+        """Tell clients of each listener, by its name, to connect to this address from now on."""
+        self.move(addresses)
         if self.joined is not None:
-            self.joined.is_at(kafka=Address(host=host, port=port))
+            self.joined.is_at(kafka=next(iter(addresses.values())), listeners=tuple(addresses.items()))
+
+    def move(self, addresses: Mapping[str, Address]) -> None:
+        """Tell our own clients only, and no other process."""
+        for name, address in addresses.items():
+            own = ProxyAddress(self.config.node_id, address.host, address.port, self.config.zone)
+            self._proxies[name].move(own)
 
     async def start(self) -> None:
         """StorageError, KvError, BmqError when storage or store refuse; then ``close``."""
         await self.catalog.start()
         cluster = await RootGuard(self._kv, self._fs, self.config.cluster).check()
         self.producer_ids.incarnation = self._files.incarnation = cluster.incarnation
-        self.members.refresh()
+        for proxies in self._proxies.values():
+            proxies.refresh()
         if self.remote is not None:
             self.remote.start()
         for lookout in self._lookouts or ():
@@ -373,8 +391,10 @@ class Node:
 
     def _renumbered(self, node_id: int) -> None:
         """Joined again as a proxy of another id: clients are told that, and what is set for it holds here."""
-        config = self.config = self._services.config = replace(self.config, node_id=node_id)
-        self.members.move(replace(self.members.own, node_id=node_id))
+        config = self.config = replace(self.config, node_id=node_id)
+        for name, proxies in self._proxies.items():
+            self._of_listeners[name].config = config
+            proxies.move(replace(proxies.own, node_id=node_id))
         if self.broker is not None:
             self.broker.reconfigure(config)
         if self.controller is not None and self.controller.topics is not None:

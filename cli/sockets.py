@@ -8,11 +8,12 @@ import socket
 
 from bmq.cli.node import Node
 from bmq.console.http import HttpServer
-from bmq.core.config import ANY_HOST, ConfigError, NodeConfig, parse_address
+from bmq.core.call import Dispatch
+from bmq.core.config import ConfigError, NodeConfig, parse_address
+from bmq.core.listeners import ANY_HOST, address_text
 from bmq.core.metrics import Metrics
 from bmq.core.net import Listener
 from bmq.meta.cluster.member import PROXY, Address
-from bmq.meta.members import ProxyAddress
 
 _log = logging.getLogger("bmq")
 CLIENTS_SHARE = 0.25
@@ -27,12 +28,15 @@ class Sockets:
         self._http = http
         self._config = node.config
         self._kafka: Listener | None = None
-        self._shared: Listener | None = None
         self._internal: Listener | None = None
+        self._listeners = self._config.kafka_listeners()
+        self._ports: dict[str, int] = {}
+        """Of each of Kafka's listeners by name, once it listens."""
         if PROXY in node.config.roles:
-            self._kafka = _listener(node)
-            if node.config.shared_listen:
-                self._shared = _listener(node)
+            self._kafka = Listener(
+                node.endpoint, node.config, node.metrics,
+                is_response_room_wanted=lambda: node.reading.budget.has_waiting,
+            )  # fmt: skip
         if node.joined is not None:
             self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False)
 
@@ -42,28 +46,39 @@ class Sockets:
         warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
         if self._internal is not None:
             assert node.joined is not None
-            await _listen(self._internal, config.internal, "internal")
+            port = await _listen(self._internal, *parse_address(config.internal, "internal"), "--internal")
             node.joined.is_at(
-                internal=_told(config, "internal", self._internal.port),
-                http=Address(host=_reachable(config.http, "http"), port=self._http.port),
+                internal=_internal_address(config, port),
+                http=Address(host=_reachable(parse_address(config.http, "http")[0]), port=self._http.port),
             )
         if self._kafka is not None:
-            _, port = parse_address(config.listen, "listen")
-            first = _told(config, "listen", port)  # for whoever connects before the next line but one
-            node.members.move(ProxyAddress(config.node_id, first.host, first.port, config.zone))
-            await _listen(self._kafka, config.listen, "listen")
-            if self._shared is not None:
-                await _listen(self._shared, config.shared_listen, "shared_listen", is_shared=True)
-            address = _told(config, "listen", self._kafka.port)
-            node.is_at(address.host, address.port)
+            self._ports = {each.name: each.port for each in self._listeners}
+            node.move(self._addresses())  # for whoever connects before the last line
+            setting = "listeners" if config.listeners else "--listen"
+            for each in self._listeners:
+                dispatch = node.endpoints[each.name]
+                self._ports[each.name] = await _listen(self._kafka, each.host, each.port, setting, dispatch=dispatch)
+            for each in config.shared_listeners():
+                dispatch = node.endpoints[each.name]
+                await _listen(self._kafka, each.host, each.port, "shared_listen", is_shared=True, dispatch=dispatch)
+            node.is_at(self._addresses())
+
+    def _addresses(self) -> dict[str, Address]:
+        """What clients of each listener are told: the advertised address, else where it listens, with the real port."""
+        return {
+            each.name: Address(host=_reachable(each.told_host), port=each.advertised_port or self._ports[each.name])
+            for each in self._listeners
+        }
 
     def told(self) -> str:
         """For the line that says ``ready``."""
         parts = []
         if self._kafka is not None:
-            parts.append(f"kafka={_told(self._config, 'listen', self._kafka.port)}")
+            addresses = self._addresses()
+            named = (f"{name}://{address}" for name, address in addresses.items())
+            parts.append(f"kafka={','.join(named) if len(addresses) > 1 else next(iter(addresses.values()))}")
         if self._internal is not None:
-            parts.append(f"internal={_told(self._config, 'internal', self._internal.port)}")
+            parts.append(f"internal={_internal_address(self._config, self._internal.port)}")
         return " ".join(parts)
 
     async def drain(self) -> None:
@@ -72,18 +87,16 @@ class Sockets:
         loop = asyncio.get_running_loop()
         limit_s = self._config.drain_ms / 1000
         deadline = self._node.close_by = loop.time() + limit_s
-        listeners = [listener for listener in (self._shared, self._kafka) if listener is not None]
-        await self._node.leave(deadline - (CLIENTS_SHARE * limit_s if listeners else 0.0))
+        await self._node.leave(deadline - (CLIENTS_SHARE * limit_s if self._kafka is not None else 0.0))
         self._node.drain()
-        _log.info("draining: %d connections", sum(len(listener.connections) for listener in listeners))
-        left_s = max(0.0, deadline - loop.time())
-        await asyncio.gather(*(listener.drain(left_s) for listener in listeners))
+        if self._kafka is not None:
+            _log.info("draining: %d connections", len(self._kafka.connections))
+            await self._kafka.drain(max(0.0, deadline - loop.time()))
 
     def close(self) -> None:
         """To clients.  Other processes are answered until ``close_internal``."""
-        for listener in (self._shared, self._kafka):
-            if listener is not None:
-                listener.close()
+        if self._kafka is not None:
+            self._kafka.close()
 
     def close_internal(self) -> None:
         """When this process is a member no more: a member whose connections break counts as dead."""
@@ -91,52 +104,54 @@ class Sockets:
             self._internal.close()
 
 
-def _listener(node: Node) -> Listener:
-    """Return a port for Kafka's clients that closes those who keep others from their responses."""
-    return Listener(
-        node.endpoint, node.config, node.metrics, is_response_room_wanted=lambda: node.reading.budget.has_waiting
-    )
-
-
-async def _listen(listener: Listener, text: str, name: str, *, is_shared: bool = False) -> None:
+async def _listen(
+    listener: Listener, host: str, port: int, setting: str, *, is_shared: bool = False, dispatch: Dispatch | None = None
+) -> int:
+    """Return the port that was bound.  Raises ConfigError naming the setting."""
     try:
-        await listener.start(*parse_address(text, name), is_shared=is_shared)
+        return await listener.start(host, port, is_shared=is_shared, dispatch=dispatch)
     except OSError as error:
-        flag = name.replace("_", "-")
         raise ConfigError(
-            f"{text} cannot be listened on: {error.strerror or error}; choose another address with --{flag}"
+            f"{address_text(host, port)} cannot be listened on: {error.strerror or error}; choose another address with"
+            f" {setting}"
         ) from error
 
 
-def _told(config: NodeConfig, name: str, port: int) -> Address:
-    """What others are told: the advertised address, else where we listen, with the port that was really bound."""
-    advertised = "advertise" if name == "listen" else f"{name}_advertise"
-    if getattr(config, advertised):
-        host, port = parse_address(getattr(config, advertised), advertised)
+def _internal_address(config: NodeConfig, port: int) -> Address:
+    """Return what the cluster's other processes are told."""
+    if config.internal_advertise:
+        host, port = parse_address(config.internal_advertise, "internal_advertise")
         return Address(host=host, port=port)
-    return Address(host=_reachable(getattr(config, name), name), port=port)
+    return Address(host=_reachable(parse_address(config.internal, "internal")[0]), port=port)
 
 
 def warn_of_loopback_names(config: NodeConfig, *, has_clients: bool, has_peers: bool) -> None:
     """Say in the log where others are told a name that means their own machine to them."""
-    for name, advertised, who, is_used in (
-        ("listen", "advertise", "clients", has_clients),
-        ("internal", "internal_advertise", "other processes", has_peers),
-    ):
-        host, _ = parse_address(getattr(config, name), name)
-        told = _reachable(getattr(config, name), name)
-        if is_used and host in ANY_HOST and not getattr(config, advertised) and _is_loopback(told):
-            _log.warning(
-                "%s=%s listens on every address, but %s are told %s, which means their own machine to others: set %s to"
-                " this machine's name and port",
-                name, getattr(config, name), who, told, advertised,
-            )  # fmt: skip
+    if has_clients:
+        setting, remedy = ("listeners", "advertised.listeners") if config.listeners else ("listen", "advertise")
+        for each in config.kafka_listeners():
+            if not each.advertised_host:
+                text = each.name if config.listeners else config.listen
+                _warn_of_loopback_name(each.host, f"{setting}={text}", "clients", remedy)
+    if has_peers and not config.internal_advertise:
+        host, _ = parse_address(config.internal, "internal")
+        _warn_of_loopback_name(host, f"internal={config.internal}", "other processes", "internal_advertise")
+
+
+def _warn_of_loopback_name(host: str, setting: str, who: str, remedy: str) -> None:
+    told = _reachable(host)
+    if host in ANY_HOST and _is_loopback(told):
+        _log.warning(
+            "%s listens on every address, but %s are told %s, which means their own machine to others: set %s to"
+            " this machine's name and port",
+            setting, who, told, remedy,
+        )  # fmt: skip
 
 
 def _is_loopback(host: str) -> bool:
     return host.partition(".")[0] in ("localhost", "127", "ip6-localhost") or host == "::1"
 
 
-def _reachable(text: str, name: str) -> str:
-    host, _ = parse_address(text, name)
+def _reachable(host: str) -> str:
+    """Return this machine's name for an address that means all of them."""
     return socket.getfqdn() if host in ANY_HOST else host

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
+from bmq.core.listeners import address_text, listener_text
 from bmq.core.signals import wait_for
 
 _log = logging.getLogger("bmq")
@@ -49,17 +50,27 @@ def _text(value: object) -> str:
 def worker_settings(config: NodeConfig, number: int) -> dict[str, str]:
     """Those in which worker ``number`` (from 0) differs from the command line, by field name."""
     settings = {"workers": "1"}
-    shift = 1 if "proxy" in config.roles else 0  # the command line's port is the one that all proxies share
+    shift = 1 if "proxy" in config.roles else 0  # the command line's ports are those that all proxies share
     for name in ("listen", "advertise"):
         address = getattr(config, name)
         if address:
             settings[name] = _moved(address, name, number + shift)
+    if config.listeners:
+        listeners = config.kafka_listeners()
+        settings["listeners"] = ",".join(
+            listener_text(each.name, each.host, _moved_port(each.port, number + shift)) for each in listeners
+        )
+        settings["advertised_listeners"] = ",".join(
+            listener_text(each.name, each.advertised_host, _moved_port(each.advertised_port, number + shift))
+            for each in listeners
+            if each.advertised_host
+        )
     for name in ("http", "internal", "internal_advertise"):
         address = getattr(config, name)
         if address:
             settings[name] = _moved(address, name, number)
     if shift:
-        settings["shared_listen"] = config.listen
+        settings["shared_listen"] = ",".join(config.listeners) or config.listen
     if config.node_id >= 0:
         settings["node_id"] = str(config.node_id + number)
     return settings
@@ -68,8 +79,11 @@ def worker_settings(config: NodeConfig, number: int) -> dict[str, str]:
 def _moved(address: str, name: str, by: int) -> str:
     """The port ``by`` higher; port 0, any free one, stays."""
     host, port = parse_address(address, name)
-    host = f"[{host}]" if ":" in host else host
-    return f"{host}:{port + by if port else 0}"
+    return address_text(host, _moved_port(port, by))
+
+
+def _moved_port(port: int, by: int) -> int:
+    return port + by if port else 0
 
 
 class Workers:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
+from bmq.core.listeners import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
+
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")
 
@@ -95,6 +97,24 @@ class NodeConfig:
         10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"
     )
 
+    # Kafka's, listeners.
+    listeners: tuple[str, ...] = _option(
+        (),
+        "addresses of the Kafka endpoint, each with a name: INSIDE://0.0.0.0:9092,OUTSIDE://0.0.0.0:9094; when empty"
+        " PLAINTEXT on the address of listen",
+        kafka="listeners", flag="--listeners", metavar="LIST",
+    )  # fmt: skip
+    advertised_listeners: tuple[str, ...] = _option(
+        (),
+        "addresses that clients of these listeners are told; one that is left out is told as with advertise",
+        kafka="advertised.listeners", flag="--advertised-listeners", metavar="LIST",
+    )  # fmt: skip
+    listener_security_protocol_map: tuple[str, ...] = _option(
+        (),
+        "protocol of each listener: INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT; not needed for a listener named PLAINTEXT;"
+        " SSL and SASL_... are not built yet",
+        kafka="listener.security.protocol.map",
+    )
     # Kafka's, connections.
     socket_request_max_bytes: int = _option(100 << 20, "largest request", kafka="socket.request.max.bytes")
     queued_max_request_bytes: int = _option(
@@ -194,8 +214,14 @@ class NodeConfig:
                     raise ConfigError(
                         f"{name}: {who} cannot connect to {getattr(self, name)!r}; give this machine's name"
                     )
+        listeners = self.kafka_listeners()
+        if self.workers > 1 and "proxy" in self.roles:
+            try:
+                check_apart(listeners, self.workers + 1)  # one that all share, and one of each
+            except ListenerError as error:
+                raise ConfigError(str(error)) from None
         if self.shared_listen:
-            parse_address(self.shared_listen, "shared_listen")
+            self.shared_listeners()
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
         if reason := _wrong_cluster_name(self.cluster):
@@ -218,6 +244,34 @@ class NodeConfig:
             raise ConfigError(
                 "queued.max.request.bytes is under socket.request.max.bytes: one request would wait for ever"
             )
+
+    def kafka_listeners(self) -> tuple[ListenerAddress, ...]:
+        """Return the addresses of the Kafka endpoint by their names.  Raises ConfigError."""
+        if not self.listeners:
+            if self.advertised_listeners:
+                raise ConfigError("advertised.listeners: there are no listeners; give advertise with listen")
+            listener = ListenerAddress(PLAINTEXT, *parse_address(self.listen, "listen"))
+            if not self.advertise:
+                return (listener,)
+            host, port = parse_address(self.advertise, "advertise")
+            return (replace(listener, advertised_host=host, advertised_port=port),)
+        if self.advertise:
+            raise ConfigError("advertise: with listeners give advertised.listeners, which has an address for each")
+        try:
+            return resolve(self.listeners, self.advertised_listeners, self.listener_security_protocol_map)
+        except ListenerError as error:
+            raise ConfigError(str(error)) from None
+
+    def shared_listeners(self) -> tuple[ListenerAddress, ...]:
+        """Return the addresses that are shared with other workers.  Raises ConfigError."""
+        if not self.shared_listen:
+            return ()
+        if not self.listeners:
+            return (ListenerAddress(PLAINTEXT, *parse_address(self.shared_listen, "shared_listen")),)
+        try:
+            return resolve(self.shared_listen.split(","), (), self.listener_security_protocol_map)
+        except ListenerError as error:
+            raise ConfigError(f"shared_listen: {error}") from None
 
 
 def _range(option: Field[Any]) -> tuple[int, int]:
@@ -248,8 +302,6 @@ LONG_MAX = (1 << 63) - 1
 ETCD_HISTORY_MS_MIN = 300_000
 CLUSTER_LENGTH_MAX = 249
 ZONE_LENGTH_MAX = 249
-ANY_HOST = ("0.0.0.0", "::")
-"""Listened on, these mean every address of the machine."""
 _LIKENESS = 0.9
 _LEAST = {  # those of Kafka's settings are ConfigDef's, where ours are not narrower
     "node_id": -INT_MAX,

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """One listening address and its connections.  One timer serves them all.
+    """Listening addresses and their connections: limits, request memory and the one timer are of all of them.
 
     ``in_order`` False is for the cluster's own processes: their answers go out as they come, any number of them may
     share a host, and they are closed for silence (``core.net_unordered``) instead of idleness.
@@ -56,7 +56,7 @@ class Listener:
         self.loop: asyncio.AbstractEventLoop
         self._kind = ClientConnection if in_order else UnorderedConnection
         self._per_host_max = config.max_connections_per_ip if in_order else config.max_connections
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._by_host: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._idle_s = config.connections_max_idle_ms / 1000 if in_order else SILENCE_S
@@ -69,23 +69,30 @@ class Listener:
     def __repr__(self) -> str:
         return f"<Listener connections={len(self.connections)} {self.budget}>"
 
-    async def start(self, host: str, port: int, *, is_shared: bool = False) -> None:
-        """OSError when the address cannot be had.  Port 0 takes a free one; ``is_shared``: other processes of this
-        machine may listen there too."""
-        self._server = await asyncio.get_running_loop().create_server(
-            partial(self._kind, self), host, port, backlog=BACKLOG, reuse_port=is_shared or None
-        )
+    async def start(self, host: str, port: int, *, is_shared: bool = False, dispatch: Dispatch | None = None) -> int:
+        """Listen on one more address and return its port; port 0 takes a free one.
+
+        ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` answers requests that come by
+        this address instead of the listener's own.  Raises OSError if the address cannot be had.
+        """
+        server = await asyncio.get_running_loop().create_server(
+            partial(self._kind, self, dispatch), host, port, backlog=BACKLOG,
+            reuse_port=is_shared or None,
+        )  # fmt: skip
+        self._servers.append(server)
+        return _port(server)
 
     @property
     def port(self) -> int:
-        assert self._server is not None, "start comes first"
-        return int(self._server.sockets[0].getsockname()[1])
+        """Return the port of the first address."""
+        assert self._servers, "start comes first"
+        return _port(self._servers[0])
 
     def stop_accepting(self) -> None:
-        """Close the listening socket; connections go on."""
+        """Close the listening sockets; connections go on."""
         self._is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Stop accepting; close connections once everything that they sent is answered, and the rest after
@@ -207,3 +214,7 @@ class Listener:
 
     def _warn(self, kind: str, text: str, *arguments: object) -> None:
         self._lines.log(kind, logging.WARNING, text, *arguments)
+
+
+def _port(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])

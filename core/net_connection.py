@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from bmq.core.call import Answer, Buffer, CloseConnection
+from bmq.core.call import Answer, Buffer, CloseConnection, Dispatch
 from bmq.core.frames import FrameReader
 from bmq.core.net_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S
 from bmq.core.signals import Subscribers
@@ -63,13 +63,15 @@ class ClientConnection(asyncio.BufferedProtocol):
     receive buffer serves all connections.
     """
 
-    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_frame_mark", "_frame_since", "_frames",
+    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since", "_frames",
                  "_is_blocked", "_is_draining", "_is_gated", "_is_reading", "_is_write_due", "_listener", "_on_close",
                  "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen", "_since", "_started",
                  "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_software", "host", "is_closed",
                  "peer")  # fmt: skip
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, dispatch: Dispatch | None = None) -> None:
+        """``dispatch`` answers its requests instead of the listener's own."""
+        self._dispatch = dispatch or listener.dispatch
         self.client_software = ("", "")
         self.host = self.peer = "unknown"
         self.is_closed = False
@@ -189,7 +191,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._begin(frame)
 
     def _may_begin(self, frame: memoryview) -> bool:
-        return not self._is_blocked and (not self._started or self._listener.dispatch.is_pipelined(frame))
+        return not self._is_blocked and (not self._started or self._dispatch.is_pipelined(frame))
 
     def _begin_waiting(self) -> None:
         while self._waiting and not self.is_closed and self._may_begin(self._waiting[0]):
@@ -199,7 +201,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: memoryview) -> None:
         try:
-            answer = self._listener.dispatch(frame, self)
+            answer = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001  # no request may end the process: see Dispatch
             self._close_failed(error)
             return

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bmq.core.call import Answer
+from bmq.core.call import Answer, Dispatch
 from bmq.core.net_connection import ClientConnection, Exchange
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class UnorderedConnection(ClientConnection):
 
     __slots__ = ("_running",)
 
-    def __init__(self, listener: Listener) -> None:
-        super().__init__(listener)
+    def __init__(self, listener: Listener, dispatch: Dispatch | None = None) -> None:
+        super().__init__(listener, dispatch)
         self._running: dict[Exchange, None] = {}
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from dataclasses import Field, replace
 from typing import Any, get_type_hints
 
 from bmq.core.config import OPTIONS, ConfigError, NodeConfig, is_long, option_name
+from bmq.core.listeners import listener_text
 from bmq.meta import topic_configs
 from bmq.meta.config_values import BrokerLayers, ConfigKey, ConfigSource, ConfigType, Described, as_text
 
@@ -23,8 +24,12 @@ _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
     "node.id": lambda node: str(node.node_id),
     "broker.id": lambda node: str(node.node_id),
     "broker.rack": lambda node: node.zone,
-    "listeners": lambda node: f"PLAINTEXT://{node.listen}",
-    "advertised.listeners": lambda node: f"PLAINTEXT://{node.advertise or node.listen}",
+    "listeners": lambda node: ",".join(
+        listener_text(each.name, each.host, each.port) for each in node.kafka_listeners()
+    ),
+    "advertised.listeners": lambda node: ",".join(
+        listener_text(each.name, each.told_host, each.advertised_port or each.port) for each in node.kafka_listeners()
+    ),
 }
 """What Kafka's tools ask for by another name than ours, made of the settings."""
 
@@ -54,7 +59,11 @@ DYNAMIC: Mapping[str, ConfigKey] = {
 TABLE: Mapping[str, ConfigKey] = {
     **{option_name(option): _of_option(option) for option in OPTIONS},
     **DYNAMIC,
-    **{name: ConfigKey(name=name, kind=ConfigType.STRING, default="", doc="") for name in _ALIASES},
+    **{
+        name: ConfigKey(name=name, kind=ConfigType.STRING, default="", doc="")
+        for name in _ALIASES
+        if name not in map(option_name, OPTIONS)
+    },
 }
 
 

@@ -115,11 +115,14 @@ class RoutedCoordinator:
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
         return await self._routed(routing.DELETE, request, client)
 
-    async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
+    async def list_groups(
+        self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
+    ) -> m.ListGroupsResponse:
         """Of the shards that clients are sent to this proxy for, as the members stand now: asked everywhere, a client
         hears of each group once."""
-        own = self._members.own.node_id
-        shards = [each for each in range(self._count()) if self._members.coordinator_of(each) == own]
+        members = members or self._members
+        own = members.own.node_id
+        shards = [each for each in range(self._count()) if members.coordinator_of(each) == own]
         return (await self._list(request, client, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:

@@ -81,7 +81,7 @@ class Forwards:
         self, request: m.ListGroupsRequest, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
     ) -> m.ListGroupsResponse:
         if self._local is not None and owner.incarnation == self._view.own:
-            return await self._local.list_groups(request, client, set(shards))
+            return await self._local.list_groups_of(request, client, set(shards))
         return await self._forward(ApiKey.LIST_GROUPS, request, client, owner, shards, CALL_TIMEOUT_S, True)
 
     async def _forward(

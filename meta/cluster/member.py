@@ -29,14 +29,17 @@ class Address:
 class Member:
     """``incarnation`` names this process start; ``node_id`` is a proxy's id towards Kafka clients, else -1.
 
-    ``protocols`` is the range of the internal protocol that it speaks, ``formats`` the highest format of files and keys
-    that it reads.  ``is_draining``: it is about to leave, and is given nothing more.
+    ``listeners`` has the address of each of a proxy's listeners by name, ``kafka`` that of the first: all that versions
+    before listeners wrote and read.  ``protocols`` is the range of the internal protocol that it speaks, ``formats``
+    the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and is given nothing
+    more.
     """
 
     incarnation: str
     roles: frozenset[str]
     node_id: int = -1
     kafka: Address = Address()
+    listeners: tuple[tuple[str, Address], ...] = ()
     internal: Address = Address()
     http: Address = Address()
     zone: str = ""
@@ -47,6 +50,15 @@ class Member:
 
     def has(self, role: str) -> bool:
         return role in self.roles
+
+    def kafka_at(self, listener: str) -> Address:
+        """Return where clients of a listener of this name connect; no port if the proxy has none of that name.
+
+        A member of a version before listeners has one address for all clients, whatever they connected to.
+        """
+        if not self.listeners:
+            return self.kafka
+        return next((address for name, address in self.listeners if name == listener), Address())
 
     def draining(self) -> Member:
         return replace(self, is_draining=True)
@@ -63,6 +75,7 @@ def encode_member(member: Member) -> bytes:
             "roles": sorted(member.roles),
             "node_id": member.node_id,
             "kafka": [member.kafka.host, member.kafka.port],
+            "listeners": {name: [address.host, address.port] for name, address in member.listeners},
             "internal": [member.internal.host, member.internal.port],
             "http": [member.http.host, member.http.port],
             "zone": member.zone,
@@ -86,6 +99,7 @@ def decode_member(data: bytes) -> Member:
             roles=frozenset(_typed(role, str) for role in _typed(raw["roles"], list)),
             node_id=_typed(raw["node_id"], int),
             kafka=_address(raw["kafka"]),
+            listeners=_listeners(raw.get("listeners", {})),
             internal=_address(raw["internal"]),
             http=_address(raw["http"]),
             zone=_typed(raw["zone"], str),
@@ -96,6 +110,12 @@ def decode_member(data: bytes) -> Member:
         )
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise FormatError(f"not a member: {data[:80]!r} ({error})") from error
+
+
+def _listeners(raw: object) -> tuple[tuple[str, Address], ...]:
+    """Return the addresses by name; none if the member's version wrote none."""
+    named: dict[str, list[object]] = _typed(raw, dict)
+    return tuple((name, _address(address)) for name, address in named.items())
 
 
 def _address(raw: list[object]) -> Address:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from bmq.core.listeners import PLAINTEXT
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
-from bmq.meta.cluster.member import PROXY, Member
+from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.members import ProxyAddress
@@ -16,13 +17,18 @@ _SHARDS = b"shards"
 
 
 class ClusterProxies:
-    """Computed when it is asked for, kept until the proxies change.
+    """The proxies as clients of one listener are told of them: computed when asked for, kept until the proxies change.
 
-    A proxy that drains is not told of.  Without any other this process tells of itself: whoever asks it has reached it.
+    Clients are sent to proxies that have a listener of the same name, and to all of these: any proxy serves every
+    partition, so no partition's leader is without such a listener (Kafka's LISTENER_NOT_FOUND).  A proxy that drains is
+    not told of.  Without any other this process tells of itself: whoever asks it has reached it.
     """
 
-    def __init__(self, own: ProxyAddress, view: ClusterView, catalog: Catalog, shards: int) -> None:
+    def __init__(
+        self, own: ProxyAddress, view: ClusterView, catalog: Catalog, shards: int, listener: str = PLAINTEXT
+    ) -> None:
         """``shards``: of ``__consumer_offsets`` as it is to be made; what exists counts."""
+        self._listener = listener
         self.own = own
         self.version = 0
         self._view = view
@@ -63,9 +69,9 @@ class ClusterProxies:
     def refresh(self) -> None:
         """Look at the members anew."""
         told = {
-            member.node_id: _address(member)
+            member.node_id: ProxyAddress(member.node_id, address.host, address.port, member.zone)
             for member in self._view.members.values()
-            if member.has(PROXY) and member.kafka.port and not member.is_draining
+            if member.has(PROXY) and not member.is_draining and (address := member.kafka_at(self._listener)).port
         }
         proxies = tuple(told[node] for node in sorted(told)) or (self.own,)
         if proxies != self._proxies:
@@ -82,7 +88,3 @@ class ClusterProxies:
             self._places.pop(change.before.topic_id, None)
             if change.before.name == OFFSETS_TOPIC:
                 self._places.pop(_SHARDS, None)
-
-
-def _address(member: Member) -> ProxyAddress:
-    return ProxyAddress(member.node_id, member.kafka.host, member.kafka.port, member.zone)

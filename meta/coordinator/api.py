@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
+from bmq.meta.members import Members
 
 
 class ClientInfo(NamedTuple):
@@ -77,8 +78,10 @@ class GroupCoordinator(Protocol):
         self, request: m.DescribeGroupsRequest, client: ClientInfo
     ) -> m.DescribeGroupsResponse: ...
 
-    async def list_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> m.ListGroupsResponse:
-        """Those that this process answers to clients for."""
+    async def list_groups(
+        self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
+    ) -> m.ListGroupsResponse:
+        """Those that clients are sent to this process for, as `members` sends them: those of one listener."""
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """Those of the whole cluster, which Kafka's clients put together from what each broker lists."""

@@ -72,7 +72,7 @@ class Forwarding:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
         client = ClientInfo(request.client_id, request.client_host)
         if request.api_key == ApiKey.LIST_GROUPS:
-            response = await self._coordinator.list_groups(message, client, expected.keys())
+            response = await self._coordinator.list_groups_of(message, client, expected.keys())
         elif request.api_key in ROUTED:
             response = ROUTED[request.api_key].call(self._coordinator, message, client)
             if inspect.isawaitable(response):

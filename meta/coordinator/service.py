@@ -20,6 +20,7 @@ from bmq.meta.coordinator.api import ClientInfo, GroupListing
 from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
+from bmq.meta.members import Members
 
 
 class Coordinator:
@@ -105,13 +106,19 @@ class Coordinator:
         return await group_admin.describe_groups(self._shards, request)
 
     async def list_groups(
-        self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int] | None = None
+        self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
-        """``shards``: only groups of these; None: of all that are served here."""
+        """All that are served here, which is all there are when this process is alone."""
+        return (await group_admin.list_groups(self._shards, request)).response()
+
+    async def list_groups_of(
+        self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
+    ) -> m.ListGroupsResponse:
+        """List the groups of these shards only."""
         return (await group_admin.list_groups(self._shards, request, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
-        """All that are served here, which is all there are when this process is alone."""
+        """All that are served here, as `list_groups`."""
         return await group_admin.list_groups(self._shards, request)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:

@@ -13,7 +13,7 @@ from bmq.proxy.services import Api, Services
 
 
 async def handle(services: Services, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
-    return await services.coordinator.list_groups(message, ClientInfo.of(request))
+    return await services.coordinator.list_groups(message, ClientInfo.of(request), services.members)
 
 
 APIS = (Api(ApiKey.LIST_GROUPS, 0, 5, handle),)

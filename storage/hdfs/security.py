@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from bmq.storage.filesystem import StorageError
+
 AUTH_SIMPLE = 0
 AUTH_SASL = 0xDF  # -33 as a signed byte (SaslRpcServer.AuthMethod)
 
@@ -36,5 +38,16 @@ class SimpleAuthenticator:
 
     @classmethod
     def for_user(cls, name: str = "") -> SimpleAuthenticator:
-        """``name``, else HADOOP_USER_NAME, else the operating system's user: Hadoop's order."""
-        return cls(name or os.environ.get("HADOOP_USER_NAME", "") or getpass.getuser())
+        """``name``, else HADOOP_USER_NAME, else the operating system's user: Hadoop's order.
+
+        Raises StorageError if that one has no name, as in a container with a user id of its own.
+        """
+        name = name or os.environ.get("HADOOP_USER_NAME", "")
+        if name:
+            return cls(name)
+        try:
+            return cls(getpass.getuser())
+        except (KeyError, OSError):  # before and since Python 3.13
+            raise StorageError(
+                f"the user id {os.getuid()} has no name here: set HADOOP_USER_NAME to the HDFS user"
+            ) from None

@@ -19,9 +19,11 @@ from bmq.cli.node import Node
 from bmq.core.call import Answer, Client, CloseConnection
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
+from bmq.core.listeners import PLAINTEXT
 from bmq.core.model import PartitionKey
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.limits import elements_max
+from bmq.meta.cluster.member import Address
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.large_requests import FULL_COLLECTION_AFTER
@@ -52,7 +54,7 @@ APIS = [
 async def _node() -> Node:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     node = Node(NodeConfig(auto_create_topics_enable=False), fs, kv, SystemClock(), incarnation="n")
-    node.is_at("h", 9092)
+    node.is_at({PLAINTEXT: Address(host="h", port=9092)})
     await node.start()
     await node.endpoint._services.admin.create_topic(TOPIC, PARTITIONS, 1, {})
     topic = node.catalog.topics[TOPIC]

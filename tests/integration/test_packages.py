@@ -6,6 +6,7 @@ image's working directory and with the image's environment.
 
 from __future__ import annotations
 
+import getpass
 import shutil
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_every_role_from_the_image(image: Image, tmp_path: Path, hdfs_root: str,
     """A cluster over HDFS and etcd writes nothing on its own machine: its working directory is not its to write."""
     data = Path(image.here("/var/lib/bmq"))
     before = {path for path in data.rglob("*") if ".cache" not in path.parts}
-    settings = {"BMQ_META": etcd.url, "BMQ_ROOT": hdfs_root, "HADOOP_USER_NAME": ""}
+    settings = {"BMQ_META": etcd.url, "BMQ_ROOT": hdfs_root, "HADOOP_USER_NAME": getpass.getuser()}
     containers = {
         role: Container(image, tmp_path, role, {**settings, "BMQ_ROLES": role})
         for role in ("controller", "broker", "coordinator", "proxy")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from kafka.admin import KafkaAdminClient
 
 from tests.services.bmq import BmqServer
 from tests.services.processes import free_ports
@@ -120,6 +121,29 @@ def test_http(tmp_path: Path) -> None:
             get(f"{server.http}/api/v1/topics/none")
         with missing.value as answer:
             assert answer.code == 404
+
+
+def test_clients_stay_on_the_listener_that_they_came_to(tmp_path: Path) -> None:
+    """Two clients' libraries, each told the address of its own listener only."""
+    inside, outside = free_ports(2)
+    settings = {
+        "BMQ_LISTENERS": f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside}",
+        "BMQ_ADVERTISED_LISTENERS": f"OUTSIDE://localhost:{outside}",
+        "BMQ_LISTENER_SECURITY_PROTOCOL_MAP": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+    }
+    with BmqServer(tmp_path.joinpath("log").as_uri(), environment=settings) as server:
+        told = {"127.0.0.1": inside, "localhost": outside}
+        assert f"kafka=INSIDE://127.0.0.1:{inside},OUTSIDE://localhost:{outside} " in server.log.read_text()
+        for host, port in told.items():
+            bootstrap = f"{host}:{port}"
+            librdkafka = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30)
+            assert [f"{each.host}:{each.port}" for each in librdkafka.brokers.values()] == [bootstrap]
+            admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+            assert [(each["host"], each["port"]) for each in admin.describe_cluster()["brokers"]] == [(host, port)]
+            admin.close()
+        produce(f"localhost:{outside}", 10)
+        assert consume(f"127.0.0.1:{inside}", 10) == list(range(10))
+    server.remove(keep_log=False)
 
 
 def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:

@@ -124,9 +124,9 @@ def _copy(image: Image, step: Instruction) -> None:
             else:
                 shutil.copy2(source, target / each)
         return
-    stage, source, target_name = step.text.split()
+    stage, there, here = step.text.split()
     assert stage == "--from=build", step
-    assert source == target_name, "stages share their folders here"
+    assert there == here, "stages share their folders here"
 
 
 def _run(image: Image, step: Instruction) -> None:

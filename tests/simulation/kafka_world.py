@@ -18,7 +18,9 @@ from bmq.broker.janitor import JanitorConfig
 from bmq.cli.node import Node
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
+from bmq.core.listeners import PLAINTEXT
 from bmq.core.net import ClientConnection, Listener
+from bmq.meta.cluster.member import Address
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -69,7 +71,7 @@ class Server:
             self.node = Node(
                 world.config, self.fs, self.kv, LoopClock(), incarnation=self.name, broker_config=SMALL, upkeep=BUSY
             )
-            self.node.is_at(self.name, 9092)
+            self.node.is_at({PLAINTEXT: Address(host=self.name, port=9092)})
             self.listener = Listener(self.node.endpoint, world.config, self.node.metrics)
             try:
                 await self.node.start()

@@ -97,6 +97,19 @@ def test_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SimpleAuthenticator.for_user().auth_byte == AUTH_SIMPLE
 
 
+@pytest.mark.parametrize("error", [KeyError("getpwuid(): uid not found: 65532"), OSError("No username set")])
+def test_a_user_id_without_a_name_is_said(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a user id of its own; both are what Python's versions raise."""
+
+    def getuser() -> str:
+        raise error
+
+    monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
+    monkeypatch.setattr("getpass.getuser", getuser)
+    with pytest.raises(StorageError, match="has no name here: set HADOOP_USER_NAME"):
+        SimpleAuthenticator.for_user()
+
+
 def node(port: int) -> pb.Node:
     return pb.Node(
         id=pb.NodeId(ip="10.0.0.1", host="a", uuid=f"u{port}", data_port=port, info_port=1, ipc_port=2),

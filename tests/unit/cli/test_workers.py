@@ -34,6 +34,21 @@ def test_proxies_share_the_first_port_and_have_the_ones_after_it() -> None:
     assert (second["listen"], second["internal"], second["node_id"]) == ("h:9094", "[::1]:7001", "11")
 
 
+def test_each_listener_is_shared_and_has_ports_after_it() -> None:
+    config = NodeConfig(
+        workers=2,
+        listeners=("INSIDE://h:9092", "OUTSIDE://[::1]:9192"),
+        advertised_listeners=("OUTSIDE://k:31000",),
+        listener_security_protocol_map=("INSIDE:PLAINTEXT", "OUTSIDE:PLAINTEXT"),
+    )
+    config.validate()
+    worker = load(environment=worker_environment({}, config, 1), flags={})
+    assert [(each.name, each.host, each.port, each.advertised_port) for each in worker.kafka_listeners()] == [
+        ("INSIDE", "h", 9094, 0), ("OUTSIDE", "::1", 9194, 31002),
+    ]  # fmt: skip
+    assert [(each.name, each.port) for each in worker.shared_listeners()] == [("INSIDE", 9092), ("OUTSIDE", 9192)]
+
+
 def test_others_share_nothing_and_a_free_port_stays_one() -> None:
     config = NodeConfig(roles=("broker",), node_id=-1, workers=2, internal="h:0", http="h:80")
     assert worker_settings(config, 1) == {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
 
 import pytest
 
+from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import KvCatalog, Topic, encode_topic, topic_key
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.cluster.member import Address, Member, encode_member
+from bmq.meta.cluster.member import Address, Member, decode_member, encode_member
 from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import Delete, Put
@@ -92,6 +94,65 @@ def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itse
         await catalog.close()
 
     run(main())
+
+
+def listening(number: int, **ports: int) -> Member:
+    """A proxy with listeners of these names."""
+    named = tuple((name, Address(host=f"{name.lower()}{number}", port=port)) for name, port in ports.items())
+    return replace(proxy(number), kafka=named[0][1], listeners=named)
+
+
+@pytest.mark.parametrize(
+    ("listener", "told"),
+    [
+        ("INSIDE", [(0, "inside0", 1), (1, "inside1", 1), (3, "h3", 9092)]),
+        ("OUTSIDE", [(0, "outside0", 2), (2, "outside2", 2), (3, "h3", 9092)]),
+        ("OTHER", [(3, "h3", 9092)]),
+    ],
+)
+def test_clients_are_told_the_addresses_of_their_listener(listener: str, told: list[tuple[int, str, int]]) -> None:
+    """A proxy without it is left out, with its partitions; one of an older version has one address for all."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
+        await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic))])
+        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+        proxies = ClusterProxies(ProxyAddress(0, "own", 1), view, catalog, 50, listener)
+        await view.start()
+        await catalog.start()
+        members = [
+            listening(0, INSIDE=1, OUTSIDE=2), listening(1, INSIDE=1), listening(2, OUTSIDE=2), proxy(3),
+        ]  # fmt: skip
+        done = await kv.commit([], [put(each) for each in members])
+        await view.wait_revision(done.revision)
+        assert [(each.node_id, each.host, each.port) for each in proxies.proxies] == told
+        leaders = {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)}
+        assert leaders == {node_id for node_id, _, _ in told}
+        assert {proxies.coordinator_of(number) for number in range(50)} == leaders
+        await view.close()
+        await catalog.close()
+
+    run(main())
+
+
+def test_members_of_both_versions_read_each_other() -> None:
+    """The version before listeners reads the first address, and writes no more than that."""
+    member = listening(1, INSIDE=1, OUTSIDE=2)
+    assert decode_member(encode_member(member)) == member
+    written = json.loads(encode_member(member))
+    assert written["kafka"] == ["inside1", 1]
+    del written["listeners"]
+    old = decode_member(json.dumps(written).encode())
+    assert old.listeners == ()
+    assert old.kafka_at("OUTSIDE") == Address(host="inside1", port=1)
+
+
+@pytest.mark.parametrize("wrong", [[], {"A": 5}, {"A": ["h"]}, {"A": ["h", 65536]}, {"A": ["h", True]}, 7])
+def test_addresses_that_are_none_are_refused(wrong: object) -> None:
+    written = {**json.loads(encode_member(proxy(1))), "listeners": wrong}
+    with pytest.raises(FormatError):
+        decode_member(json.dumps(written).encode())
 
 
 def test_what_is_not_there_is_nobody_elses_and_costs_nothing() -> None:

@@ -1,0 +1,97 @@
+"""A node of several listeners: each API that has addresses answers for the listener that a request came by."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from bmq.cli.node import Node
+from bmq.core.call import Answer, Client
+from bmq.core.clock import SystemClock
+from bmq.core.config import NodeConfig
+from bmq.core.wire import messages as m
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.codec_client import decode_response, encode_request
+from bmq.core.wire.header import is_flexible
+from bmq.meta.broker_configs import describe
+from bmq.meta.cluster.member import Address
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.broker.world import FakeClient
+
+CONFIG = NodeConfig(
+    listeners=("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094"),
+    advertised_listeners=("INSIDE://inside:9092", "OUTSIDE://outside:31000"),
+    listener_security_protocol_map=("INSIDE:PLAINTEXT", "OUTSIDE:PLAINTEXT"),
+    num_partitions=2,
+)
+ADDRESSES = {"INSIDE": Address(host="inside", port=9092), "OUTSIDE": Address(host="outside", port=31000)}
+WAIT_S = 30.0
+
+
+async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any) -> Any:
+    """Return the response to a client of this listener."""
+    tags = b"\0" if is_flexible(key, version) else b""
+    head = struct.pack(">hhih", key, version, 1, -1) + tags
+    frame = memoryview(bytearray(head + bytes(encode_request(key, version, message))))
+    answer = node.endpoints[listener](frame, cast(Client, FakeClient()))
+    if isinstance(answer, Awaitable):
+        answer = await asyncio.wait_for(answer, WAIT_S)
+    assert isinstance(answer, Answer)
+    body = b"".join(map(bytes, answer.buffers))[4 + len(tags) :]
+    return decode_response(key, version, memoryview(body))
+
+
+def test_each_listener_tells_its_own_address() -> None:
+    async def main() -> None:
+        fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+        node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
+        node.is_at(ADDRESSES)
+        await node.start()
+        for listener, address in ADDRESSES.items():
+            told = (address.host, address.port)
+            request = m.MetadataRequest(
+                topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
+                allow_auto_topic_creation=True,
+            )
+            for version in (9, 9):  # encoded, then out of what was kept
+                metadata = await ask(node, listener, ApiKey.METADATA, version, request)
+                assert [(each.host, each.port) for each in metadata.brokers] == [told]
+                assert {each.leader_id for each in metadata.topics[0].partitions} == {0}
+            cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
+            assert [(each.host, each.port) for each in cluster.brokers] == [told]
+            found = await ask(
+                node, listener, ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+            )
+            assert [(each.error_code, each.host, each.port) for each in found.coordinators] == [(0, *told)]
+            groups = await ask(node, listener, ApiKey.LIST_GROUPS, 4, m.ListGroupsRequest(states_filter=[]))
+            assert groups.error_code == 0
+        node._renumbered(7)
+        for listener, address in ADDRESSES.items():
+            cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
+            assert [(each.broker_id, each.host) for each in cluster.brokers] == [(7, address.host)]
+        await node.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("config", "listeners", "advertised"),
+    [
+        (
+            CONFIG,
+            "INSIDE://0.0.0.0:9092,OUTSIDE://0.0.0.0:9094",
+            "INSIDE://inside:9092,OUTSIDE://outside:31000",
+        ),
+        (NodeConfig(listen="h:1"), "PLAINTEXT://h:1", "PLAINTEXT://h:1"),
+        (NodeConfig(listen="[::1]:1", advertise="k:2"), "PLAINTEXT://[::1]:1", "PLAINTEXT://k:2"),
+    ],
+)
+def test_tools_are_shown_kafkas_settings(config: NodeConfig, listeners: str, advertised: str) -> None:
+    shown = {each.key.name: each.value for each in describe(config, {}, {})}
+    assert (shown["listeners"], shown["advertised.listeners"]) == (listeners, advertised)
