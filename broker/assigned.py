@@ -28,12 +28,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from typing import Any
 
 from bmq.broker.config import LogConfig
 from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.manager import Broker
+from bmq.broker.open_state import AssignedPartition, OpenState
 from bmq.broker.owner import PartitionOwner
 from bmq.broker.recompress import Offload, Recompressor, run_inline
 from bmq.broker.searches import Searches
@@ -56,61 +56,6 @@ REPAIR_OWNER = "repair-"
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
 
 
-class _Place(Enum):
-    """Where a partition stands on its way to being open."""
-
-    QUEUED = "waiting in the background"
-    ASKED = "waiting: somebody has looked at it"
-    AWAITED = "waiting in front: a request waits for it"
-    WAITING = "waiting: its present owner hands it over"
-    OPENING = "being taken over"
-    OPEN = "taken over"
-    DELAYED = "tried again in a while"
-    OFFLINE = "waits for an operator"
-
-
-class _Slot:
-    __slots__ = (
-        "config",
-        "failures",
-        "handed",
-        "is_released",
-        "key",
-        "next_epoch",
-        "offline_looks",
-        "opening",
-        "owner",
-        "path",
-        "place",
-        "present_owner",
-        "reason",
-        "waiters",
-        "waits",
-        "was_open",
-    )
-
-    def __init__(self, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
-        self.path = path
-        self.key = key
-        self.config = config
-        self.place = _Place.QUEUED
-        self.owner: PartitionOwner | None = None
-        self.opening: asyncio.Task[None] | None = None
-        self.waiters: list[asyncio.Future[None]] = []  # as many as requests wait
-        self.failures = 0
-        self.reason = ""
-        self.offline_looks = 0
-        self.was_open = False  # its record may name us
-        self.is_released = False  # nobody is to be waited for before the next opening
-        self.handed: Handed | None = None  # what the one who released it told
-        self.next_epoch = 0  # while it waits: the one that we shall claim
-        self.present_owner = ""  # whom it waits for
-        self.waits = 0  # so far: tells an alarm whether its wait is over
-
-    def __repr__(self) -> str:
-        return f"<{self.path} {self.place.name} failures={self.failures} waiters={len(self.waiters)} {self.reason}>"
-
-
 class Assigned:
     """A ``proxy.owners.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of their
     own.  ``offload`` runs recompression (``compression.type``) off the loop.  ``is_member`` tells whether an
@@ -129,14 +74,14 @@ class Assigned:
         self._own_pool = ReadPool(broker.shared.fs, _SEARCH_READS) if pool is None else None
         self._searches = Searches(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
-        self._slots: dict[PartitionKey, _Slot] = {}
-        self._lines: dict[_Place, deque[_Slot]] = {
-            _Place.AWAITED: deque(),
-            _Place.ASKED: deque(),
-            _Place.QUEUED: deque(),
+        self._slots: dict[PartitionKey, AssignedPartition] = {}
+        self._lines: dict[OpenState, deque[AssignedPartition]] = {
+            OpenState.AWAITED: deque(),
+            OpenState.ASKED: deque(),
+            OpenState.QUEUED: deque(),
         }
         self._opening: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
+        self._waiting: dict[str, dict[AssignedPartition, None]] = {}  # by the member that is to hand them over
         self._leaving: dict[PartitionKey, asyncio.Task[Handed | None]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
@@ -156,8 +101,8 @@ class Assigned:
         """Own the partition from now on; again with another config to change that, without closing anything."""
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = _Slot(path, key, config)
-            self._line_up(slot, _Place.QUEUED)
+            slot = self._slots[key] = AssignedPartition(path, key, config)
+            self._line_up(slot, OpenState.QUEUED)
         elif slot.config != config:
             slot.config = config
             writer = self._broker.get(key)
@@ -174,7 +119,7 @@ class Assigned:
         there is one, and it will be told.
         """
         slot = self._slots.pop(key, None)
-        if slot is not None and slot.place is _Place.WAITING:
+        if slot is not None and slot.place is OpenState.WAITING:
             self._wait_no_more(slot)
             self._broker.shared.first_files.forget(slot.path)
         leaving = self._leaving.get(key)
@@ -187,7 +132,7 @@ class Assigned:
         task.add_done_callback(lambda done: self._left(key, done))
         self._searches.forget(key)
         if slot is not None:
-            _refuse(slot, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
+            slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
         return task
 
     def delete(self, key: PartitionKey) -> None:
@@ -200,7 +145,7 @@ class Assigned:
     async def _leave(
         self,
         key: PartitionKey,
-        slot: _Slot | None,
+        slot: AssignedPartition | None,
         earlier: asyncio.Task[Handed | None] | None,
         *,
         is_deleted: bool,
@@ -237,7 +182,7 @@ class Assigned:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for slot in self._slots.values():
-            _refuse(slot, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing"))
+            slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing"))
         if self._own_pool is not None:
             await self._own_pool.close()
 
@@ -261,14 +206,14 @@ class Assigned:
         owner = self.get(key)
         return owner.epoch if owner is not None else -1
 
-    def _find(self, slot: _Slot) -> PartitionOwner | None:
+    def _find(self, slot: AssignedPartition) -> PartitionOwner | None:
         """Open since this very turn of the loop: whoever was just told so must find it."""
-        if slot.place is _Place.OPENING and slot.key not in self._leaving:
+        if slot.place is OpenState.OPENING and slot.key not in self._leaving:
             writer = self._broker.get(slot.key)
             if writer is not None and writer.partition.state is State.WRITE:
                 return self._own(slot, writer)
-        if slot.place is _Place.QUEUED:
-            self._line_up(slot, _Place.ASKED)
+        if slot.place is OpenState.QUEUED:
+            self._line_up(slot, OpenState.ASKED)
         return None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> PartitionOwner:
@@ -286,13 +231,13 @@ class Assigned:
             slot = self._slots.get(key)
             if slot is None or self._is_closed:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not this broker's")
-            if slot.place is _Place.OFFLINE:
+            if slot.place is OpenState.OFFLINE:
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, slot.reason)
             waiter: asyncio.Future[None] = loop.create_future()
             slot.waiters.append(waiter)
-            if slot.place in (_Place.QUEUED, _Place.ASKED):
-                self._line_up(slot, _Place.AWAITED)
-            elif slot.place is _Place.WAITING:
+            if slot.place in (OpenState.QUEUED, OpenState.ASKED):
+                self._line_up(slot, OpenState.AWAITED)
+            elif slot.place is OpenState.WAITING:
                 self._broker.expect(slot.path, slot.config, slot.next_epoch)
             try:
                 async with asyncio.timeout_at(deadline):
@@ -306,7 +251,7 @@ class Assigned:
 
     # ------------------------------------------------------------------------------------------------------ opening
 
-    def _line_up(self, slot: _Slot, place: _Place) -> None:
+    def _line_up(self, slot: AssignedPartition, place: OpenState) -> None:
         """To the end of a line; where it stood before, it is passed over."""
         slot.place = place
         self._lines[place].append(slot)
@@ -315,29 +260,29 @@ class Assigned:
     def _pump(self) -> None:
         """Begin to open what there is room for, in the order of the lines."""
         for place, line in self._lines.items():
-            width = BACKGROUND_PARALLEL if place is _Place.QUEUED else self._broker.config.open_parallel
+            width = BACKGROUND_PARALLEL if place is OpenState.QUEUED else self._broker.config.open_parallel
             while line and len(self._opening) < width:
                 self._begin(line.popleft(), place)
 
-    def _begin(self, slot: _Slot, place: _Place) -> None:
+    def _begin(self, slot: AssignedPartition, place: OpenState) -> None:
         if slot.place is not place or self._slots.get(slot.key) is not slot or self._is_closed:
             return  # further in front meanwhile, or gone
         if self._broker.is_lost:
             self._failed(slot, "this process is no member of the cluster now")
             return
-        slot.place = _Place.OPENING
+        slot.place = OpenState.OPENING
         task = asyncio.get_running_loop().create_task(self._open(slot))
         slot.opening = task
         self._opening.add(task)
         task.add_done_callback(lambda done: self._opening_ended(slot, done))
 
-    async def _open(self, slot: _Slot) -> None:
+    async def _open(self, slot: AssignedPartition) -> None:
         leaving = self._leaving.get(slot.key)
         if leaving is not None:  # assigned again while it is being handed over
             await asyncio.wait([leaving])
         try:
             found = await self._ask_who_owns(slot)
-            if slot.place is _Place.WAITING:
+            if slot.place is OpenState.WAITING:
                 return
             handed, slot.handed, slot.is_released = slot.handed, None, False
             if handed is not None:
@@ -350,7 +295,7 @@ class Assigned:
             writer.reconfigure(slot.config)
         self._own(slot, writer)
 
-    async def _ask_who_owns(self, slot: _Slot) -> tuple[PartitionRecord, int] | None:
+    async def _ask_who_owns(self, slot: AssignedPartition) -> tuple[PartitionRecord, int] | None:
         """The record and its revision; the slot is WAITING when another member is to release it first.
 
         None when it does not matter.  What was read may be old by the time it is claimed: that compares the revision.
@@ -370,9 +315,9 @@ class Assigned:
 
     # ------------------------------------------------------------------------------------- waiting for another owner
 
-    def _wait_for(self, slot: _Slot, owner: str, next_epoch: int) -> None:
+    def _wait_for(self, slot: AssignedPartition, owner: str, next_epoch: int) -> None:
         shared = self._broker.shared
-        slot.place, slot.present_owner, slot.next_epoch = _Place.WAITING, owner, next_epoch
+        slot.place, slot.present_owner, slot.next_epoch = OpenState.WAITING, owner, next_epoch
         if slot.waiters:
             self._broker.expect(slot.path, slot.config, next_epoch)
         slot.waits += 1
@@ -380,35 +325,41 @@ class Assigned:
         self._waiting.setdefault(owner, {})[slot] = None
         shared.alarms.at(shared.now_ms() + shared.config.handover_wait_ms, lambda: self._waited(slot, number))
 
-    def _waited(self, slot: _Slot, number: int) -> None:
-        if slot.place is _Place.WAITING and slot.waits == number and self._slots.get(slot.key) is slot:
+    def _waited(self, slot: AssignedPartition, number: int) -> None:
+        if slot.place is OpenState.WAITING and slot.waits == number and self._slots.get(slot.key) is slot:
             self._release(slot)
 
-    def _wait_no_more(self, slot: _Slot) -> None:
+    def _wait_no_more(self, slot: AssignedPartition) -> None:
         waiting = self._waiting[slot.present_owner]
         del waiting[slot]
         if not waiting:
             del self._waiting[slot.present_owner]
         slot.present_owner = ""
 
-    def _release(self, slot: _Slot) -> None:
+    def _release(self, slot: AssignedPartition) -> None:
         """Open it next: by fencing, if its owner has not released it."""
-        if slot.place is _Place.WAITING:
+        if slot.place is OpenState.WAITING:
             self._wait_no_more(slot)
         slot.is_released = True
-        self._line_up(slot, _Place.AWAITED if slot.waiters else _Place.ASKED)
+        self._line_up(slot, OpenState.AWAITED if slot.waiters else OpenState.ASKED)
 
     def handed_over(self, told: Mapping[PartitionKey, Handed]) -> None:
         """Another broker has let go of these.  What is not assigned here, or was opened already, is passed over: who
         hears of its assignment later finds it released."""
         for key, handed in told.items():
             slot = self._slots.get(key)
-            if slot is None or slot.place is _Place.OPEN:
+            if slot is None or slot.place is OpenState.OPEN:
                 continue
             slot.handed = handed
-            if slot.place is _Place.OPENING:
+            if slot.place is OpenState.OPENING:
                 slot.is_released = True  # the record may have been read before
-            elif slot.place in (_Place.WAITING, _Place.QUEUED, _Place.ASKED, _Place.AWAITED, _Place.DELAYED):
+            elif slot.place in (
+                OpenState.WAITING,
+                OpenState.QUEUED,
+                OpenState.ASKED,
+                OpenState.AWAITED,
+                OpenState.DELAYED,
+            ):
                 self._release(slot)
 
     def members_gone(self, incarnations: Iterable[str]) -> None:
@@ -419,52 +370,52 @@ class Assigned:
 
     # --------------------------------------------------------------------------------------------------- being open
 
-    def _own(self, slot: _Slot, writer: PartitionWriter) -> PartitionOwner | None:
+    def _own(self, slot: AssignedPartition, writer: PartitionWriter) -> PartitionOwner | None:
         """It is open; None when it has ended again in the same moment."""
-        if slot.owner is not None and slot.place is _Place.OPEN:
+        if slot.owner is not None and slot.place is OpenState.OPEN:
             return slot.owner if slot.owner.is_open else None
         if writer.partition.state is not State.WRITE:
             self._failed(slot, f"it was {writer.partition.state.name} at once")
             return None
         writer.on_end = lambda: self._failed(slot, f"its ownership ended: {writer.partition.state.name}")
         slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
-        slot.place, slot.failures, slot.reason, slot.was_open = _Place.OPEN, 0, "", True
+        slot.place, slot.failures, slot.reason, slot.was_open = OpenState.OPEN, 0, "", True
         slot.offline_looks = 0
-        _wake(slot)
+        slot.wake()
         return slot.owner
 
-    def _failed(self, slot: _Slot, reason: str) -> None:
+    def _failed(self, slot: AssignedPartition, reason: str) -> None:
         slot.owner, slot.reason = None, reason
         if self._is_closed or self._slots.get(slot.key) is not slot:
             return
         writer = self._broker.get(slot.key)
         if writer is not None and writer.partition.state is State.OFFLINE:
-            slot.place, slot.reason = _Place.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
-            _wake(slot)
+            slot.place, slot.reason = OpenState.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
+            slot.wake()
             self._look_at_offline_later(slot)
             return
         shared = self._broker.shared
         delay_ms = min(shared.config.retry_ms << min(slot.failures, 16), shared.config.retry_max_ms)
         slot.failures += 1
-        slot.place = _Place.DELAYED
+        slot.place = OpenState.DELAYED
         shared.alarms.at(shared.now_ms() + delay_ms, lambda: self._again(slot))
 
-    def _again(self, slot: _Slot) -> None:
-        if slot.place is _Place.DELAYED:
-            self._line_up(slot, _Place.AWAITED if slot.waiters else _Place.QUEUED)
+    def _again(self, slot: AssignedPartition) -> None:
+        if slot.place is OpenState.DELAYED:
+            self._line_up(slot, OpenState.AWAITED if slot.waiters else OpenState.QUEUED)
 
-    def _look_at_offline_later(self, slot: _Slot) -> None:
+    def _look_at_offline_later(self, slot: AssignedPartition) -> None:
         shared = self._broker.shared
         shared.alarms.at(shared.now_ms() + OFFLINE_LOOK_MS, lambda: self._look_at_offline(slot))
 
-    def _look_at_offline(self, slot: _Slot) -> None:
+    def _look_at_offline(self, slot: AssignedPartition) -> None:
         writer = self._broker.get(slot.key)
-        if slot.place is not _Place.OFFLINE or self._slots.get(slot.key) is not slot or self._is_closed:
+        if slot.place is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot or self._is_closed:
             return
         assert writer is not None
         writer.spawn(self._reopen(slot, writer.partition.epoch))
 
-    async def _reopen(self, slot: _Slot, epoch: int) -> None:
+    async def _reopen(self, slot: AssignedPartition, epoch: int) -> None:
         """Take an OFFLINE partition over again if somebody has released it, or now and then."""
         slot.offline_looks += 1
         looks = slot.offline_looks
@@ -477,31 +428,19 @@ class Assigned:
             pass  # its taking over says so
         except KvError:
             is_due = False
-        if slot.place is not _Place.OFFLINE or self._slots.get(slot.key) is not slot:
+        if slot.place is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot:
             return
         if is_due:
-            self._line_up(slot, _Place.QUEUED)
+            self._line_up(slot, OpenState.QUEUED)
         else:
             self._look_at_offline_later(slot)
 
-    def _opening_ended(self, slot: _Slot, task: asyncio.Task[None]) -> None:
+    def _opening_ended(self, slot: AssignedPartition, task: asyncio.Task[None]) -> None:
         slot.opening = None
         self._opening.discard(task)
         if _tell_bug(task, f"opening {slot.path} failed"):
             self._failed(slot, repr(task.exception()))
         self._pump()
-
-
-def _wake(slot: _Slot) -> None:
-    for waiter in slot.waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-
-
-def _refuse(slot: _Slot, error: RequestError) -> None:
-    for waiter in slot.waiters:
-        if not waiter.done():
-            waiter.set_exception(error)
 
 
 def _tell_bug(task: asyncio.Task[Any], message: str) -> bool:
