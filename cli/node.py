@@ -223,6 +223,10 @@ class Node:
         if self.own_coordinator is not None:
             self.own_coordinator.drain()
 
+    def is_response_room_wanted(self) -> bool:
+        """Return whether responses wait for memory that unsent ones hold."""
+        return self.reading.budget.has_waiting or bool(self._services.responses.waiting)
+
     async def close(self) -> None:
         """Hand everything over.  Also after a ``start`` that failed."""
         if self._relay is not None:

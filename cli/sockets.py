@@ -35,7 +35,7 @@ class Sockets:
         if PROXY in node.config.roles:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
-                is_response_room_wanted=lambda: node.reading.budget.has_waiting,
+                is_response_room_wanted=node.is_response_room_wanted,
             )  # fmt: skip
         if node.joined is not None:
             self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False)

@@ -18,7 +18,11 @@ from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.proxy.handlers.api_versions import unsupported_version
 from bmq.proxy.large_requests import INLINE_BYTES
+from bmq.proxy.response_budget import COUNTED_LEAST
 from bmq.proxy.services import Api, Services
+
+RESPONSE_TO_BODY = 4
+"""The response to a large body takes no more than so many times its bytes, where its API gives no estimate."""
 
 
 class Endpoint:
@@ -74,7 +78,24 @@ class Endpoint:
             message = decode_request(request.api_key, request.api_version, request.body)
         except FormatError as error:
             raise _malformed(api, request, error) from None
+        size = 0 if api.response_bytes is None else api.response_bytes(self._services, message)
+        if size >= COUNTED_LEAST:
+            return self._call_in_room(api, request, message, size)
         return api.handle(self._services, request, message)
+
+    async def _call_in_room(self, api: Api, request: Request, message: Any, size: int) -> Answer:
+        """Have the request handled and its response encoded once there is room for that."""
+        assert api.handle is not None
+        responses = self._services.responses
+        taken = await responses.take(size)
+        try:
+            result = api.handle(self._services, request, message)
+            if hasattr(result, "__await__"):
+                result = await result
+            return responses.count(await self._encode(request, result), taken)
+        except BaseException:
+            taken.release()
+            raise
 
     async def _call_large(self, api: Api, request: Request) -> Any:
         """Read the request off the loop, when it is its turn."""
@@ -86,11 +107,37 @@ class Endpoint:
                 raise _malformed(api, request, error) from None
             if api.waits_for_clients:
                 leave()
-            result = api.handle(self._services, request, box[0])
-            if hasattr(result, "__await__"):
-                result = await result
-            await self._large.free(box)
+                return await self._call_now(api, request, box)
+            size = RESPONSE_TO_BODY * len(request.body)
+            if api.response_bytes is not None:
+                size = max(size, api.response_bytes(self._services, box[0]))
+            responses = self._services.responses
+            taken = await responses.take(size) if size >= COUNTED_LEAST else None
+            try:
+                return responses.count(await self._encode(request, await self._call_now(api, request, box)), taken)
+            except BaseException:
+                if taken is not None:
+                    taken.release()
+                raise
+
+    async def _call_now(self, api: Api, request: Request, box: list[Any]) -> Any:
+        assert api.handle is not None
+        result = api.handle(self._services, request, box[0])
+        if hasattr(result, "__await__"):
+            result = await result
+        await self._large.free(box)
+        return result
+
+    async def _encode(self, request: Request, result: Any) -> Answer:
+        """Return the response's bytes, encoded off the loop if it is large."""
+        if type(result) is Answer:
             return result
+        key, version, correlation_id = request.api_key, request.api_version, request.correlation_id
+        if is_large(result):
+            box = [result]
+            del result
+            return Answer(await self._large.encode(key, version, correlation_id, box))
+        return Answer(encode_response(key, version, correlation_id, result))
 
     async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Answer:
         try:
@@ -116,6 +163,8 @@ class Endpoint:
             answer = result
         else:
             answer = Answer(encode_response(request.api_key, request.api_version, request.correlation_id, result))
+        if answer.size >= COUNTED_LEAST:
+            self._services.responses.count(answer)
         ms = (self._clock.monotonic() - request.arrived) * 1000
         self._services.metrics.api(request.api_key).answered(ms)
         return answer

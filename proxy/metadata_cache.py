@@ -257,6 +257,11 @@ class MetadataCache:
         await in_turns(entry.refresh(owners, members, clock.monotonic()))
         return entry.places(start, stop)
 
+    @property
+    def all_bytes(self) -> int:
+        """Return the largest size that all topics together have had in a response of late; 0 before the first."""
+        return max((len(found.joined) for found in self._all.values()), default=0)
+
     def replicas(self, topic: Topic, index: int, members: Members) -> Sequence[int]:
         """The nodes of one partition, whatever the topic's size."""
         if self._zones is None or self._zones.version != members.version:

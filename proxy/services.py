@@ -20,6 +20,7 @@ from bmq.proxy.large_requests import LargeRequests
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.owners import Owners
 from bmq.proxy.produce_order import ProduceOrder
+from bmq.proxy.response_budget import ResponseBudget
 
 if TYPE_CHECKING:
     from bmq.meta.controller.admin import Admin
@@ -52,10 +53,13 @@ class Services:
     """Connections with a large produce that is being handed out."""
     apis: Sequence[Api] = ()
     """All that the endpoint serves; it fills this in."""
+    responses: ResponseBudget = field(init=False)
+    """Bytes of responses, other than records, that are built or not sent yet."""
     lines: LogLimits = field(init=False)
     """For log lines that a client can cause."""
 
     def __post_init__(self) -> None:
+        self.responses = ResponseBudget(self.config.queued_max_request_bytes)
         self.lines = LogLimits(logging.getLogger("bmq.proxy"), self.clock.monotonic)
 
 
@@ -73,6 +77,8 @@ class Api(NamedTuple):
     max_version: int
     handle: Callable[[Services, Request, Any], Any | Awaitable[Any]] | None = None
     handle_raw: Callable[[Services, Request], Answer | Awaitable[Answer]] | None = None
+    response_bytes: Callable[[Services, Any], int] | None = None
+    """Estimates from the message what its response takes while it is built; None: no more than a few times the body."""
     waits_for_clients: bool = False
     """Answered only once other clients have sent theirs (JoinGroup): a large request keeps no other waiting so long."""
     is_pipelined: bool = False

@@ -29,6 +29,7 @@ Result = DescribeConfigsResponse.DescribeConfigsResult
 Config = Result.DescribeConfigsResourceResult
 DESCRIBED_A_TURN = 5
 """Resources that are described and encoded in a turn of the loop, at a millisecond each."""
+RESOURCE_BYTES = 15 << 10
 RESPONSE_BYTES_MAX = 256 << 20
 """10,000 topics with synonyms and documentation take 150 MB."""
 
@@ -122,4 +123,8 @@ def _config(described: Described, with_synonyms: bool, with_documentation: bool)
     )
 
 
-APIS = (Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle),)
+def _response_bytes(services: Services, message: Any) -> int:
+    return min(RESPONSE_BYTES_MAX, RESOURCE_BYTES * len(message.resources))
+
+
+APIS = (Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle, response_bytes=_response_bytes),)

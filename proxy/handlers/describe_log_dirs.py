@@ -32,6 +32,9 @@ Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = Result.DescribeLogDirsTopic
 Partition = Topic.DescribeLogDirsPartition
 
+ALL_BYTES = 16 << 20
+"""Room that a response about all partitions takes before it is built: 100,000 of them, corrected once it is encoded."""
+
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
     asked = await _asked_here(services, message.topics)
@@ -99,4 +102,8 @@ def _response(services: Services, code: ErrorCode, topics: list[Any]) -> Any:
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
 
 
-APIS = (Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle),)
+def _response_bytes(services: Services, message: Any) -> int:
+    return ALL_BYTES if message.topics is None else 0
+
+
+APIS = (Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle, response_bytes=_response_bytes),)

@@ -29,6 +29,10 @@ PRODUCERS_MAX = 250_000
 """In one response, of all its partitions, unless the first alone has more: some 10 MB."""
 
 
+RESPONSE_BYTES = 1 << 20
+"""Room that is taken before the producers of a partition are known."""
+
+
 async def handle(services: Services, request: Request, message: Any) -> Any:
     wanted: dict[str, dict[int, None]] = {}
     turns = Turns()
@@ -76,4 +80,8 @@ def _producer(state: ProducerState) -> Any:
     )
 
 
-APIS = (Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle),)
+def _response_bytes(services: Services, message: Any) -> int:
+    return RESPONSE_BYTES if message.topics else 0
+
+
+APIS = (Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle, response_bytes=_response_bytes),)

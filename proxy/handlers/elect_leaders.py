@@ -22,6 +22,9 @@ from bmq.proxy.services import Api, Services
 Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = Topic.PartitionResult
 
+ALL_BYTES = 16 << 20
+"""Room that a response about all partitions takes before it is built: 100,000 of them, corrected once it is encoded."""
+
 
 async def handle(services: Services, request: Request, message: Any) -> Any:
     topics = services.catalog.topics
@@ -49,4 +52,8 @@ def _result(count: int, index: int) -> Any:
     return Partition(partition_id=index, error_code=code, error_message=text)
 
 
-APIS = (Api(ApiKey.ELECT_LEADERS, 0, 2, handle),)
+def _response_bytes(services: Services, message: Any) -> int:
+    return ALL_BYTES if message.topic_partitions is None else 0
+
+
+APIS = (Api(ApiKey.ELECT_LEADERS, 0, 2, handle, response_bytes=_response_bytes),)

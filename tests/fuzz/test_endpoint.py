@@ -31,6 +31,7 @@ from bmq.core.wire.produce import parse_produce
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.large_requests import LargeRequests
+from bmq.proxy.response_budget import ResponseBudget
 from bmq.proxy.services import Api
 from tests.simulation.loop import run
 from tests.unit.core.net_world import Peer, turn
@@ -86,7 +87,9 @@ class Fuzz:
         self.rng = rng
         self.samples = samples
         self.metrics = Metrics()
-        services: Any = SimpleNamespace(metrics=self.metrics, clock=LoopClock(), apis=(), large=LargeRequests())
+        services: Any = SimpleNamespace(
+            metrics=self.metrics, clock=LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30)
+        )
         config = NodeConfig(socket_request_max_bytes=SIZE_MAX, queued_max_request_bytes=SIZE_MAX)
         self.listener = StrictListener(Endpoint(services, list(map(trivial, apis))), config, self.metrics)
         self.peer: Peer | None = None

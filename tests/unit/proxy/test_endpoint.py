@@ -28,6 +28,7 @@ from bmq.core.wire.messages import (
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import api_versions
 from bmq.proxy.large_requests import LargeRequests
+from bmq.proxy.response_budget import ResponseBudget
 from bmq.proxy.services import Api
 from tests.simulation.loop import run
 
@@ -45,7 +46,9 @@ class Asker:
 def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
     heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
     produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
-    services: Any = SimpleNamespace(metrics=Metrics(), clock=clock or LoopClock(), apis=(), large=LargeRequests())
+    services: Any = SimpleNamespace(
+        metrics=Metrics(), clock=clock or LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30)
+    )
     made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
     assert services.apis == (produce, heartbeat, *api_versions.APIS)
     return made
