@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from bmq.core.call import CloseConnection
@@ -25,6 +25,21 @@ TOPICS_MAX = 20_000
 """Topics that one request creates or extends: twice what Kafka's tools are used with."""
 ASSIGNED_MAX = 100_000
 """Partitions of one topic that a request assigns by hand."""
+
+
+PARTITIONS_A_REQUEST = 1_000_000
+"""Partitions that the topics of one request have in all: a hundred times Kafka's bound, as many as a cluster is for."""
+
+
+def check_partitions(counts: Iterable[int]) -> None:
+    """Raise RequestError if the topics of one request have too many partitions in all.
+
+    Kafka's ``ReplicationControlManager.validateTotalNumberOfPartitions`` refuses with the same error.
+    """
+    total = sum(counts)
+    if total > PARTITIONS_A_REQUEST:
+        text = f"Excessively large number of partitions per request: {total}, more than {PARTITIONS_A_REQUEST}."
+        raise RequestError(ErrorCode.POLICY_VIOLATION, text)
 
 
 def check_count(topics: Sequence[object]) -> None:

@@ -19,7 +19,7 @@ from bmq.core.turns import map_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import CreatePartitionsResponse
 from bmq.meta.catalog import Topic
-from bmq.proxy.admin_work import broker_ids_of, check_count, each
+from bmq.proxy.admin_work import broker_ids_of, check_count, check_partitions, each
 from bmq.proxy.services import Api, Services
 
 
@@ -28,7 +28,10 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     counts = Counter(topic.name for topic in message.topics)
     wanted = {topic.name: topic for topic in message.topics}
 
+    counted = [sum(max(topic.count, 0) for topic in wanted.values())]
+
     async def add(name: str) -> Topic:
+        check_partitions(counted)
         if counts[name] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         given = wanted[name].assignments

@@ -21,12 +21,12 @@ from typing import Any
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.turns import map_in_turns
+from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import CreateTopicsResponse
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
-from bmq.proxy.admin_work import broker_ids_of, check_count, each
+from bmq.proxy.admin_work import broker_ids_of, check_count, check_partitions, each
 from bmq.proxy.services import Api, Services
 
 OPEN_S = 5.0
@@ -44,7 +44,10 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     counts = Counter(topic.name for topic in message.topics)
     once = [topic for topic in message.topics if counts[topic.name] == 1]
 
+    counted = [sum(max(len(topic.assignments), topic.num_partitions, 1) for topic in once)]
+
     async def create(wanted: Any) -> Topic:
+        check_partitions(counted)
         return await _create(services, wanted, message.validate_only)
 
     results = await each(once, create, message.timeout_ms)
@@ -85,8 +88,11 @@ async def _opened(services: Services, topics: Sequence[Topic], deadline: float) 
     loop = asyncio.get_running_loop()
     with contextlib.suppress(RequestError, TimeoutError):
         async with asyncio.timeout_at(deadline):
+            turns = Turns()
             for topic in topics:
                 for partition in range(topic.partitions):
+                    if turns.is_over():
+                        await next_turn()
                     key = PartitionKey(topic.topic_id, partition)
                     if services.owners.get(key) is None:
                         await services.owners.wait(key, max(0.0, deadline - loop.time()))
