@@ -17,10 +17,10 @@ from bmq.core.steps import run_in_steps
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
 
 T = TypeVar("T")
-EVENTS_PER_STEP = 250
-BYTES_PER_STEP = 64 << 10
-"""Of a listing, or of revisions that came together, applied between two turns of the loop: 250 topics, or the owners of
-10,000 partitions; some 10 ms.  One revision is applied in one piece."""
+EVENTS_PER_STEP = 125
+BYTES_PER_STEP = 32 << 10
+"""Of a listing, or of revisions that came together, applied between two turns of the loop: 125 topics, or the owners of
+5,000 partitions; some 5 ms.  One revision is applied in one piece."""
 _log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 10

@@ -12,8 +12,8 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.controller.partition_table import PartitionTable
 
-CHANGES_PER_STEP = 64
-"""Topics and chunks read between two turns of the loop: 5 ms if the chunks are full."""
+CHANGES_PER_STEP = 32
+"""Topics and chunks read between two turns of the loop: some 5 ms if the chunks are full."""
 FORGET_TOPIC_S = 60.0
 """How long the catalog must not have known a topic before its assignment is deleted: the catalog is another watch, and
 may be behind."""
