@@ -1,0 +1,67 @@
+"""Storage as one process of a history reaches it: the process may die at a step, and may have no descriptor left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from bmq.storage.filesystem import CreateOptions, OutOfSpace, StorageUnavailable
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.memory.appender import MemoryAppender
+
+T = TypeVar("T")
+
+STEPS = ("concat", "concat", "concat", "replace", "delete", "rename")
+"""Changes of names, each of which may be a process's last one.  A concat is rare, and what it leaves behind odd."""
+_TOO_MANY = os.strerror(errno.EMFILE)
+_DEFAULT = CreateOptions()
+
+
+class FrailFileSystem(MemoryFileSystem):
+    """``on_last_step`` is called when the step named by ``last_step`` was done, or may have been.
+
+    ``lacks_descriptors``: the process has none left, as the adapters tell it.  A file to be written has no room; every
+    other second call needs a connection, or a file, that cannot be opened.
+    """
+
+    def __init__(self, storage: MemoryStorage, holder: str, on_last_step: Callable[[], None]) -> None:
+        super().__init__(storage, holder)
+        self.last_step = ""
+        self.lacks_descriptors = False
+        self._on_last_step = on_last_step
+
+    async def call(self, operation: Callable[[], T], *, writes: bool = True) -> T:
+        if self.lacks_descriptors and self.storage.chance(0.5):
+            await self.awake()
+            raise StorageUnavailable(_TOO_MANY)
+        return await super().call(operation, writes=writes)
+
+    async def create(self, path: str, options: CreateOptions = _DEFAULT) -> MemoryAppender:
+        if not self.lacks_descriptors:
+            return await super().create(path, options)
+        if self.storage.chance(0.5):  # the NameNode has made it; the socket to its first datanode is missing
+            await self.call(lambda: self.storage.create(path, self.holder, options))
+        raise OutOfSpace(f"{path}: {_TOO_MANY}")
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._step("rename", super().rename(source, target))
+
+    async def replace(self, source: str, target: str) -> None:
+        await self._step("replace", super().replace(source, target))
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        return await self._step("delete", super().delete(path, recursive=recursive))
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        await self._step("concat", super().concat(target, sources))
+
+    async def _step(self, name: str, step: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await step
+        finally:
+            if self.last_step == name:
+                self.last_step = ""
+                self._on_last_step()
+                await self.awake()  # never returns
