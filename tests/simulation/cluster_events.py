@@ -12,6 +12,7 @@ from typing import Any
 from bmq.core.errors import RequestError
 from tests.simulation.cluster_network import CLIENT
 from tests.simulation.cluster_world import OPERATOR, ClusterWorld, Place, Process
+from tests.simulation.frail_files import STEPS
 from tests.simulation.loop import PROCESS
 
 PLACES_MAX = 14
@@ -30,7 +31,7 @@ class Events:
             self._crash, self._crash, self._crash_many, self._stop_politely, self._restart_all, self._pause,
             self._pause, self._cut, self._cut, self._cut_clients, self._cut_store, self._cut_storage, self._store_away,
             self._split, self._datanode_dies, self._datanode_stops, self._namenode_restarts, self._connections_break,
-            self._add, self._operate, self._operate,
+            self._add, self._operate, self._operate, self._lack_descriptors, self._die_at_a_step,
         ]  # fmt: skip
 
     def befall(self) -> None:
@@ -56,6 +57,12 @@ class Events:
         place, down_s = self._place(), self._rng.choice(DOWN_S)
         place.crash(down_s)
         return f"{place.host} dies for {down_s} s"
+
+    def _die_at_a_step(self) -> str:
+        place, step = self._place(), self._rng.choice(STEPS)
+        if place.process is not None:
+            place.process.fs.last_step = step
+        return f"{place.host} dies at its next {step}"
 
     def _crash_broker(self) -> str:
         place, down_s = self._rng.choice(self._world.with_role("broker")), self._rng.choice(DOWN_S)
@@ -99,6 +106,14 @@ class Events:
             process.stop()
             self._after(for_s, process.resume)
         return f"{place.host} hangs for {for_s:.1f} s"
+
+    def _lack_descriptors(self) -> str:
+        place, for_s = self._place(), self._rng.choice((0.5, 8.0)) * self._rng.uniform(0.5, 1.0)
+        process = place.process
+        if process is not None:
+            process.lack_descriptors(True)
+            self._after(for_s, process.lack_descriptors, False)
+        return f"{place.host} has no descriptor for {for_s:.1f} s"
 
     def _add(self) -> str:
         world = self._world

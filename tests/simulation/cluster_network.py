@@ -4,11 +4,15 @@ Hosts are names; a process's incarnation is its host's name and a number ("b0-3"
 Bytes take a while, by seed, and keep their order within a connection.  Each side's kernel keeps what its process has
 not read, up to ``KERNEL_BYTES``, so a stopped process is connected to and written to until that is full.  Between two
 hosts that are cut off from each other bytes wait, and closes too: nobody is told.
+
+A process without a descriptor connects to nobody (EMFILE); whoever connects to it waits, unaccepted, in its backlog.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
@@ -212,6 +216,7 @@ class ClusterNetwork:
         self._cut: set[frozenset[str]] = set()
         self._waiting: list[tuple[End, Callable[[], None]]] = []  # for a cut to heal
         self._healed = asyncio.Event()
+        self._starved: dict[str, list[tuple[End, _Server]]] = {}  # processes without descriptors, and their backlogs
         loop: Any = asyncio.get_running_loop()
         loop.create_connection = self._create_connection
         loop.create_server = self._create_server
@@ -232,6 +237,8 @@ class ClusterNetwork:
 
     async def _create_connection(self, make: Callable[[], Any], host: str, port: int) -> Any:
         process = PROCESS.get()
+        if process in self._starved:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         while self.is_cut(host_of(process), host):
             await self._healed.wait()
         await asyncio.sleep(self.latency())
@@ -242,12 +249,28 @@ class ClusterNetwork:
         ours.other, theirs.other = theirs, ours
         self.ends[ours] = self.ends[theirs] = None
         theirs._is_paused = True  # until it is accepted
-        theirs.run(_accept, theirs, server)
+        self._accept(theirs, server)
         ours.protocol = make()
         ours.protocol.connection_made(ours)
         return ours, ours.protocol
 
+    def _accept(self, end: End, server: _Server) -> None:
+        """In the server's process, when it has a descriptor for it."""
+        backlog = self._starved.get(server.process)
+        if backlog is None:
+            end.run(_accept, end, server)
+        else:
+            backlog.append((end, server))
+
     # -------------------------------------------------------------------------------------------------------- faults
+
+    def lack_descriptors(self, process: str, does_lack: bool) -> None:
+        """From here on, or no more.  What waits in the backlog is accepted then."""
+        if does_lack:
+            self._starved.setdefault(process, [])
+            return
+        for end, server in self._starved.pop(process, ()):
+            self._accept(end, server)
 
     def is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._cut

@@ -26,14 +26,17 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import BmqError
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.memory import HISTORY_REVISIONS, KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.memory import HISTORY_REVISIONS, KvFaults, MemoryStore
 from bmq.storage.filesystem import StorageError
-from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from bmq.storage.memory import Faults, MemoryStorage
 from tests.simulation.cluster_acks import OneOwner
 from tests.simulation.cluster_network import CLIENT, ClusterNetwork
+from tests.simulation.cluster_versions import speak
+from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.kafka_world import BUSY, CONFIG, SMALL, Told
 from tests.simulation.loop import PROCESS, VirtualLoop, kill, tasks_of
 from tests.simulation.network import Calls, Disconnected
+from tests.simulation.versions import SpokenKeyValue, Version
 
 KAFKA_PORT, INTERNAL_PORT, HTTP_PORT = 9092, 9093, 9080
 UNREACHABLE = KvFaults(unavailable=1.0)
@@ -66,10 +69,13 @@ class Process:
         self.is_stopped = False
         self.node: Node | None = None
         self.sockets: Sockets | None = None
-        self.fs = MemoryFileSystem(world.storage, incarnation)
+        self.version = world.rng.choice(tuple(Version)) if world.are_versions_mixed else Version.THIS
+        world.versions[incarnation] = self.version
+        self.fs = FrailFileSystem(world.storage, incarnation, self.crash)
         if place.is_cut_off:
             self.fs.pause()
-        self.kv = MemoryKeyValue(world.store, random=world.rng, faults=place.kv_faults)
+        self.kv = SpokenKeyValue(world.store, random=world.rng, faults=place.kv_faults)
+        self.kv.version = self.version
         self._context = copy_context()
         self._context.run(PROCESS.set, incarnation)
         self._asked = _StopAsked()
@@ -81,7 +87,8 @@ class Process:
         state = (
             "dead" if not self.is_alive else "stopped" if self.is_stopped else "ready" if self.is_ready else "starts"
         )
-        return f"<Process {self.incarnation} {state}>"
+        version = "" if self.version is Version.THIS else f" of {self.version.value} version"
+        return f"<Process {self.incarnation} {state}{version}>"
 
     async def _run(self) -> None:
         """As ``cli.server`` does it.  What it raises while it starts would end the process with a message."""
@@ -102,6 +109,7 @@ class Process:
                 assert shared.tails is not None
                 shared.tails = self.world.acks.watched(shared.tails, self.incarnation)
             node.on_leave, node.on_failed = self.ask, self._failed
+            speak(self)
             if await self._asked.comes_before(node.start()):
                 return
             sockets = self.sockets = Sockets(node, cast(HttpServer, SimpleNamespace(port=HTTP_PORT)))
@@ -140,6 +148,11 @@ class Process:
             self.kv.crash()
             kill(self.incarnation)
             self.is_over.set()
+
+    def lack_descriptors(self, does_lack: bool) -> None:
+        """Something else has taken all that there are, or gives them back."""
+        self.fs.lacks_descriptors = does_lack
+        self.world.network.lack_descriptors(self.incarnation, does_lack)
 
     def stop(self) -> None:
         """SIGSTOP."""
@@ -247,6 +260,7 @@ class ClusterWorld:
         latency_s: float = 0.002,
         has_ids: bool = True,
         history: int = HISTORY_REVISIONS,
+        are_versions_mixed: bool = False,
     ) -> None:
         """``has_ids``: proxies are told their node ids, else each takes the lowest free one.  ``history``: revisions
         that the store keeps for watches."""
@@ -263,6 +277,9 @@ class ClusterWorld:
         self.told = Told()
         self.acks = OneOwner(self.told.errors.append)
         self.is_over = False
+        self.are_versions_mixed = are_versions_mixed
+        self.versions: dict[str, Version] = {}
+        """By incarnation."""
         self.has_ids = has_ids
         self._ids = 0
 
@@ -312,6 +329,8 @@ class ClusterWorld:
             place.cut_store(False)
             place.cut_storage(False)
             if place.process is not None:
+                place.process.lack_descriptors(False)
+                place.process.fs.last_step = ""
                 place.process.resume()
         await asyncio.sleep(10)  # virtual: outages of storage that were drawn before this moment run out
 

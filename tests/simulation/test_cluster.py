@@ -28,6 +28,7 @@ from bmq.proxy.remote.remote_owners import SWEEP_S
 from bmq.proxy.remote.remote_tails import UNREAD_S
 from tests.simulation.cluster_checks import BugsTold, Through, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import Events
+from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.kafka_clients import (
     Client,
@@ -80,10 +81,11 @@ async def history(seed: int, *, is_calm: bool = False) -> ClusterWorld:
         latency_s=rng.choice((0.001, 0.02)),
         has_ids=rng.random() < 0.5,
         history=rng.choice((20, HISTORY_REVISIONS)),
+        are_versions_mixed=rng.random() < 0.4 and not is_calm,
     )
     events = Events(world, rng)
     try:
-        with BugsTold(world):
+        with BugsTold(world), spoken(world):
             build(world, rng)
             clients = [asyncio.create_task(each) for each in workload(world, rng)]
             await asyncio.sleep(rng.choice((0.2, 3.0)))
@@ -200,10 +202,10 @@ async def progress(world: ClusterWorld) -> None:
 async def planned(seed: int) -> ClusterWorld:
     """A history of moves, drains and polite restarts, one after the other: nothing is refused, no connection breaks."""
     rng = Random(seed)
-    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)))
+    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)), are_versions_mixed=rng.random() < 0.4)
     events = Events(world, rng)
     try:
-        with BugsTold(world):
+        with BugsTold(world), spoken(world):
             for role, count in ROLES_APART:
                 for number in range(count):
                     world.place(f"{role}{number}", role)
@@ -227,10 +229,10 @@ async def planned(seed: int) -> ClusterWorld:
 async def read_again(seed: int) -> ClusterWorld:
     """Everything is read through every proxy, then left alone; owners change, by request or death; it is read again."""
     rng = Random(seed)
-    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)))
+    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)), are_versions_mixed=rng.random() < 0.4)
     events = Events(world, rng)
     try:
-        with BugsTold(world):
+        with BugsTold(world), spoken(world):
             for role, count in ROLES_APART:
                 for number in range(count):
                     world.place(f"{role}{number}", role)

@@ -1,0 +1,81 @@
+"""Processes of several versions in one cluster: what they say to each other, beside what ``versions`` says of values.
+
+| | the version before | a later one |
+|---|---|---|
+| APIs | neither ShardsNotLoaded nor ShardConfirm; Ask without ConfirmEnd, and Ends never waits for flushes | as now |
+| messages | no tagged field of this version | a tagged field more in each |
+| Hello | protocol 1 | protocols 1 to 2 |
+
+A place starts a process of any version each time: that is an upgrade, or a downgrade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bmq.core.call import Buffer
+from bmq.core.errors import FormatError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.wire.internal import ENDS_SETTLED, AskRequest, HandedOverRequest, InternalKey, Question
+from bmq.core.wire.internal_fields import Message
+from bmq.core.wire.primitives import uvarint
+from tests.simulation.loop import PROCESS
+from tests.simulation.versions import Version
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_world import ClusterWorld, Process
+
+_LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"
+
+
+@contextmanager
+def spoken(world: ClusterWorld) -> Iterator[None]:
+    """While histories run: each message is written as its process's version writes it."""
+    encode = Message.encode
+
+    def encode_as(message: Message) -> list[Buffer]:
+        version = world.versions.get(PROCESS.get(), Version.THIS)
+        if version is Version.EARLIER and isinstance(message, HandedOverRequest):
+            return encode(replace(message, releases=()))
+        buffers = encode(message)
+        last = buffers[-1]
+        if version is Version.LATER and last[-1] == 0 and not getattr(message, "releases", ()):
+            buffers[-1] = bytes(last[:-1]) + _LATER_FIELD  # a message ends with the number of its tagged fields
+        return buffers
+
+    messages: Any = Message
+    messages.encode = encode_as
+    try:
+        yield
+    finally:
+        messages.encode = encode
+
+
+def speak(process: Process) -> None:
+    """Have a process that is about to listen speak as its version does."""
+    assert process.node is not None
+    joined: Any = process.node.joined
+    endpoint = joined.endpoint
+    match process.version:
+        case Version.LATER:
+            endpoint._protocols = joined.peers._protocols = (1, 2)
+        case Version.EARLIER:
+            for key in (InternalKey.SHARDS_NOT_LOADED, InternalKey.SHARD_CONFIRM):
+                endpoint._handlers.pop(key, None)
+            if (ask := endpoint._handlers.get(InternalKey.ASK)) is not None:
+                endpoint._handlers[InternalKey.ASK] = (_earlier_ask(ask[0]), *ask[1:])
+
+
+def _earlier_ask(ask: Any) -> Any:
+    def handle(body: memoryview, call: InternalCall) -> Any:
+        asked = AskRequest.decode(body)
+        if asked.question is Question.CONFIRM_END:
+            raise FormatError("AskRequest: 6 is not a valid Question")
+        if asked.question is Question.ENDS and asked.argument == ENDS_SETTLED:
+            body = memoryview(b"".join(map(bytes, replace(asked, argument=0).encode())))
+        return ask(body, call)
+
+    return handle
