@@ -136,7 +136,7 @@ async def _play(world: World, rng: Random, events: Events, *, is_slow: bool) -> 
 
 def play(seed: int) -> int:
     try:
-        return run(history(seed), seed)
+        return run(history(seed), seed, limit_s=3_600)
     except BaseException as error:
         error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_partition.py")
         raise

@@ -59,6 +59,7 @@ SMALL_LOG = LogConfig(segment_bytes=3000, index_interval_bytes=200, retention_ms
 SETTLE_S = 30.0
 """After the faults: outages of storage that were drawn before may run out."""
 OPENS_S = 120.0
+"""Without faults, for the last owner to open the log, and to take a batch."""
 BUSY = JanitorConfig(interval_ms=1500, join_after=1, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
 ROUNDS_S = 4 * 1.2 * BUSY.interval_ms / 1000
 """Rounds of the janitor: one finds what has expired, one what may be deleted, and each may just have been missed."""
@@ -346,7 +347,8 @@ class World:
         assert last.writer is not None
         partition = last.writer.partition
         assert self.judge.start_told <= partition.log_start <= self.judge.start_moved
-        await last.writer.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
+        async with asyncio.timeout(OPENS_S):
+            await last.writer.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
         self.log_start = partition.log_start
         return await read_log(last.fs, partition.high_watermark, start=partition.log_start)
 
