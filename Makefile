@@ -6,7 +6,7 @@ JOBS ?= 2
 DOCKER ?= docker
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -71,7 +71,10 @@ test: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=2000 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/scenarios tests/simulation tests/fuzz
 	$(BIN)/pytest -q -m "smoke and not soak" tests/integration
 
-it: setup hdfs-jars etcd clients
+helm: setup
+	$(BIN)/python -m tests.services.kubernetes helm
+
+it: setup hdfs-jars etcd clients helm
 	$(BIN)/pytest -q -m "not soak" tests/integration
 	BMQ_CLIENT_TARGET=bmq-hdfs $(BIN)/pytest -q -m clients tests/integration/clients
 
@@ -83,8 +86,7 @@ soak: setup hdfs-jars etcd
 scale: setup etcd
 	$(BIN)/pytest -q -s tests/scale
 
-chart: setup
-	$(BIN)/python -m tests.services.kubernetes helm
+chart: helm
 	$(BIN)/pytest -q tests/unit/deploy tests/chart -m "not apiserver"
 
 chart-apiserver: setup etcd

@@ -41,7 +41,8 @@ class GoModule:
 def build(module: GoModule, folder: Path) -> None:
     """Build the module's programs into `folder`.  Raises BuildFailed."""
     if shutil.which("go") is None:
-        raise BuildFailed(f"no go on the path to build {', '.join(module.packages)}: install Go (https://go.dev/dl)")
+        names = ", ".join(module.packages)
+        raise BuildFailed(f"put {names} or Go on the path (https://go.dev/dl): there is no go to build {names} with")
     print(f"building {', '.join(module.packages)} {module.version} into {folder}, once", flush=True)
     source = folder / "build"
     source.mkdir(exist_ok=True)

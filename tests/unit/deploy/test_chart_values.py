@@ -187,15 +187,27 @@ def test_the_chart_has_the_projects_version() -> None:
     assert chart["version"] == project["version"]
 
 
-def test_alerts_ask_for_metrics_that_the_operators_page_names() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+def expressions() -> Iterator[tuple[str, str]]:
+    """Of each alert and each panel: what it is called, and what it asks Prometheus."""
     rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
-    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
-    assert alerts
-    for rule in alerts:
-        metrics = re.findall(r"\b(?:bmq|kafka)_\w+", rule["expr"])
-        assert metrics, rule
-        assert all(f"`{metric}" in page or f"({metric})" in page for metric in metrics), rule
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+    for path in sorted((CHART / "files" / "dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield f"{path.name}: {panel['title']}", target["expr"]
+
+
+def test_alerts_and_dashboards_ask_for_metrics_that_the_operators_page_names() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    found = list(expressions())
+    assert len({name for name, _ in found}) == 7 + 12
+    for name, expression in found:
+        metrics = re.findall(r"\b(?:bmq|kafka)_\w+", expression)
+        assert metrics, name
+        for metric in metrics:
+            assert f"`{metric}" in page or f"({metric})" in page, f"{name}: {metric}"
 
 
 def test_the_readmes_links_lead_somewhere() -> None:
