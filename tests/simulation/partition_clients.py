@@ -88,6 +88,13 @@ async def trim(world: World) -> None:
             world.confirm_start(offset)
 
 
+async def ask_copies(world: World) -> None:
+    """An administrator who sets min.insync.replicas to this and that."""
+    while not world.is_over:
+        await asyncio.sleep(world.rng.uniform(0.1, 3.0))
+        world.ask_copies(world.rng.randint(1, 3))
+
+
 async def observe(world: World) -> None:
     """A reader that looks again and again at what some process says is visible."""
     fs = MemoryFileSystem(world.storage, "reader")

@@ -32,7 +32,7 @@ class Events:
         if world.are_clocks_wrong:
             self._kinds += [self._clock_set] * 2
         if world.are_copies_asked:
-            self._kinds += [self._ask_copies] * 3 + [self._few_datanodes] * 3
+            self._kinds += [self._few_datanodes] * 6
 
     def befall(self) -> None:
         """One misfortune, usually with a new owner after it; the old one may live on as a zombie."""
@@ -167,13 +167,6 @@ class Events:
         self._world.storage.is_full = True
         self._after(for_s, self._world.has_room_again)
         return f"storage is full for {for_s:.1f} s"
-
-    # ------------------------------------------------------------------------------------------------ administrators
-
-    def _ask_copies(self, victim: Process) -> str:
-        copies = self._rng.randint(1, 3)
-        self._world.ask_copies(copies)
-        return f"min.insync.replicas={copies}"
 
     def _after(self, delay_s: float, call: Callable[..., Any], *arguments: Any) -> None:
         asyncio.get_running_loop().call_later(delay_s, call, *arguments)

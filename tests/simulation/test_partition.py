@@ -17,7 +17,7 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.meta.memory import KvFaults
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
-from tests.simulation.partition_clients import observe, produce, produce_one_ack, trickle, trim
+from tests.simulation.partition_clients import ask_copies, observe, produce, produce_one_ack, trickle, trim
 from tests.simulation.partition_events import Events
 from tests.simulation.world import SMALL, SMALL_LOG, World
 
@@ -120,6 +120,7 @@ async def _play(world: World, rng: Random, events: Events, *, is_slow: bool) -> 
         clients.append(asyncio.create_task(trim(world)))
     if world.are_copies_asked:
         clients.append(asyncio.create_task(produce_one_ack(world, 4, rng.randint(5, 30))))
+        clients.append(asyncio.create_task(ask_copies(world)))
     for _ in range(rng.randint(1, 6)):
         await asyncio.sleep(rng.choice((1.0, 8.0) if is_slow else (0.05, 0.5, 2.0, 8.0)) * rng.random())
         events.befall()
