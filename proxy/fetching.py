@@ -119,7 +119,10 @@ class Fetching:
         if reservation is None:
             return None
         finish_steps(self._fill(reservation))
-        return finish_steps(self._finish(reservation, is_late=is_late))
+        fetched = finish_steps(self._finish(reservation, is_late=is_late))
+        if self._turn.session is None:
+            self._watch.clear()
+        return fetched
 
     async def run(self, on_park: Callable[[], None] = _nothing) -> Fetched:
         """The answer, in time.  Cancelled when the client has gone.  ``on_park`` is called before it waits for records.
@@ -442,6 +445,7 @@ class Fetching:
         self._reading.parked_partitions -= self._parked_partitions
         if turn.session is None:
             self._reading.leave(turn.partitions or ())
+            self._watch.clear()
         elif turn.is_new and not is_answered:  # the client will never learn of it
             self._reading.end_session(turn.session)
 

@@ -92,6 +92,11 @@ class Watch:
         self.unsaid.pop(wanted, None)
         self.waiting.pop(wanted, None)
 
+    def clear(self) -> None:
+        """Forget all partitions, which still refer to this: without it only the cyclic collector would free either."""
+        for each in (self.changed, self.unsaid, self.waiting, self._counted):
+            each.clear()
+
     def touch(self, wanted: Wanted) -> None:
         """It needs a look; it keeps its place if it had one."""
         self.events += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from bmq.core.records import HEADER_BYTES
 from bmq.meta.catalog import Topic
 from bmq.proxy.fetching import SHORT_PATIENCE_S, Fetched
+from bmq.proxy.longpoll import Wanted
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from tests.simulation.loop import run
+from tests.unit.loop_stops import without_collector
 from tests.unit.proxy.serving import World, errors, offsets, release, want
 
 T0 = ("t", 0)
@@ -208,6 +211,34 @@ def test_a_client_that_goes_leaves_nothing_behind() -> None:
         await asyncio.gather(parked, return_exceptions=True)
 
     in_world(main)
+
+
+class Followed(Wanted):
+    """A partition of a fetch, weakly referable."""
+
+
+@pytest.mark.parametrize("end", ["at once", "late", "cancelled"])
+def test_a_fetch_that_is_over_leaves_nothing_to_the_collector(end: str) -> None:
+    """Its watch and its partitions refer to each other while it waits."""
+    left: list[weakref.ref[Followed]] = []
+
+    async def main(world: World) -> None:
+        if end == "at once":
+            world.flush("t")
+        wanted = [Followed("t", partition, 0, 1 << 20) for partition in range(2)]
+        left.extend(map(weakref.ref, wanted))
+        fetch = asyncio.create_task(world.fetch(wanted, max_wait_s=100))
+        await settle()
+        if end == "cancelled":
+            fetch.cancel()
+        await asyncio.wait([fetch])
+        if end != "cancelled":
+            assert (now() == 0) is (end == "at once")
+            release(await fetch)
+
+    with without_collector():
+        in_world(main)
+        assert [each() for each in left] == [None, None]
 
 
 # ---------------------------------------------------------------------------------------------- owners and offsets
