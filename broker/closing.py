@@ -16,9 +16,6 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.segment import encode_idx
 
-SEAL_WAIT_S = 5.0
-"""So long at most a broken segment's takeover waits while others open files: a move may wait for it."""
-
 
 class Closing:
     """One partition's.  ``is_ours`` asks the store whether it is the owner still (KvError).
@@ -83,14 +80,7 @@ class Closing:
         return index if len(index) <= INDEX_BYTES_MAX else b""
 
     async def seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
-        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds.
-
-        It costs more than to open a file, and nobody waits for it, unless the partition is handed over: so first the
-        partitions that broke with this one get their next files.
-        """
-        if not self.has_successor:
-            await asyncio.sleep(0)  # for the partition's own next file to be asked for
-            await self._shared.places.until_opened(SEAL_WAIT_S)
+        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds."""
         config, attempt, is_missing = self._shared.config, 0, False
         while True:
             try:
