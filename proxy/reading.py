@@ -272,7 +272,7 @@ class Reading:
                 self._readers.pop(key, None)  # what it knows of the folder may be old
                 return await self._read_from(self.reader(key, path), look, gate)
         except RequestError as error:
-            return error.code
+            return _fetch_code(error)
         except (OffsetNotFound, MissingRecords) as error:
             return await self._missing(key, look.offset, error)
         except StorageError:
@@ -294,7 +294,7 @@ class Reading:
         try:
             ends = await owner.ends()
         except RequestError as refusal:
-            return refusal.code
+            return _fetch_code(refusal)
         if offset < ends.log_start:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         if offset >= ends.high_watermark:
@@ -374,3 +374,13 @@ def _wake(watches: Iterable[Watch]) -> None:
 
 def _random_id() -> int:
     return random.randint(1, EPOCH_MAX)
+
+
+def _fetch_code(error: RequestError) -> ErrorCode:
+    """Return the code for a partition of a Fetch whose owner could not be asked.
+
+    An owner that does not answer in time is REQUEST_TIMED_OUT to a produce.  Kafka's Fetch has no such code: Java's
+    consumer throws IllegalStateException (FetchCollector), librdkafka hands it to the application.  Both look for the
+    leader again after NOT_LEADER_OR_FOLLOWER.
+    """
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code == ErrorCode.REQUEST_TIMED_OUT else error.code

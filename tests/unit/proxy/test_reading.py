@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import HEADER_BYTES
 from bmq.meta.catalog import Topic
 from bmq.proxy.fetching import SHORT_PATIENCE_S, Fetched
 from bmq.proxy.longpoll import Wanted
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
+from bmq.storage.layout import PartitionPath
+from bmq.storage.reader import OffsetNotFound
 from tests.simulation.loop import run
 from tests.unit.loop_stops import without_collector
 from tests.unit.proxy.serving import World, errors, offsets, release, want
@@ -509,6 +512,37 @@ def test_what_cannot_fit_is_not_read() -> None:
         assert offsets(fetched) == {T0: [0], ("t", 1): []}
         assert world.fs.log_reads == 1
         release(fetched)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.REQUEST_TIMED_OUT, "NOT_LEADER_OR_FOLLOWER"),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, "NOT_LEADER_OR_FOLLOWER"),
+        (ErrorCode.KAFKA_STORAGE_ERROR, "KAFKA_STORAGE_ERROR"),
+    ],
+)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
+    code: ErrorCode, told: str, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stands still: how far its open file goes, or whether an offset is there, is not known."""
+
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+
+        async def silent(*_: Any) -> Any:
+            raise RequestError(code, "no answer")
+
+        async def gone(*_: Any) -> Any:
+            raise OffsetNotFound(PartitionPath("t", "id", 0), 0, None)
+
+        monkeypatch.setattr(world.reading, "_read_from", gone if is_gone else silent)
+        monkeypatch.setattr(type(world.owner("t")), "ends", silent)
+        fetched = await world.fetch([want("t")], max_wait_s=1)
+        assert errors(fetched) == {T0: told}
 
     in_world(main)
 
