@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import uvloop
@@ -16,6 +18,11 @@ from bmq.storage.hdfs.clock import TICK_S
 from tests.services.hdfs import HdfsCluster
 
 TIMEOUT_S = 120.0
+PATIENT = HdfsSettings(setup_timeout_s=30.0, ack_timeout_s=30.0, probe_timeout_s=10.0)
+"""A dead datanode refuses connections at once; on a busy machine a living one may be slow to answer, and is not to be
+suspected for it."""
+DATANODE_TIMEOUT_S = 60.0
+"""`dfs.client.socket-timeout`: after it a datanode behind a silent one gives the pipeline up by itself."""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -91,7 +98,7 @@ def test_killed_datanode_breaks_the_pipeline_and_is_named(hdfs: HdfsCluster, hdf
     """Every outstanding flush fails, and the next file avoids the suspect."""
 
     async def test() -> None:
-        async with opened(hdfs_root) as fs:
+        async with opened(hdfs_root, PATIENT) as fs:
             file = await fs.create("/f")
             file.write(b"x" * 1000)
             await file.flush()
@@ -127,9 +134,10 @@ def test_stopped_datanode_is_found_by_time_out(hdfs: HdfsCluster, hdfs_root: str
             hdfs.stop_datanode(hdfs.datanode_of(culprit))
             file.write(b"y" * 1000)
             started = time.monotonic()
-            with pytest.raises(PipelineFailed) as failure:
-                await file.flush()
-            assert 2.0 <= time.monotonic() - started + 2 * TICK_S < 6.0
+            async with asyncio.timeout(DATANODE_TIMEOUT_S):
+                with pytest.raises(PipelineFailed) as failure:
+                    await file.flush()
+            assert time.monotonic() - started + 2 * TICK_S >= settings.ack_timeout_s, "it was given its time"
             assert failure.value.suspects == (culprit,)
             length = await fs.fence(file.lease)
             assert 1000 <= length <= 2000
@@ -162,46 +170,54 @@ def test_heartbeats_keep_a_quiet_pipeline(hdfs_new: Callable[..., HdfsCluster]) 
     run(test)
 
 
-def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str) -> None:
-    """The NameNode hands it out for minutes: blocks are abandoned until one is elsewhere, and it is remembered."""
+def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The NameNode hands it out for minutes: a block is abandoned until one is elsewhere, and it is remembered."""
 
     async def test() -> None:
-        async with opened(hdfs_root) as fs:
+        async with opened(hdfs_root, replace(PATIENT, suspect_s=TIMEOUT_S)) as fs:
             hdfs.kill_datanode(0)
             dead = hdfs.datanodes[0].xfer_address
             for number in range(8):
-                started = time.monotonic()
                 file = await fs.create(f"/f{number}")
                 assert dead not in file.nodes
                 assert len(file.nodes) == 3
                 file.write(b"x")
                 await file.flush()
                 assert await file.close() == 1
-                assert time.monotonic() - started < 5
+            assert blamed(caplog, dead) <= 1
 
-    run(test)
+    with caplog.at_level(logging.INFO):
+        run(test)
 
 
-def test_stopped_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str) -> None:
+def test_stopped_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It takes connections and answers nothing: a probe tells, and it is remembered."""
+
     async def test() -> None:
-        async with opened(hdfs_root) as fs:
+        async with opened(hdfs_root, HdfsSettings(suspect_s=TIMEOUT_S)) as fs:
             hdfs.stop_datanode(0)
             stopped = hdfs.datanodes[0].xfer_address
             for number in range(8):
-                started = time.monotonic()
                 file = await fs.create(f"/f{number}")
                 assert stopped not in file.nodes
                 file.abort()
-                assert time.monotonic() - started < 5
+            assert blamed(caplog, stopped) <= 1
 
-    run(test)
+    with caplog.at_level(logging.INFO):
+        run(test)
+
+
+def blamed(caplog: pytest.LogCaptureFixture, node: str) -> int:
+    """Return how many blocks were abandoned because of `node`."""
+    texts = [record.getMessage() for record in caplog.records]
+    return sum(node in text and "asking for another block" in text for text in texts)
 
 
 def test_exclusions_are_advice(hdfs: HdfsCluster, hdfs_root: str) -> None:
     """Respected while that costs no replica, names never heard of among them; dropped rather than fail."""
 
     async def test() -> None:
-        async with opened(hdfs_root) as fs:
+        async with opened(hdfs_root, PATIENT) as fs:
             every = tuple(datanode.xfer_address for datanode in hdfs.datanodes)
             for name in every:
                 file = await fs.create(f"/without-{name.replace(':', '-')}", CreateOptions(exclude=(name, "1.2.3.4:5")))
@@ -222,7 +238,7 @@ def test_two_dead_datanodes_leave_two_replicas(hdfs: HdfsCluster, hdfs_root: str
     """Fewer replicas than asked for rather than none: the caller sees them in ``nodes`` and decides."""
 
     async def test() -> None:
-        async with opened(hdfs_root) as fs:
+        async with opened(hdfs_root, PATIENT) as fs:
             hdfs.kill_datanode(0)
             hdfs.kill_datanode(1)
             file = await fs.create("/f")
@@ -236,29 +252,26 @@ def test_two_dead_datanodes_leave_two_replicas(hdfs: HdfsCluster, hdfs_root: str
 
 @pytest.mark.smoke
 def test_flush_latency_and_throughput(hdfs_root: str, record_property: Callable[[str, object], None]) -> None:
-    """Figures, with bounds that only a broken client misses."""
+    """Figures of this machine, for the report; a thousand small flushes and 64 in flight each acknowledge their end."""
 
     async def test() -> None:
         async with opened(hdfs_root) as fs:
             file = await fs.create("/f")
             times = []
-            for _ in range(1000):
+            for number in range(1000):
                 file.write(bytes(1000))
                 started = time.perf_counter()
-                await file.flush()
+                assert await file.flush() == 1000 * (number + 1)
                 times.append((time.perf_counter() - started) * 1e3)
-            median = sorted(times)[500]
-            record_property("flush_ms_median", median)
-            assert median < 20
+            record_property("flush_ms_median", sorted(times)[500])
             data, flushes = os.urandom(1 << 20), []
             started = time.perf_counter()
             for _ in range(64):
                 file.write(data)
                 flushes.append(file.flush())
-            await asyncio.gather(*flushes)
-            mb_per_s = 64 * 1.048576 / (time.perf_counter() - started)
-            record_property("write_mb_per_s", mb_per_s)
-            assert mb_per_s > 5
+            ends = await asyncio.gather(*flushes)
+            record_property("write_mb_per_s", 64 * 1.048576 / (time.perf_counter() - started))
+            assert ends == [1_000_000 + (number + 1) * len(data) for number in range(64)]
             file.abort()
 
     run(test)
