@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.services import jars
 
-BUILD_TIMEOUT_S = 3600
+BUILD_TIMEOUT_S = 3 * 3600
 _STAGED = re.compile(r"^\s*(?:require\s+)?(k8s\.io/\S+) v0\.0\.0$", re.MULTILINE)
 
 

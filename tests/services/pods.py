@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.services.processes import NotReady, ServiceProcess, wait_for
 
 Object = Mapping[str, Any]
 READY_TIMEOUT_S = 120.0
+ZONE_LABEL = "topology.kubernetes.io/zone"
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _LABEL = re.compile(r"metadata\.(?:labels|annotations)\['([^']+)'\]")
 # Calls stay on this machine, whatever proxy the environment names.
@@ -39,6 +41,15 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where pods run."""
+
+    name: str
+    address: str
+    zone: str
+
+
 class Pod:
     """One pod of a workload: `start` it, `wait_ready`, `stop` it as the kubelet does; its machine outlives it."""
 
@@ -51,11 +62,12 @@ class Pod:
         *,
         files: Mapping[tuple[str, str], Mapping[str, str]],
         image: Mapping[str, str],
-        node: Mapping[str, str],
+        node: Node,
+        programs: Sequence[Path] = (),
         index: int | None = None,
     ) -> None:
-        """`files` are the ConfigMaps and Secrets by kind and name, `image` the image's own environment, `node` what the
-        pod's node is called and where it is, `index` the ordinal of a StatefulSet's pod."""
+        """`files` are the ConfigMaps and Secrets by kind and name, `image` the image's own environment, `programs` the
+        folders of further programs of images, `index` the ordinal of a StatefulSet's pod."""
         self.name = name
         self.spec: Object = template["spec"]
         self.machine = machine
@@ -63,7 +75,9 @@ class Pod:
         self._files = files
         self._image = image
         self._node = node
+        self._programs = [Path(sys.executable).parent, *programs]
         self.labels: dict[str, str] = dict(template["metadata"].get("labels", {}))
+        self.labels[ZONE_LABEL] = node.zone  # as Kubernetes copies it, from 1.35 on
         if index is not None:
             self.labels["apps.kubernetes.io/pod-index"] = str(index)
         self.mounts: dict[str, Path] = {}
@@ -151,7 +165,7 @@ class Pod:
         for each in container.get("env", ()):
             text = each["value"] if "value" in each else self._field(each["valueFrom"]["fieldRef"]["fieldPath"])
             known[each["name"]] = expand(str(text), known)
-        path = f"PATH={Path(sys.executable).parent}:/usr/bin:/bin"  # in the place of the image's
+        path = f"PATH={':'.join(map(str, self._programs))}:/usr/bin:/bin"  # in the place of the image's
         words = [expand(word, known) for word in (*container["command"], *container.get("args", ()))]
         settings = [f"{name}={here(value, mounts)}" for name, value in {**self._image, **known}.items()]
         return [*self.machine.prefix, "env", "-i", *settings, path, *(here(word, mounts) for word in words)]
@@ -187,8 +201,8 @@ class Pod:
         fields = {
             "metadata.name": self.name,
             "status.podIP": self.machine.host,
-            "status.hostIP": self._node["address"],
-            "spec.nodeName": self._node["name"],
+            "status.hostIP": self._node.address,
+            "spec.nodeName": self._node.name,
         }
         return fields[path]
 

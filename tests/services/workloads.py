@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.netns import Machine, Network
-from tests.services.pods import Object, Pod, decoded
+from tests.services.pods import Node, Object, Pod, decoded
 
 HOSTS = Path("/etc/netns")
 """`ip netns exec` puts /etc/netns/NAME/hosts in the place of /etc/hosts."""
@@ -35,9 +35,10 @@ class Workloads:
         namespace: str,
         domain: str = "cluster.local",
         image: Mapping[str, str],
-        node: Mapping[str, str],
-        secrets: Sequence[Object] = (),
+        node: Node,
+        programs: Sequence[Path] = (),
     ) -> None:
+        """`image` is the image's own environment, `programs` are folders of further programs that images have."""
         self.folder = Path(tempfile.mkdtemp(prefix="bmq-pods-"))
         self.pods: dict[str, Pod] = {}
         self.objects: list[Object] = []
@@ -45,7 +46,7 @@ class Workloads:
         self._suffix = f"{namespace}.svc.{domain}"
         self._image = image
         self._node = node
-        self._secrets = list(secrets)
+        self._programs = programs
         self._machines: dict[str, Machine] = {}
         self._made = 0
         self._ready: set[str] = set()
@@ -142,7 +143,7 @@ class Workloads:
 
     def _wait_available(self, pod: Pod, workload: Object) -> None:
         self._wait_ready(pod)
-        end = time.monotonic() + workload["spec"]["minReadySeconds"]
+        end = time.monotonic() + workload["spec"].get("minReadySeconds", 0)
         while time.monotonic() < end:
             time.sleep(0.2)
             assert pod.is_ready(), f"{pod!r} is ready no more"
@@ -150,7 +151,7 @@ class Workloads:
     def _numbers(self, workload: Object, count: int) -> list[int]:
         """Return the ordinals that come next; of a Deployment, numbers that no pod had."""
         if workload["kind"] == "StatefulSet":
-            first = workload["spec"]["ordinals"]["start"] + len(self.of(workload["metadata"]["name"]))
+            first = workload["spec"].get("ordinals", {"start": 0})["start"] + len(self.of(workload["metadata"]["name"]))
             return list(range(first, first + count))
         with self._lock:
             self._made += count
@@ -168,8 +169,8 @@ class Workloads:
 
     def _make(self, name: str, template: Object, machine: Machine, index: int | None) -> Pod:
         return Pod(
-            name, template, machine, self.folder, files=decoded([*self.objects, *self._secrets]), image=self._image,
-            node=self._node, index=index,
+            name, template, machine, self.folder, files=decoded(self.objects), image=self._image, node=self._node,
+            programs=self._programs, index=index,
         )  # fmt: skip
 
     def _end(self, *pods: Pod) -> list[str]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from tests.chart.render import NAMESPACE
 from tests.services.etcd import EtcdCluster
+from tests.services.etcd_binary import binary as etcd_binary
 from tests.services.hdfs import HdfsCluster
+from tests.services.image import DOCKERFILE, parse
 from tests.services.netns import Network, why_not
+from tests.services.pods import Node
+from tests.services.workloads import Workloads
+
+ZONE = "rack-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,20 @@ class Site:
     network: Network
     etcd: EtcdCluster
     hdfs: HdfsCluster
+
+    def workloads(self) -> Workloads:
+        """Return pods of a release, none yet, on one node."""
+        return Workloads(
+            self.network, namespace=NAMESPACE, image=image_environment(), programs=[etcd_binary().parent],
+            node=Node("node-1", self.network.hosts[0], ZONE),
+        )  # fmt: skip
+
+
+def image_environment() -> dict[str, str]:
+    """Return what `deploy/Dockerfile` has in every container's environment."""
+    lines = [each.text for each in parse(DOCKERFILE.read_text()) if each.keyword == "ENV"]
+    assert lines
+    return dict(setting.split("=", 1) for line in lines for setting in shlex.split(line))
 
 
 @pytest.fixture(scope="session")

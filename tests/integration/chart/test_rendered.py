@@ -7,42 +7,28 @@ by the listener outside; the pods of `helm test` by the one inside.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chart.render import NAMESPACE, RELEASE, Object, template
-from tests.integration.chart.conftest import Site
+from tests.chart.render import RELEASE, Object, template
+from tests.integration.chart.conftest import ZONE, Site
 from tests.integration.history import report
 from tests.integration.load import Group, Writer, check_log, create_topic, delete_topic
-from tests.services.image import DOCKERFILE, parse
-from tests.services.workloads import Workloads
 
 FULLNAME = f"{RELEASE}-bmq"
 PROXIES_MAX = 3
+ROLES = ["broker", "controller", "coordinator", "proxy"]
 PARTITIONS = 6
 BURST_S = 0.05  # a megabyte a second: two cores carry all of it
-
-
-def image_environment() -> dict[str, str]:
-    """Return what `deploy/Dockerfile` has in every container's environment."""
-    lines = [each.text for each in parse(DOCKERFILE.read_text()) if each.keyword == "ENV"]
-    assert lines
-    return dict(setting.split("=", 1) for line in lines for setting in shlex.split(line))
 
 
 class Release:
     """What helm renders with these values, running."""
 
     def __init__(self, site: Site, folder: Path) -> None:
-        self.pods = Workloads(
-            site.network,
-            namespace=NAMESPACE,
-            image=image_environment(),
-            node={"name": "node-1", "address": site.network.hosts[0]},
-        )
+        self.pods = site.workloads()
         self.hosts = [self.pods.address(f"{FULLNAME}-proxy-{number}") for number in range(PROXIES_MAX)]
         values = {
             "storage": {"root": f"{site.hdfs.root}/chart"},
@@ -80,7 +66,10 @@ def release(site: Site, tmp_path_factory: pytest.TempPathFactory, request: pytes
 
 def test_the_pods_of_helm_test_end_well(release: Release) -> None:
     """Inside, by the bootstrap Service and the Services of the proxies."""
-    assert "proxy" in release.pods.run(f"{FULLNAME}-test-status")
+    status = release.pods.run(f"{FULLNAME}-test-status")
+    rows = [line.split() for line in status.splitlines() if ZONE in line]
+    assert sorted(row[1] for row in rows) == sorted(ROLES * 2)
+    assert {row[2] for row in rows} == {ZONE}
     assert "came back" in release.pods.run(f"{FULLNAME}-test-produce-consume")
 
 
@@ -139,12 +128,7 @@ def test_the_whole_chart_is_upgraded_under_load(release: Release, request: pytes
 
 def test_a_process_that_cannot_start_says_why_and_ends(release: Release, site: Site) -> None:
     """So that the kubelet starts it again: a wrong root is not served."""
-    pods = Workloads(
-        site.network,
-        namespace=NAMESPACE,
-        image=image_environment(),
-        node={"name": "node-1", "address": site.network.hosts[0]},
-    )
+    pods = site.workloads()
     wrong = [
         each
         for each in release.render(f"storage.root={site.hdfs.root}/another", "controller.replicas=1")

@@ -199,15 +199,18 @@ def expressions() -> Iterator[tuple[str, str]]:
                 yield f"{path.name}: {panel['title']}", target["expr"]
 
 
-def test_alerts_and_dashboards_ask_for_metrics_that_the_operators_page_names() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+def test_alerts_dashboards_and_values_ask_for_metrics_that_there_are() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
     found = list(expressions())
     assert len({name for name, _ in found}) == 7 + 12
+    values_text = (CHART / "values.yaml").read_text()
+    found += [("values.yaml", name) for name in re.findall(r"\[\{name: (\w+), averageValue", values_text)]
+    assert found[-1][0] == "values.yaml"
     for name, expression in found:
         metrics = re.findall(r"\b(?:bmq|kafka)_\w+", expression)
         assert metrics, name
         for metric in metrics:
-            assert f"`{metric}" in page or f"({metric})" in page, f"{name}: {metric}"
+            assert f"`{metric}`" in page, f"{name}: {metric}"
 
 
 def test_the_readmes_links_lead_somewhere() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.netns import Machine
-from tests.services.pods import Pod, expand, here
+from tests.services.pods import Node, Pod, expand, here
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,18 @@ def test_a_container_has_the_images_environment_and_its_own(tmp_path: Path) -> N
     """And a command, prefixed with what runs it in its machine."""
     env = [
         {"name": "INDEX", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}},
-        {"name": "ZONE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['zone']"}}},
+        {"name": "ZONE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}},
+        {"name": "NONE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['none']"}}},
         {"name": "BMQ_ADVERTISE", "value": "$(NAME)-$(INDEX):9092"},
     ]
     container = {"name": "bmq", "command": ["bmq", "serve"], "env": env}
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
     pod = Pod(
         "orders-proxy-1", template, Machine("p1", "ns1", "10.0.0.1"), tmp_path, files={}, index=1,
-        image={"HOME": "/home", "INDEX": "replaced"}, node={"name": "n", "address": "10.0.0.2"},
+        image={"HOME": "/home", "INDEX": "replaced"}, node=Node("n", "10.0.0.2", "rack-1"),
     )  # fmt: skip
     command = pod.command(container, {})
     assert command[:6] == ["ip", "netns", "exec", "ns1", "env", "-i"]
-    assert {"HOME=/home", "INDEX=1", "ZONE=", "BMQ_ADVERTISE=$(NAME)-1:9092"} <= set(command)
+    assert {"HOME=/home", "INDEX=1", "ZONE=rack-1", "NONE=", "BMQ_ADVERTISE=$(NAME)-1:9092"} <= set(command)
     assert "INDEX=replaced" not in command
     assert command[-2:] == ["bmq", "serve"]
