@@ -526,15 +526,25 @@ class PartitionWriter:
     def _do_recover(self, effect: ev.RecoverLog) -> None:
         async def work() -> None:
             try:
-                self.post(await self._takeover.recover(effect))
-            except CorruptData as error:
-                self.post(ev.LogUnreadable(f"no replica gives right bytes: {error}"))
-            except FormatError as error:
-                self.post(ev.LogUnreadable(str(error)))
-            except StorageError as error:
-                self.post(ev.RecoveryFailed(repr(error)))
+                outcome = await self._recovered(effect)
+                if not isinstance(outcome, ev.LogRecovered | ev.RecoveryFailed) and not await self._is_ours():
+                    return  # a later owner may have deleted what was to be read: no damage, and fenced by now
+            except KvError as error:
+                outcome = ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}")
+            self.post(outcome)
 
         self.spawn(work())
+
+    async def _recovered(self, effect: ev.RecoverLog) -> Event:
+        """Return what the predecessor's log is found to be."""
+        try:
+            return await self._takeover.recover(effect)
+        except CorruptData as error:
+            return ev.LogUnreadable(f"no replica gives right bytes: {error}")
+        except FormatError as error:
+            return ev.LogUnreadable(str(error))
+        except StorageError as error:
+            return ev.RecoveryFailed(repr(error))
 
     def _do_write_indexes(self, effect: ev.WriteIndexes) -> None:
         self.spawn(self._takeover.write_indexes(effect))

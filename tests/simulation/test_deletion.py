@@ -66,6 +66,39 @@ def test_rule_10_a_deleted_segment_that_the_record_still_lists_is_not_missing(by
     story(body, log_config=replace(SMALL_LOG, retention_ms=retention_ms, file_delete_delay_ms=5_000))
 
 
+def test_a_takeover_that_hung_does_not_take_a_successors_deletions_for_damage() -> None:
+    """It fenced, did not reach storage for a while, and goes on when a later owner has deleted what it is to read.  It
+    is fenced itself by then: an operator would be asked to repair a sound partition."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(20), size=600)
+        first.crash()
+        hung = world.process()
+        fence = hung.fs.fence
+
+        async def fence_and_hang(lease: Lease, *, sync: bool = False) -> int:
+            length = await fence(lease, sync=sync)
+            hung.fs.pause()
+            return length
+
+        hung.fs.fence = fence_and_hang  # type: ignore[method-assign]
+        await until(lambda: not hung.fs.is_running)
+        heir = await owner(world)
+        await write(heir, range(20, 22))
+        await delete_records(heir, 20)
+        await asyncio.sleep(30)
+        assert len(logs(await names(world))) == 1, "the story needs the deletion of what the first owner wrote"
+        hung.fs.fence = fence  # type: ignore[method-assign]
+        hung.fs.resume()
+        await until(lambda: hung.writer is not None or hung.broker.get(KEY) is None)
+        await asyncio.sleep(30)
+        assert [alarm for alarm in hung.broker.alarms_raised if "OFFLINE" in alarm] == []
+        assert hung.broker.get(KEY) is None, "fenced, and forgotten"
+
+    story(body, log_config=DELETING)
+
+
 # ------------------------------------------------------------------------------------------------- the log start stays
 
 
