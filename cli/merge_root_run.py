@@ -179,7 +179,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     opened: list[FileSystem] = []
     try:
         for url in (base, *roots):
-            opened.append(await open_filesystem(url, holder=holder))
+            opened.append(await open_filesystem(url, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir))
         fs, right, *wrongs = opened
         file = await check_roots(kv, config.cluster, right, wrongs)
         left = []

@@ -188,7 +188,9 @@ async def _run(arguments: argparse.Namespace) -> int:
     tell = (_print if arguments.json else lambda found: rows.append(_row(found))) if arguments.dry_run else None
     kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
     try:
-        fs = await open_filesystem(config.root, holder=f"bmq-rebuild-{uuid.uuid4().hex}")
+        fs = await open_filesystem(
+            config.root, holder=f"bmq-rebuild-{uuid.uuid4().hex}", hadoop_conf_dir=config.hadoop_conf_dir
+        )
         try:
             outcome = await rebuild(fs, kv, config, adopt=dict(arguments.adopt), is_dry=arguments.dry_run, tell=tell)
         finally:

@@ -60,7 +60,7 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
     async with AsyncExitStack() as stack:
         kv = await open_keyvalue(config.meta)
         stack.push_async_callback(kv.close)
-        fs = await open_filesystem(config.root, holder=holder)
+        fs = await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
         stack.push_async_callback(fs.close)
         await check_root(kv, fs, config.cluster)
         place = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)

@@ -75,7 +75,7 @@ async def _serve(config: NodeConfig) -> int:
             kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
         stack.push_async_callback(kv.close)
         with notice_if_slow(without_userinfo(config.root)):
-            fs = await open_filesystem(config.root, holder=incarnation)
+            fs = await open_filesystem(config.root, holder=incarnation, hadoop_conf_dir=config.hadoop_conf_dir)
         stack.push_async_callback(fs.close)
         joined = None
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership

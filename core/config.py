@@ -53,9 +53,18 @@ class NodeConfig:
         "127.0.0.1:9093", "address for the cluster's other processes", flag="--internal", metavar="HOST:PORT"
     )
     root: str = _option(
-        "", "where segments lie: file:///dir or hdfs://namenode:port/dir; ./bmq-data when empty", flag="--root",
+        "",
+        "where segments lie: file:///dir, hdfs://namenode:port/dir or hdfs://nameservice/dir; ./bmq-data when empty",
+        flag="--root",
         metavar="URL",
-    )  # fmt: skip
+    )
+    hadoop_conf_dir: str = _option(
+        "",
+        "folder of core-site.xml and hdfs-site.xml, for hdfs://nameservice/dir and hdfs:///dir; when empty the"
+        " environment's HADOOP_CONF_DIR",
+        flag="--hadoop-conf-dir",
+        metavar="DIR",
+    )
     meta: str = _option(
         "", "where ownership lies: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
         flag="--meta", metavar="URL", is_secret=True,

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 
 from bmq.spark.admission import Limits
 from bmq.spark.options import OptionError, ReadOptions, wants_headers
+from bmq.spark.roots import with_namenodes
 from bmq.spark.sink_options import sink_of
 
 _TYPES: dict[str, DataType] = {
@@ -61,13 +62,13 @@ class BmqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from bmq.spark.batch import BmqBatchReader
 
-        return BmqBatchReader(ReadOptions.parse(self.options), schema, columns_of(schema))
+        return BmqBatchReader(with_namenodes(ReadOptions.parse(self.options)), schema, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from bmq.spark.stream import BmqStreamReader
 
         options, limits = ReadOptions.parse_stream(self.options), Limits.parse(self.options)
-        return BmqStreamReader(options, limits, schema, columns_of(schema))
+        return BmqStreamReader(with_namenodes(options), limits, schema, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from bmq.spark.sink import BmqWriter

@@ -10,20 +10,22 @@ from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, Unsupported
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
-SCHEMES = "file:///dir, hdfs://host[:port]/dir, webhdfs://host:port/dir, memory:[name]"
-WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir"
+SCHEMES = "file:///dir, hdfs://host[:port]/dir, hdfs://nameservice/dir, webhdfs://host:port/dir, memory:[name]"
+WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir, hdfs://nameservice/dir"
 """Those of `SCHEMES` that a server keeps its data in."""
 
 # Roots of one process that share a name share their files, as long as any of them is in use: tests run all roles so.
 _memories: WeakValueDictionary[str, MemoryStorage] = WeakValueDictionary()
 
 
-async def open_filesystem(url: str, *, holder: str, must_exist: bool = False) -> FileSystem:
+async def open_filesystem(url: str, *, holder: str, must_exist: bool = False, hadoop_conf_dir: str = "") -> FileSystem:
     """The root at ``url``, for the process whose lease name is ``holder`` (unique per process start).
 
-    A local folder is made unless it ``must_exist``, which is what a reader asks for.  Raises Unsupported for a URL that
-    names no root, NoSuchFile for a folder that must exist and does not, and what the adapter raises when the root
-    cannot be opened.
+    A local folder is made unless it ``must_exist``, which is what a reader asks for.  ``hadoop_conf_dir`` has the
+    files that say what a name service is; when empty, the folder of the environment's HADOOP_CONF_DIR has.
+
+    Raises Unsupported for a URL that names no root, NoSuchFile for a folder that must exist and does not, and what the
+    adapter raises when the root cannot be opened.
     """
     url = normal_url(url)
     scheme, separator, rest = url.partition(":")
@@ -37,13 +39,26 @@ async def open_filesystem(url: str, *, holder: str, must_exist: bool = False) ->
         case "hdfs":
             from bmq.storage.hdfs.filesystem import HdfsFileSystem
 
-            return await HdfsFileSystem.open(url, holder=holder)
+            return await HdfsFileSystem.open(url, holder=holder, conf_folder=hadoop_conf_dir)
         case "webhdfs":
             from bmq.storage.hdfs.webhdfs import WebHdfsFileSystem
 
             return await WebHdfsFileSystem.open(url, holder=holder)
         case _:
             raise Unsupported(unknown_root(url, SCHEMES))
+
+
+def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
+    """Return the URL that means the same where there is no configuration of Hadoop's.
+
+    Raises ValueError if the configuration does not say what it means.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return url
+    from bmq.storage.hdfs.name_service import read_config, resolve
+
+    return str(resolve(url, read_config(url, hadoop_conf_dir)))
 
 
 def unknown_root(url: str, schemes: str) -> str:

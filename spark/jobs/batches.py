@@ -23,6 +23,7 @@ from bmq.spark.options import ReadOptions
 from bmq.spark.partition import BmqPartition
 from bmq.spark.plan import Slice
 from bmq.spark.ranged import RangedReader, ReadPolicy
+from bmq.spark.roots import with_namenodes
 
 SCHEMA = (
     "partition int, base_offset bigint, last_offset bigint, records bigint, bytes bigint, base_timestamp bigint,"
@@ -63,7 +64,7 @@ class BatchHeaders(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(ReadOptions.parse(self.options))
+        return _Reader(with_namenodes(ReadOptions.parse(self.options)))
 
 
 class _Reader(DataSourceReader):

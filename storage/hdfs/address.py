@@ -1,32 +1,47 @@
-"""``hdfs://`` URLs: one or several NameNodes and the folder that is this root."""
+"""``hdfs://`` URLs: one or several NameNodes and the folder that is this root.
+
+What a URL leaves to Hadoop's configuration, ``name_service`` finds there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.paths import split
 
 DEFAULT_RPC_PORT = 8020
+USE_DATANODE_HOSTNAME = "dfs.client.use.datanode.hostname"
+"""Hadoop's property, and the one that a URL may have as its query."""
+_QUERIES: Mapping[str, bool | None] = {
+    "": None, f"{USE_DATANODE_HOSTNAME}=true": True, f"{USE_DATANODE_HOSTNAME}=false": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsAddress:
-    """``namenodes`` in the order given; ``root`` without a trailing slash, empty for the file system's own root."""
+    """``namenodes`` in the order given; ``root`` without a trailing slash, empty for the file system's own root.
+
+    ``use_datanode_hostname``: whether datanodes are reached by name instead of address; None: the URL does not say.
+    """
 
     namenodes: tuple[tuple[str, int], ...]
     root: str
+    use_datanode_hostname: bool | None = None
 
     @classmethod
     def parse(cls, url: str) -> HdfsAddress:
-        """From ``hdfs://nn1[:port][,nn2[:port]...][/folder]``.  ValueError says what is wrong with it."""
+        """From ``hdfs://nn1[:port][,nn2[:port]...][/folder][?dfs.client.use.datanode.hostname=true]``.
+
+        ValueError says what is wrong with it.
+        """
         parts = split_url(url)
         if parts.scheme != "hdfs":
             raise ValueError(f"{without_userinfo(url)!r}: expected hdfs://namenode:port/folder")
-        if parts.query or parts.fragment or "@" in parts.netloc:
+        if parts.query not in _QUERIES or parts.fragment or "@" in parts.netloc:
             raise ValueError(f"{without_userinfo(url)!r}: user, query and fragment have no meaning here")
         namenodes = tuple(_host_and_port(name, url) for name in parts.netloc.split(","))
-        return cls(namenodes=namenodes, root=_normal_root(parts.path, url))
+        return cls(namenodes=namenodes, root=_normal_root(parts.path, url), use_datanode_hostname=_QUERIES[parts.query])
 
     def full_path(self, path: str) -> str:
         """The HDFS path of a path within the root.  Unsupported when it is no path, or would leave the root."""
@@ -34,7 +49,9 @@ class HdfsAddress:
         return (self.root + path).rstrip("/") or "/"
 
     def __str__(self) -> str:
-        return "hdfs://" + ",".join(f"{host}:{port}" for host, port in self.namenodes) + self.root
+        names = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.namenodes)
+        query = f"?{USE_DATANODE_HOSTNAME}=true" if self.use_datanode_hostname else ""
+        return f"hdfs://{names}{self.root}{query}"
 
 
 def _host_and_port(name: str, url: str) -> tuple[str, int]:

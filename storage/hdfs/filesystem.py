@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 
 from bmq.storage.filesystem import (
     Appender,
@@ -22,6 +23,7 @@ from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.block import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.closed import ClosedFiles
+from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.opening import append_file, create_file
 from bmq.storage.hdfs.security import SimpleAuthenticator
@@ -40,15 +42,22 @@ class HdfsFileSystem:
         self._closed_files = closed_files
 
     @classmethod
-    async def open(cls, url: str, *, holder: str, settings: HdfsSettings | None = None) -> HdfsFileSystem:
+    async def open(
+        cls, url: str, *, holder: str, settings: HdfsSettings | None = None, conf_folder: str = ""
+    ) -> HdfsFileSystem:
         """``hdfs://nn1:port,nn2:port/folder``.  ``holder`` is unique per process start: takeover depends on it.
+
+        ``conf_folder`` has Hadoop's configuration, for a URL with a name service or without any NameNode; when empty
+        HADOOP_CONF_DIR has.
 
         Asks the NameNode for its defaults, so that a wrong address or a cluster that demands SASL shows here:
         StorageUnavailable, Unsupported, ValueError for a malformed URL.
         """
         settings = settings or HdfsSettings()
         settings.validate()
-        address = HdfsAddress.parse(url)
+        address = resolve(url, read_config(url, conf_folder))
+        if address.use_datanode_hostname:
+            settings = replace(settings, use_datanode_hostname=True)
         authenticator = SimpleAuthenticator.for_user(settings.user)
         client = HdfsClient.build(address.namenodes, holder, settings, authenticator)
         try:

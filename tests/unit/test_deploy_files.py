@@ -6,19 +6,25 @@ Building the image and starting every role from it: `tests/integration/test_pack
 from __future__ import annotations
 
 import configparser
+import json
 import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import compose_spec
 import pytest
+import yaml
 
 from bmq.cli.main import build_parser
-from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
+from bmq.cli.serve import DEFAULTS
+from bmq.core.config import OPTIONS, ROLES, NodeConfig, environment_name, load, parse_address
 from tests.services.image import DOCKERFILE, ROOT, Image, Instruction, context, parse
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOPS = {folder.removeprefix("bmq.") for folder in PROJECT["tool"]["setuptools"]["package-dir"]}
+COMPOSE = ROOT / "deploy" / "compose.yaml"
 UNIT = ROOT / "deploy" / "systemd" / "bmq.service"
 CLOSES_FILES_S = 20.0
 """After `drain_ms`: what a process may take to close its files, see docs/operations.md."""
@@ -109,3 +115,63 @@ def test_systemd_takes_the_unit_and_finds_it_safe(tmp_path: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit)]
     rated = subprocess.run(command, capture_output=True, text=True)
     assert rated.returncode == 0, rated.stdout
+
+
+# ------------------------------------------------------------------------------------------------------------ compose
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """Of the compose file, merge keys applied."""
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return found
+
+
+def of_bmq(services: dict[str, Any]) -> dict[str, NodeConfig]:
+    """Return the settings of each of our processes: the image's, with the service's over them."""
+    image = settings_of(parse(DOCKERFILE.read_text()))
+    return {
+        name: load(environment={**image, **service["environment"]}, flags={}, defaults=DEFAULTS)
+        for name, service in services.items()
+        if service["image"] == "bmq"
+    }
+
+
+def test_the_compose_file_is_one() -> None:
+    """By the compose specification: nothing is unknown to it, and what a service names is there."""
+    compose_spec.PyCompose.from_json(json.dumps(yaml.safe_load(COMPOSE.read_text()))).validate()
+
+
+def test_every_role_is_there_and_nothing_is_misspelt(services: dict[str, Any]) -> None:
+    configs = of_bmq(services)
+    assert {role for config in configs.values() for role in config.roles} == set(ROLES)
+    known = {environment_name(option) for option in OPTIONS} | {"HADOOP_USER_NAME"}
+    for name in configs:
+        assert set(services[name]["environment"]) <= known, name
+    places = {(config.root, config.meta, config.cluster) for config in configs.values()}
+    assert len(places) == 1, "they are one cluster"
+
+
+def test_clients_reach_each_proxy_where_they_are_told(services: dict[str, Any]) -> None:
+    """From this machine by the published port, from other containers by the service's name."""
+    outside = []
+    for name, config in of_bmq(services).items():
+        published = dict(port.removeprefix("127.0.0.1:").split(":") for port in services[name].get("ports", ()))
+        if "proxy" not in config.roles:
+            assert not published, f"{name} serves no client"
+            continue
+        for each in config.kafka_listeners():
+            if each.name == "OUTSIDE":
+                assert (each.advertised_host, published[str(each.advertised_port)]) == ("localhost", str(each.port))
+                outside.append(each.advertised_port)
+            else:
+                assert (each.advertised_host, each.advertised_port) == (name, each.port)
+    assert len(outside) == len(set(outside)) == 2
+    assert f"localhost:{outside[0]},localhost:{outside[1]}" in COMPOSE.read_text()
+
+
+def test_containers_have_time_to_end_and_no_more_rights_than_the_chart_gives(services: dict[str, Any]) -> None:
+    for name, config in of_bmq(services).items():
+        service = services[name]
+        assert float(service["stop_grace_period"].removesuffix("s")) >= config.drain_ms / 1000 + CLOSES_FILES_S
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])

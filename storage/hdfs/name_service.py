@@ -1,0 +1,127 @@
+"""From the URL of a root to NameNodes, by Hadoop's configuration where the URL does not name them itself.
+
+=====================================  =========================================================================
+URL                                    NameNodes
+=====================================  =========================================================================
+``hdfs://nn1:8020,nn2:8020/dir``       these; the configuration names nobody
+``hdfs://host/dir``                    those of the name service `host` if `dfs.nameservices` has it, else host:8020
+``hdfs:///dir``                        those of `fs.defaultFS`
+=====================================  =========================================================================
+
+A name service has one NameNode (`dfs.namenode.rpc-address.NS`), or several (`dfs.ha.namenodes.NS`, and
+`dfs.namenode.rpc-address.NS.NN` of each).  Settings of the client's behaviour are this project's own: of the
+configuration only what says how HDFS is reached counts.  Names and defaults: `HdfsClientConfigKeys`, `DFSUtilClient`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from bmq.core.urls import split_url
+from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
+from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_FS = ("fs.defaultFS", "fs.default.name")  # the second one was its name before Hadoop 0.23
+_EMPTY = SiteConfig({})
+
+
+def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
+    """Return the NameNodes and the folder that `url` means.  Raises ValueError, which names URL and property."""
+    parts = split_url(url)
+    authority = parts.netloc
+    if parts.scheme == "hdfs" and not authority:
+        authority = _default_authority(url, config)
+    if parts.scheme == "hdfs" and _is_name_service(authority, config):
+        _require_supported(config)
+        nodes = config.list(f"dfs.ha.namenodes.{authority}") or [""]
+        named = ",".join(_rpc_address(authority, node, config) for node in nodes)
+        try:
+            address = HdfsAddress.parse(parts._replace(netloc=named).geturl())
+        except ValueError as error:
+            raise ValueError(f"{config.source}, name service {authority}: {error}") from None
+    else:
+        address = HdfsAddress.parse(url if parts.netloc else parts._replace(netloc=authority).geturl())
+    if address.use_datanode_hostname is not None:
+        return address
+    return replace(address, use_datanode_hostname=config.is_true(USE_DATANODE_HOSTNAME))
+
+
+def read_config(url: str, folder: str = "") -> SiteConfig:
+    """Return the configuration in `folder`, or where the environment says; an empty one if there is none.
+
+    Raises SiteFileError if it cannot be read; only logs that where `url` names the NameNodes itself and nobody named
+    the folder for us.
+    """
+    found = conf_folder(folder)
+    if found is None:
+        return _EMPTY
+    try:
+        return read_folder(found)
+    except SiteFileError as error:
+        if folder or not _names_ports(url):
+            raise
+        _log.warning("Hadoop's configuration is not used: %s", error)
+        return _EMPTY
+
+
+def _names_ports(url: str) -> bool:
+    """Return whether each NameNode in `url` has its port, and so cannot be a name service."""
+    return all(name.rpartition(":")[2].isdigit() for name in split_url(url).netloc.split(","))
+
+
+def _default_authority(url: str, config: SiteConfig) -> str:
+    name = next((name for name in _DEFAULT_FS if name in config), None)
+    if name is None:
+        where = config.source or "no HADOOP_CONF_DIR is given"
+        raise ValueError(
+            f"{url!r} names no NameNode, and {where} has no fs.defaultFS: give hdfs://namenode:port/folder"
+        )
+    default = config.get(name)
+    parts = split_url(default)
+    if parts.scheme != "hdfs" or not parts.netloc:
+        raise ValueError(
+            f"{url!r}: {name}={default!r} in {config.source} is not HDFS: give hdfs://namenode:port/folder"
+        )
+    return parts.netloc
+
+
+def _is_name_service(authority: str, config: SiteConfig) -> bool:
+    """Return whether it is the name of a service, and no host: as in Hadoop, one that is configured as such."""
+    if authority in config.list("dfs.nameservices") or f"dfs.ha.namenodes.{authority}" in config:
+        return True
+    service, _, port = authority.rpartition(":")
+    if port.isdigit() and f"dfs.ha.namenodes.{service}" in config:
+        raise ValueError(
+            f"hdfs://{authority}: {service} is a name service in {config.source}, and has no port: leave it out"
+        )
+    return False
+
+
+def _rpc_address(service: str, node: str, config: SiteConfig) -> str:
+    name = ".".join(filter(None, ("dfs.namenode.rpc-address", service, node)))
+    address = config.get(name) or (config.get("dfs.namenode.rpc-address") if not node else "")
+    if not address:
+        raise ValueError(f"{config.source}: {name} is missing: the address of a NameNode of {service}")
+    if "${" in address:
+        raise ValueError(f"{config.source}: {name}={address} has a variable that stands for nothing")
+    if address.endswith("]") or ":" not in address:
+        address = f"{address}:{DEFAULT_RPC_PORT}"
+    return address
+
+
+def _require_supported(config: SiteConfig) -> None:
+    """Refuse what this client would fail at later, with a text that says less."""
+    authentication = config.get("hadoop.security.authentication", "simple").lower()
+    if authentication != "simple":
+        raise ValueError(
+            f"{config.source}: hadoop.security.authentication={authentication} is not built yet, only simple is"
+        )
+    for name, harmless in (
+        ("dfs.data.transfer.protection", ""),
+        ("dfs.encrypt.data.transfer", "false"),
+    ):
+        if (value := config.get(name, harmless).lower()) != harmless:
+            raise ValueError(f"{config.source}: {name}={value} needs SASL towards datanodes, which is not built yet")

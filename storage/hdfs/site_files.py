@@ -1,0 +1,208 @@
+"""Hadoop's configuration files: `core-site.xml` and `hdfs-site.xml` as a dictionary, and the variables in their values.
+
+As `org.apache.hadoop.conf.Configuration` reads them: later files win, except over what an earlier one calls final;
+`${name}` in a value is another property, `${env.NAME}` a variable of the environment, `${user.name}` and `${user.home}`
+the user's; an `xi:include` is read in its place.  A document type, and with it entities, is refused.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+SITE_FILES = ("core-site.xml", "hdfs-site.xml")
+"""In the order in which Hadoop's clients of HDFS read them."""
+FILE_BYTES_MAX = 16 << 20
+INCLUDE_DEPTH_MAX = 10
+EXPANSIONS_MAX = 20
+"""Variables replaced in one value: `Configuration.MAX_SUBST`."""
+_INCLUDE = "http://www.w3.org/2001/XInclude"
+_VARIABLE = re.compile(r"\$\{([^}$\s]+)\}")
+_ENVIRONMENT = re.compile(r"env\.([^:-]+)(?:(:?-)(.*))?", re.DOTALL)
+
+
+class SiteFileError(ValueError):
+    """A file cannot be read as Hadoop's configuration; ``str`` names it, and what would be right."""
+
+
+def conf_folder(named: str = "", environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where the files are: `named`, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; None if nowhere."""
+    if named:
+        return Path(named)
+    if folder := environment.get("HADOOP_CONF_DIR"):
+        return Path(folder)
+    if home := environment.get("HADOOP_HOME"):
+        folder_of_home = Path(home, "etc", "hadoop")
+        return folder_of_home if folder_of_home.is_dir() else None
+    return None
+
+
+def read_folder(folder: Path) -> SiteConfig:
+    """Return what the files in `folder` say; one that is not there says nothing.  Raises SiteFileError."""
+    if not folder.is_dir():
+        raise SiteFileError(f"{folder} is not a folder: name the one with core-site.xml and hdfs-site.xml")
+    return read_files([folder / name for name in SITE_FILES if (folder / name).exists()], str(folder))
+
+
+def read_files(files: Sequence[Path], source: str) -> SiteConfig:
+    """Return what these files say together, the later ones over the earlier.  Raises SiteFileError."""
+    raw: dict[str, str] = {}
+    final: set[str] = set()
+    for file in files:
+        found = _File(file, 0).properties
+        for name, (value, is_final) in found.items():
+            if name in final:
+                continue
+            raw[name] = value
+            if is_final:
+                final.add(name)
+    return SiteConfig(raw, source)
+
+
+class SiteConfig:
+    """Properties by name, with their variables replaced."""
+
+    def __init__(self, raw: Mapping[str, str], source: str = "", environment: Mapping[str, str] = os.environ) -> None:
+        """`source` is named in errors."""
+        self.source = source
+        self._raw = dict(raw)
+        self._environment = environment
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._raw
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the value without spaces around it.  A variable that stands for nothing is left as it is written."""
+        value = self._raw.get(name)
+        if value is None:
+            return default
+        for _ in range(EXPANSIONS_MAX):
+            for match in _VARIABLE.finditer(value):
+                text = self._value_of(match[1])
+                if text is not None:
+                    value = value[: match.start()] + text + value[match.end() :]
+                    break
+            else:
+                return value.strip()
+        raise SiteFileError(f"{self.source}: {name} refers to itself, or to more than {EXPANSIONS_MAX} variables")
+
+    def list(self, name: str) -> list[str]:
+        """Return the words of a comma-separated value."""
+        return [word for part in self.get(name).split(",") if (word := part.strip())]
+
+    def is_true(self, name: str) -> bool:
+        """Return whether the value is `true`; false if it is missing.  Raises SiteFileError if it is neither."""
+        value = self.get(name, "false").lower()
+        if value not in ("true", "false"):
+            raise SiteFileError(f"{self.source}: {name}={value!r} is neither true nor false")
+        return value == "true"
+
+    def _value_of(self, variable: str) -> str | None:
+        if match := _ENVIRONMENT.fullmatch(variable):
+            name, form, default = match.groups()
+            value = self._environment.get(name)
+            if value is None or (form == ":-" and not value):
+                return default
+            return value
+        if variable == "user.name":
+            return self._environment.get("HADOOP_USER_NAME") or _user_name()
+        if variable == "user.home":
+            return os.path.expanduser("~")
+        return self._raw.get(variable)
+
+
+def _user_name() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # this user id has no name
+        return None
+
+
+class _File:
+    """One file, and what it includes, read by events: `properties` has value and finality by name."""
+
+    def __init__(self, path: Path, depth: int) -> None:
+        self.properties: dict[str, tuple[str, bool]] = {}
+        self._path = path
+        self._depth = depth
+        self._property: dict[str, str] | None = None
+        self._text: list[str] | None = None
+        self._skips = 0
+        """Depth of elements inside a fallback that is not wanted."""
+        self._missing: list[str | None] = []
+        """Of each include that is open: the file that could not be read, until a fallback is found."""
+        parser = expat.ParserCreate(namespace_separator=" ")
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.StartDoctypeDeclHandler = self._doctype
+        try:
+            parser.Parse(self._read(), True)
+        except expat.ExpatError as error:
+            raise SiteFileError(f"{path} is not XML: {error}") from None
+
+    def _read(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise SiteFileError(f"cannot read {self._path}: {error.strerror}") from None
+        if len(data) > FILE_BYTES_MAX:
+            raise SiteFileError(f"{self._path} has more than {FILE_BYTES_MAX} bytes: it is not a configuration")
+        return data
+
+    def _doctype(self, *_: Any) -> None:
+        raise SiteFileError(f"{self._path} declares a document type, which may hold entities: remove the DOCTYPE")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        if self._skips:
+            self._skips += 1
+        elif tag == f"{_INCLUDE} include":
+            self._missing.append(self._include(attributes))
+        elif tag == f"{_INCLUDE} fallback":
+            if self._missing and self._missing[-1] is not None:
+                self._missing[-1] = None
+            else:
+                self._skips = 1
+        elif tag == "property":
+            self._property = dict(attributes)
+        elif tag in ("name", "value", "final") and self._property is not None:
+            self._text = []
+
+    def _characters(self, text: str) -> None:
+        if self._text is not None:
+            self._text.append(text)
+
+    def _end(self, tag: str) -> None:
+        if self._skips:
+            self._skips -= 1
+        elif tag == f"{_INCLUDE} include":
+            if (missing := self._missing.pop()) is not None:
+                raise SiteFileError(missing)
+        elif tag in ("name", "value", "final") and self._property is not None and self._text is not None:
+            self._property[tag] = "".join(self._text)
+            self._text = None
+        elif tag == "property" and self._property is not None:
+            found, self._property = self._property, None
+            name = found.get("name", "").strip()
+            if name and "value" in found:
+                self.properties[name] = (found["value"], found.get("final", "").strip() == "true")
+
+    def _include(self, attributes: Mapping[str, str]) -> str | None:
+        """Take over the properties of another file; return what is wrong with it if it cannot be read."""
+        href = attributes.get("href", "")
+        if not href or attributes.get("parse", "xml") != "xml" or "://" in href:
+            raise SiteFileError(f"{self._path}: an xi:include names a file by href, not {href!r}")
+        if self._depth >= INCLUDE_DEPTH_MAX:
+            raise SiteFileError(f"{self._path}: more than {INCLUDE_DEPTH_MAX} files include one another")
+        path = self._path.parent / href
+        if not path.is_file():
+            return f"{self._path} includes {path}, which is not there"
+        self.properties.update(_File(path, self._depth + 1).properties)
+        return None

@@ -1,0 +1,144 @@
+"""Which NameNodes a root's URL means, by the configuration and without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bmq.spark.options import OptionError, ReadOptions
+from bmq.spark.roots import with_namenodes
+from bmq.storage.hdfs.name_service import read_config, resolve
+from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError
+
+HA = {
+    "fs.defaultFS": "hdfs://mycluster",
+    "dfs.nameservices": "mycluster,other",
+    "dfs.ha.namenodes.mycluster": "nn1, nn2",
+    "dfs.namenode.rpc-address.mycluster.nn1": "m1.example.org:8020",
+    "dfs.namenode.rpc-address.mycluster.nn2": "m2.example.org",
+    "dfs.namenode.rpc-address.other": "o.example.org:9000",
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "properties", "told"),
+    [
+        ("hdfs://mycluster/bmq", HA, "hdfs://m1.example.org:8020,m2.example.org:8020/bmq"),
+        ("hdfs:///bmq", HA, "hdfs://m1.example.org:8020,m2.example.org:8020/bmq"),
+        ("hdfs://other/a/b/", HA, "hdfs://o.example.org:9000/a/b"),
+        ("hdfs://nn:8020/bmq", HA, "hdfs://nn:8020/bmq"),
+        ("hdfs://nn/bmq", HA, "hdfs://nn:8020/bmq"),
+        ("hdfs://nn1,nn2:9000/bmq", HA, "hdfs://nn1:8020,nn2:9000/bmq"),
+        ("hdfs://nn/bmq", {}, "hdfs://nn:8020/bmq"),
+        ("hdfs:///bmq", {"fs.defaultFS": "hdfs://nn:9000/"}, "hdfs://nn:9000/bmq"),
+        ("hdfs:///bmq", {"fs.default.name": "hdfs://nn"}, "hdfs://nn:8020/bmq"),
+        ("hdfs://v6/b", {"dfs.nameservices": "v6", "dfs.namenode.rpc-address.v6": "[::1]:8020"}, "hdfs://[::1]:8020/b"),
+        ("hdfs://one/b", {"dfs.nameservices": "one", "dfs.namenode.rpc-address": "n:1"}, "hdfs://n:1/b"),
+    ],
+)
+def test_the_namenodes(url: str, properties: dict[str, str], told: str) -> None:
+    assert str(resolve(url, SiteConfig(properties, "conf"))) == told
+
+
+@pytest.mark.parametrize(
+    ("url", "without", "properties", "said"),
+    [
+        ("hdfs:///bmq", {"fs.defaultFS"}, {}, "'hdfs:///bmq' names no NameNode, and conf has no fs.defaultFS"),
+        ("hdfs:///bmq", set(), {"fs.defaultFS": "viewfs://x/"}, "fs.defaultFS='viewfs://x/' in conf is not HDFS"),
+        ("hdfs:///bmq", set(), {"fs.defaultFS": "file:///"}, "is not HDFS: give hdfs://namenode:port/folder"),
+        (
+            "hdfs://mycluster/b", {"dfs.namenode.rpc-address.mycluster.nn2"}, {},
+            "conf: dfs.namenode.rpc-address.mycluster.nn2 is missing: the address of a NameNode of mycluster",
+        ),
+        ("hdfs://other/b", {"dfs.namenode.rpc-address.other"}, {}, "conf: dfs.namenode.rpc-address.other is missing"),
+        (
+            "hdfs://mycluster/b", set(), {"dfs.namenode.rpc-address.mycluster.nn1": "${nowhere}:8020"},
+            "conf: dfs.namenode.rpc-address.mycluster.nn1=${nowhere}:8020 has a variable that stands for nothing",
+        ),
+        (
+            "hdfs://mycluster/b", set(), {"hadoop.security.authentication": "kerberos"},
+            "hadoop.security.authentication=kerberos is not built yet, only simple is",
+        ),
+        ("hdfs:///b", set(), {"dfs.data.transfer.protection": "privacy"}, "dfs.data.transfer.protection=privacy needs"),
+        ("hdfs:///b", set(), {"dfs.encrypt.data.transfer": "true"}, "dfs.encrypt.data.transfer=true needs SASL"),
+        ("hdfs://mycluster:8020/b", set(), {}, "mycluster is a name service in conf, and has no port: leave it out"),
+        ("hdfs://u:secret@mycluster/b", set(), {}, "user, query and fragment have no meaning here"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_or_not_built_is_named(
+    url: str, without: set[str], properties: dict[str, str], said: str
+) -> None:
+    raw = {name: value for name, value in HA.items() if name not in without}
+    with pytest.raises(ValueError) as refused:
+        resolve(url, SiteConfig({**raw, **properties}, "conf"))
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_default_without_any_configuration_says_what_to_give() -> None:
+    with pytest.raises(ValueError, match="no HADOOP_CONF_DIR is given"):
+        resolve("hdfs:///bmq")
+
+
+@pytest.mark.parametrize(
+    "properties", [{"hadoop.security.authentication": "kerberos"}, {"dfs.data.transfer.protection": "privacy"}]
+)
+def test_addresses_in_the_url_do_not_ask_the_configuration(properties: dict[str, str]) -> None:
+    """It may be another cluster's: whether this one takes us, it says itself."""
+    config = SiteConfig({**HA, **properties}, "conf")
+    assert str(resolve("hdfs://nn:8020/b", config)) == "hdfs://nn:8020/b"
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "told"),
+    [
+        ("hdfs://mycluster/b", "true", True),
+        ("hdfs://nn:8020/b", "true", True),
+        ("hdfs://nn:8020/b", "false", False),
+        ("hdfs://nn:8020/b?dfs.client.use.datanode.hostname=true", "false", True),
+        ("hdfs://mycluster/b?dfs.client.use.datanode.hostname=false", "true", False),
+    ],
+)
+def test_how_datanodes_are_reached_travels_in_the_url(url: str, value: str, told: bool) -> None:
+    """A Spark driver resolves once, for executors that may have no configuration; the URL's own word counts."""
+    address = resolve(url, SiteConfig({**HA, "dfs.client.use.datanode.hostname": value}, "conf"))
+    assert address.use_datanode_hostname is told
+    assert resolve(str(address)) == address
+
+
+def test_a_broken_configuration_stops_only_who_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A root with NameNodes and ports was served before the configuration was read at all."""
+    (tmp_path / "core-site.xml").write_text("<configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert str(resolve("hdfs://a:1,b:2/x", read_config("hdfs://a:1,b:2/x"))) == "hdfs://a:1,b:2/x"
+    assert "Hadoop's configuration is not used" in caplog.text
+    for url in ("hdfs://a/x", "hdfs:///x", "hdfs://a:1,b/x"):
+        with pytest.raises(SiteFileError, match=r"core-site\.xml is not XML"):
+            read_config(url)
+    with pytest.raises(SiteFileError, match=r"core-site\.xml is not XML"):
+        read_config("hdfs://a:1/x", str(tmp_path))
+
+
+def test_without_any_folder_there_is_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    assert "fs.defaultFS" not in read_config("hdfs:///x")
+
+
+def test_spark_resolves_where_it_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor gets a root that needs no configuration; what is wrong with it is the option's error."""
+    properties = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in HA.items()
+    )
+    (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    options = ReadOptions.parse({"root": "hdfs://mycluster/bmq", "topic": "orders"})
+    assert with_namenodes(options).root == "hdfs://m1.example.org:8020,m2.example.org:8020/bmq"
+    for root in ("file:///x", "webhdfs://nn:9870/bmq", "memory:x"):
+        assert with_namenodes(replace(options, root=root)).root == root
+    with pytest.raises(OptionError, match=r"option 'root': .* has no port: leave it out"):
+        with_namenodes(replace(options, root="hdfs://mycluster:8020/bmq"))
