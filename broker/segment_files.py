@@ -97,6 +97,7 @@ class SegmentFiles:
             chunk_bytes=effect.chunk_bytes,
             replication=self._replication,
             exclude=shared.health.excluded(shared.now_ms()),
+            all_copies=True,
         )
         try:
             return await shared.fs.create(path, options)

@@ -90,13 +90,16 @@ class CreateOptions:
 
     ``block_bytes`` bounds the file: one block a file, files are rolled, not blocks.  ``chunk_bytes`` is the
     checksum chunk (a small flush resends the partial chunk).  ``exclude`` names nodes to avoid; the list is
-    advice, dropped rather than fail when too few nodes remain.
+    advice, dropped rather than fail when too few nodes remain.  ``all_copies`` demands ``replication`` nodes while as
+    many live: OutOfSpace if some of them have no room, for as long as closing other files may help.  Without it, and
+    where fewer live, the file is on as many as take it.
     """
 
     block_bytes: int = 128 << 20
     chunk_bytes: int = 512
     replication: int = 3
     exclude: tuple[str, ...] = ()
+    all_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
 from bmq.storage.hdfs.lease import LeaseRenewer
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.refusing_nodes import RefusingNodes
 from bmq.storage.hdfs.security import Authenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 
@@ -57,6 +58,7 @@ class HdfsClient:
     namenode: NameNode
     datanodes: Datanodes
     suspects: SuspectNodes
+    refusing: RefusingNodes
     leases: LeaseRenewer
     clock: PipelineClock
     tasks: Tasks
@@ -89,6 +91,7 @@ class HdfsClient:
             namenode=namenode,
             datanodes=datanodes,
             suspects=SuspectNodes(settings.suspect_s),
+            refusing=RefusingNodes(settings.full_node_s),
             leases=LeaseRenewer(namenode, holder, settings.lease_renewal_s),
             clock=PipelineClock(settings, on_late),
             tasks=tasks,

@@ -202,6 +202,17 @@ class SuspectNodes:
     def known(self) -> set[str]:
         return set(self._known)
 
+    def latest(self, most: int, *, besides: set[str]) -> list[pb.Node]:
+        """Return the nodes seen last, without `besides`, at most `most`."""
+        return list(
+            itertools.islice((node for name, node in reversed(self._known.items()) if name not in besides), most)
+        )
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop nodes until block locations name them again."""
+        for name in names:
+            self._known.pop(name, None)
+
     def resolve(self, names: Iterable[str]) -> list[pb.Node]:
         """What the NameNode can exclude; a name never seen is left out until addBlock hands the node out once."""
         return [self._known[name] for name in sorted(names) if name in self._known]

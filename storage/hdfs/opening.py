@@ -7,6 +7,7 @@ already be another's, and ``abandonBlock`` would take acknowledged bytes from it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from bmq.storage.hdfs.setup import Member, Setup, members_of, open_pipeline
 from bmq.storage.hdfs.takeover import fence_path
 
 log = logging.getLogger(__name__)
+_LEFT_OUT_MAX = 8
+"""Nodes probed, of those that the NameNode did not give: a large cluster without room has thousands."""
 
 
 @dataclass(slots=True)
@@ -40,15 +43,16 @@ class Exclusions:
     """Who a new block is to avoid.
 
     ``advised`` came with the request, ``suspected`` failed lately: as soon as they cost a replica, those that answer a
-    probe are dropped.  ``refused`` failed in this very attempt.
+    probe are dropped.  ``refused`` failed in this very attempt, ``slow`` did not answer in time.
     """
 
     advised: set[str]
     suspected: set[str]
     refused: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)
 
     def names(self) -> set[str]:
-        return self.advised | self.suspected | self.refused
+        return self.advised | self.suspected | self.refused | self.slow
 
     def drop_advice(self) -> bool:
         """Whether there was something to drop."""
@@ -61,6 +65,7 @@ class Exclusions:
         self.advised.clear()
         self.suspected.clear()
         self.refused.clear()
+        self.slow.clear()
         return had_any
 
 
@@ -73,6 +78,7 @@ class OpenFile:
     block_bytes: int
     replication: int
     chunk_bytes: int
+    all_copies: bool
 
 
 async def create_file(client: HdfsClient, path: str, lease_path: str, options: CreateOptions) -> HdfsAppender:
@@ -91,6 +97,7 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
         block_bytes=options.block_bytes,
         replication=options.replication,
         chunk_bytes=options.chunk_bytes,
+        all_copies=options.all_copies,
     )
     client.leases.add(info.file_id)
     try:
@@ -116,6 +123,7 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
         block_bytes=info.block_size,
         replication=info.replication,
         chunk_bytes=options.chunk_bytes,
+        all_copies=options.all_copies,
     )
     client.leases.add(info.file_id)
     try:
@@ -137,16 +145,18 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
 async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advised: set[str]) -> HdfsAppender:
     """Get a new block for a file, and open its pipeline.
 
-    Raises OutOfSpace after ``block_attempts`` if living datanodes refused it, StorageUnavailable if a node is silent or
-    all are slow.  A datanode that has no room for the block, or no thread, drops the connection without a word; the
-    NameNode knows of its room from a heartbeat only, and hands it out all the same.  One that is merely slow keeps the
-    connection: waiting helps, and closing other files does not.
+    Raises OutOfSpace if live datanodes refused it: after ``block_attempts``, or as soon as it would have fewer copies
+    than the file demands.  Raises StorageUnavailable after ``block_attempts`` if a node is silent or all are slow.  A
+    datanode that has no room for the block, or no thread, drops the connection without a word; the NameNode knows of
+    its room from a heartbeat only, and hands it out all the same.  One that is merely slow keeps the connection:
+    waiting helps, and closing other files does not.
     """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
     failure: StorageError | None = None
     located: pb.LocatedBlock | None = None
     for _ in range(client.settings.block_attempts):
         located = await _add_block(client, file, exclusions)
+        await _refuse_short(client, file, exclusions, located)
         try:
             pipeline = await open_pipeline(
                 client,
@@ -159,10 +169,11 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
         except PipelineFailed as error:
             log.info("%s: %s; asking for another block", file.path, error)
             failure = error
-            exclusions.refused.update(error.suspects)
+            (exclusions.slow if isinstance(error, SetupTimedOut) else exclusions.refused).update(error.suspects)
             client.suspect(error.suspects)
             await _abandon(client, file, located)
             continue
+        client.refusing.took(pipeline.nodes)
         return HdfsAppender(
             client,
             pipeline,
@@ -201,6 +212,30 @@ async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions)
             await _abandon(client, file, located)
             continue
         return located
+
+
+async def _refuse_short(client: HdfsClient, file: OpenFile, exclusions: Exclusions, located: pb.LocatedBlock) -> None:
+    """Raise OutOfSpace if the block has too few nodes because others, which live, have no room for it.
+
+    Hadoop's client writes such a block to the nodes that are left, one at least, and the NameNode copies it when it is
+    closed.  A segment is open for long, and closing others makes room: copies come first.  A node that refuses every
+    block for ``full_node_s`` counts no more, since then something else has filled it; ``min.insync.replicas`` decides
+    what is written without it.
+    """
+    if not file.all_copies or len(located.nodes) >= file.replication:
+        return
+    given = {node_name(node.id) for node in located.nodes}
+    left_out = client.suspects.latest(_LEFT_OUT_MAX, besides=given | exclusions.names())  # by the NameNode itself
+    others = [*client.suspects.resolve(exclusions.refused - given), *left_out]
+    silent = set(await client.datanodes.silent([node.id for node in others], located.block))
+    client.suspects.forget(silent & {node_name(node.id) for node in left_out})  # dead: not probed for each file
+    live = {node_name(node.id) for node in others} - silent
+    if hopeful := client.refusing.refused(live, asyncio.get_running_loop().time()):
+        await _abandon(client, file, located)
+        raise OutOfSpace(
+            f"{file.path}: {len(given)} of {file.replication} datanodes take a block; {', '.join(hopeful)} live, and"
+            " have no room or no thread for it"
+        )
 
 
 async def _drop_answering(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:

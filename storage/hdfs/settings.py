@@ -77,6 +77,10 @@ class HdfsSettings:
     """A datanode that failed here is avoided this long by new files: the NameNode hands out a dead one for minutes
     (10.5 by default).  Short, since a wrong suspicion wastes capacity."""
 
+    full_node_s: float = 30.0
+    """A live datanode that has refused every block for so long is not waited for: files with fewer copies are opened
+    beside it.  Longer than brokers take to close files for one another (docs/design/places.md), about 20 s."""
+
     complete_timeout_s: float = 10.0
     """``complete`` answers false until one datanode has reported the block, normally 3 ms."""
 

@@ -47,7 +47,7 @@ def test_why_no_pipeline_opens(
     client: Any = SimpleNamespace(
         settings=HdfsSettings(), suspected=set, suspect=lambda _: None, datanodes=SimpleNamespace(silent=asked)
     )
-    file: Any = SimpleNamespace(path="/f", chunk_bytes=512)
+    file: Any = SimpleNamespace(path="/f", chunk_bytes=512, all_copies=False)
     with pytest.raises(error) as caught:
         asyncio.run(opening.open_new_block(client, file, base=0, advised=set()))
     assert type(caught.value) is error
