@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.chart.drawn import CHART
-from tests.chart.render import NAMESPACE, RELEASE, ci_values, run_helm, template
+from tests.chart.render import NAMESPACE, RELEASE, Object, ci_values, run_helm, template
 from tests.services.kubernetes_api import ApiServer, KubectlFailed
 
 pytestmark = pytest.mark.apiserver
@@ -24,17 +24,24 @@ MINIMAL = CHART / "ci" / "minimal-values.yaml"
 def server() -> Iterator[ApiServer]:
     with ApiServer() as server:
         server.kubectl("create", "namespace", NAMESPACE)
+        levels = [f"pod-security.kubernetes.io/{each}=restricted" for each in ("warn", "enforce")]
+        server.kubectl("label", "namespace", NAMESPACE, *levels)
         yield server
+
+
+def apply_dry(server: ApiServer, objects: Sequence[Object]) -> str:
+    """Return what kubectl says of each object.  A warning is an error."""
+    return server.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-",
+        text=yaml.safe_dump_all(objects),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("values", ci_values(), ids=lambda path: path.stem)
 def test_what_is_rendered_is_taken(server: ApiServer, values: Path) -> None:
-    """Without a warning too: of fields that are deprecated, or that will be refused."""
-    text = yaml.safe_dump_all(template(values=[values]))
-    told = server.kubectl(
-        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-", text=text
-    )
-    assert len(told.splitlines()) == len(template(values=[values]))
+    """Without a warning: of fields that are deprecated, or pods that the level `restricted` does not let run."""
+    objects = template(values=[values])
+    assert len(apply_dry(server, objects).splitlines()) == len(objects)
 
 
 def test_a_field_that_is_not_known_is_refused(server: ApiServer) -> None:
@@ -42,9 +49,13 @@ def test_a_field_that_is_not_known_is_refused(server: ApiServer) -> None:
     (service, *_) = [each for each in template(values=[MINIMAL]) if each["kind"] == "Service"]
     service["spec"]["publishNotReady"] = True
     with pytest.raises(KubectlFailed, match="publishNotReady"):
-        server.kubectl(
-            "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", text=yaml.safe_dump(service)
-        )
+        apply_dry(server, [service])
+
+
+def test_a_pod_that_may_do_more_is_refused(server: ApiServer) -> None:
+    objects = template("--set", "securityContext.allowPrivilegeEscalation=true", values=[MINIMAL])
+    with pytest.raises(KubectlFailed, match="would violate PodSecurity"):
+        apply_dry(server, [each for each in objects if each["kind"] == "Deployment"])
 
 
 def kept(server: ApiServer) -> dict[tuple[str, str], Any]:

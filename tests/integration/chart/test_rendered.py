@@ -31,7 +31,13 @@ class Release:
         self.pods = site.workloads()
         self.hosts = [self.pods.address(f"{FULLNAME}-proxy-{number}") for number in range(PROXIES_MAX)]
         values = {
-            "storage": {"root": f"{site.hdfs.root}/chart"},
+            "storage": {"root": "hdfs://warehouse/chart"},
+            "hdfs": {
+                "hdfsSite": {
+                    "dfs.nameservices": "warehouse",
+                    "dfs.namenode.rpc-address.warehouse": site.hdfs.root.removeprefix("hdfs://"),
+                }
+            },
             "etcd": {"endpoints": site.etcd.endpoints},
             "external": {"enabled": True, "advertisedHosts": self.hosts},
             "config": {
@@ -131,7 +137,7 @@ def test_a_process_that_cannot_start_says_why_and_ends(release: Release, site: S
     pods = site.workloads()
     wrong = [
         each
-        for each in release.render(f"storage.root={site.hdfs.root}/another", "controller.replicas=1")
+        for each in release.render("storage.root=hdfs://warehouse/another", "controller.replicas=1")
         if each["kind"] not in ("StatefulSet", "Deployment") or each["metadata"]["name"] == f"{FULLNAME}-controller"
     ]
     try:

@@ -170,6 +170,13 @@ def test_wrong_values_are_refused(wrong: str) -> None:
     assert not VALIDATOR.is_valid(yaml.safe_load(wrong)), wrong
 
 
+@pytest.mark.parametrize(
+    "root", ["hdfs://nn:8020/bmq", "hdfs://nn1:8020,nn2:8020/bmq", "hdfs://warehouse/bmq", "hdfs:///bmq", "file:///a/b"]
+)
+def test_every_form_of_root_is_taken(root: str) -> None:
+    VALIDATOR.validate({"storage": {"root": root}})
+
+
 def test_settings_are_those_of_the_code_without_the_charts_own() -> None:
     names = set(config_schema()["properties"])
     assert "num.partitions" in names
