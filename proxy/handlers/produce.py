@@ -313,7 +313,7 @@ class LargeProduce(Produce):
                     self.left += count
                     self._hand_out_some(topic, refusal, parts, len(parts) + count)
         except asyncio.CancelledError:
-            await self._for_open_parts(Part.drop)
+            await self._drop_all()
             raise
         self.part_over(None)
 
@@ -326,7 +326,7 @@ class LargeProduce(Produce):
             late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._timeout_ms} ms")
             await self._for_open_parts(lambda part: part.fail(late))
         except asyncio.CancelledError:
-            await self._for_open_parts(Part.drop)
+            await self._drop_all()
             raise
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
@@ -335,6 +335,12 @@ class LargeProduce(Produce):
         box = [topics]
         del topics
         return await self._large.run(_encode_and_free, self._version, self._correlation_id, box)
+
+    async def _drop_all(self) -> None:
+        """Drop what is not accepted yet, and let go of all parts, which refer to this."""
+        await self._for_open_parts(Part.drop)
+        box, self._topics = [self._topics], []
+        await self._large.free(box)
 
     async def _for_open_parts(self, end: Callable[[Part], None]) -> None:
         turns = Turns(HANDED_OUT_A_TURN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,10 +15,11 @@ from kafka.protocol.producer import ProduceRequest
 from bmq.core.call import CloseConnection
 from bmq.core.errors import ErrorCode
 from bmq.core.wire.limits import PARTITIONS
-from bmq.proxy.handlers.produce import PARTITIONS_AT_ONCE
+from bmq.proxy.handlers.produce import PARTITIONS_AT_ONCE, Part
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world
+from tests.unit.loop_stops import without_collector
 
 MANY = 2 * PARTITIONS_AT_ONCE
 Data = ProduceRequest.TopicProduceData
@@ -128,6 +130,30 @@ def test_held_parts_are_dropped_with_their_connection_wherever_it_stands() -> No
         assert answer.base_offset == 0, "nothing of what was dropped is written"
 
     play(story)
+
+
+def test_a_request_that_is_given_up_leaves_nothing_to_the_collector() -> None:
+    """Parts and their request refer to each other: a hundred thousand of them would stop the loop at its next run."""
+
+    async def story(w: World) -> None:
+        w.topic("orders", assign=False)
+        for turns in (5, 200):  # while it is handed out, and when it waits
+            large = send(w, [(0, batch()) for _ in range(MANY)])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            large.cancel()
+            await asyncio.wait([large])
+        del large
+        await asyncio.sleep(1)  # virtual: the thread that frees them has been waited for
+
+    def parts() -> int:
+        return sum(isinstance(each, Part) for each in gc.get_objects())
+
+    with without_collector():
+        gc.collect()
+        before = parts()
+        play(story)
+        assert parts() == before
 
 
 def test_without_acks_it_is_not_answered_and_fails_by_closing() -> None:
