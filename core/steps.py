@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Work with a pause at each ``yield``; T is its result."""
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield ``items`` in lists of ``size``, the last one of what is left (Python 3.12's ``itertools.batched``)."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def finish_steps(steps: Generator[object, None, T]) -> T:

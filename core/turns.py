@@ -18,11 +18,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from bmq.core.steps import Steps
+from bmq.core.steps import Steps, batched
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -60,8 +59,7 @@ async def next_turn() -> None:
 async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int = ELEMENTS_A_TURN) -> list[R]:
     """Return ``work`` of every item, ``per_turn`` of them in one turn at most; so few in all need no other turn."""
     results: list[R] = []
-    rest = iter(items)
-    while part := list(islice(rest, per_turn)):
+    for part in batched(items, per_turn):
         if results:
             await next_turn()
         results += map(work, part)

@@ -115,7 +115,7 @@ class Lane:
     def change(self, by: int) -> None:
         """Reservations only."""
         self.used += by
-        if by <= 0:
+        if by <= 0 and (self._small_ones or self._large_ones):
             self._grant()
         self._on_change()
 

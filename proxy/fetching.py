@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bmq.core.errors import ErrorCode
-from bmq.core.steps import Steps, finish_steps
+from bmq.core.steps import Steps, batched
 from bmq.core.turns import run_in_turns
 from bmq.proxy.budget import Lane, Reservation
 from bmq.proxy.large_requests import PARTITIONS_MAX
@@ -83,9 +83,9 @@ def _nothing() -> None:
 class Fetching:
     """``try_now``; if that gives nothing, ``run``."""
 
-    __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_on_park", "_params", "_parked_partitions",
-                 "_planned", "_reading", "_reads", "_rest", "_seen", "_size", "_storage_deadline", "_turn",
-                 "_watch")  # fmt: skip
+    __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_is_first", "_left", "_on_park", "_params",
+                 "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
+                 "_storage_deadline", "_stored", "_turn", "_watch")  # fmt: skip
 
     def __init__(self, reading: Reading, turn: Turn, params: FetchParams) -> None:
         self._reading = reading
@@ -94,7 +94,8 @@ class Fetching:
         self._fresh: list[Look] = []  # of the last round: records, or an error that cannot wait
         self._rest: dict[Wanted, Look] = {}  # of any round: nothing to read, and nothing has happened since
         self._size = self._planned = self._seen = 0
-        self._hurries = self._reads = False
+        self._left = self._stored = 0  # of the look under way: bytes, and partitions that lie on storage
+        self._hurries = self._reads = self._is_first = False
         self._storage_deadline = 0.0
         self._on_park = _nothing
         self._parked_partitions = 0  # that count in ``Reading.parked_partitions``
@@ -111,18 +112,24 @@ class Fetching:
         """The answer, if it needs neither storage nor time, and no more than one turn of the loop."""
         if len(self._watch.changed) + len(self._watch.waiting) > LOOKS_A_TURN:
             return None
-        finish_steps(self._look())
+        self._begin_look()
+        self._look_at(tuple(self._watch.changed))
         is_late = self._params.max_wait_s <= 0
         if self._reads or not (is_late or self._is_enough()):
             return None
         reservation = self._take_now(self._reading.budget.memory)
         if reservation is None:
             return None
-        finish_steps(self._fill(reservation))
-        fetched = finish_steps(self._finish(reservation, is_late=is_late))
+        if reservation.size < self._planned:
+            self._begin_look(self._bytes_of(reservation))
+            self._look_at(tuple(self._watch.changed))
+            reservation.resize(self._planned)
+        looks, rest = self._news(is_late=is_late)
+        looks += map(self._rest_of, rest)
+        self._tell(looks)
         if self._turn.session is None:
             self._watch.clear()
-        return fetched
+        return self._found(looks, reservation)
 
     async def run(self, on_park: Callable[[], None] = _nothing) -> Fetched:
         """The answer, in time.  Cancelled when the client has gone.  ``on_park`` is called before it waits for records.
@@ -162,35 +169,42 @@ class Fetching:
     # ----------------------------------------------------------------------------------------------------- look
 
     def _look(self, bytes_max: int | None = None) -> Steps[None]:
-        """Look once at the partitions that may have something, in the order of service, until the bytes are used.
+        """Look once at the partitions that may have something, with a pause after each LOOKS_A_TURN of them."""
+        self._begin_look(bytes_max)
+        for number, part in enumerate(batched(tuple(self._watch.changed), LOOKS_A_TURN)):
+            if number:
+                yield
+            if not self._look_at(part):
+                return
+
+    def _begin_look(self, bytes_max: int | None = None) -> None:
+        """Forget what the last look has found.
 
         ``bytes_max`` is what there is room for, if that is less than the request's limit.
         """
-        params, look_at = self._params, self._reading.look
-        watch, follows, self._has_looked = self._watch, self._may_follow, True
-        is_full = self._turn.partitions is not None
+        limit = self._params.max_bytes
+        self._is_first, self._left = True, (limit if bytes_max is None else min(bytes_max, limit))
+        self._has_looked = True
         self._fresh = []
-        self._seen = watch.events
-        self._size = self._planned = 0
+        self._seen = self._watch.events
+        self._size = self._planned = self._stored = 0
         self._hurries = self._reads = False
-        left, is_first = params.max_bytes if bytes_max is None else min(bytes_max, params.max_bytes), True
-        looks = stored = 0
-        for wanted in tuple(watch.changed):
-            if looks == LOOKS_A_TURN:
-                looks = 0
-                yield
-                follows = self._may_follow
-            looks += 1
+
+    def _look_at(self, partitions: Sequence[Wanted]) -> bool:
+        """Look at these, in the order of service.  False once the bytes are used and the rest need no look."""
+        look_at, watch, follows, committed = self._reading.look, self._watch, self._may_follow, self._params.committed
+        is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
+        for wanted in partitions:
             if wanted.watch is not watch:  # forgotten by a later request of the session, in a pause
                 continue
             if left <= 0 and not is_first and not is_full:
-                break
+                return False
             look = look_at(
-                wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=params.committed, follows=follows
+                wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=committed, follows=follows
             )
             if look.reads:
-                stored += 1
-                if stored > READS_MAX:
+                self._stored += 1
+                if self._stored > READS_MAX:
                     look.reads, look.has_more = False, True
             if look.reads or look.size:
                 self._rest.pop(wanted, None)
@@ -199,6 +213,8 @@ class Fetching:
                 left -= self._plan(look)
             else:
                 self._sort(look)
+        self._left, self._is_first = left, is_first
+        return True
 
     def _plan(self, look: Look) -> int:
         """Bytes that the partition will take of the answer."""
@@ -363,28 +379,21 @@ class Fetching:
     # --------------------------------------------------------------------------------------------------- answer
 
     def _finish(self, reservation: Reservation, *, is_late: bool) -> Steps[Fetched]:
-        turn = self._turn
-        session = turn.session
-        if session is not None and turn.is_overtaken:
+        """Tell what was found, with a pause after each LOOKS_A_TURN partitions."""
+        session, watch = self._turn.session, self._watch
+        if session is not None and self._turn.is_overtaken:
             reservation.release()
             return Fetched(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
-        looks = yield from self._told(is_late=is_late)
-        watch = self._watch
-        for number, look in enumerate(looks, 1):
-            if number % LOOKS_A_TURN == 0:
+        looks, rest = self._news(is_late=is_late)
+        for number, part in enumerate(batched(rest, LOOKS_A_TURN)):
+            if number:
                 yield
-            self._reading.count(look)
-            look.wanted.told = look.marks
-            if look.size:
-                watch.served(look.wanted)
-            elif not look.error:
-                watch.unsaid.pop(look.wanted, None)
-        reservation.resize(self._size)
-        return Fetched(
-            session_id=session.id if session is not None else NO_SESSION,
-            looks=looks,
-            release=reservation.release if self._size else None,
-        )
+            looks += [self._rest_of(wanted) for wanted in part if wanted.watch is watch]  # not forgotten in a pause
+        for number, told in enumerate(batched(looks, LOOKS_A_TURN)):
+            if number:
+                yield
+            self._tell(told)
+        return self._found(looks, reservation)
 
     def _finish_empty(self) -> Steps[Fetched]:
         """There was no room in the budget for long: say what else there is to say."""
@@ -393,22 +402,39 @@ class Fetching:
         self._size = 0
         return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=True))
 
-    def _told(self, *, is_late: bool) -> Steps[list[Look]]:
-        """What the answer carries: everything, or in a session what is news."""
+    def _tell(self, looks: Sequence[Look]) -> None:
+        """Count these as told in the response."""
+        watch, count = self._watch, self._reading.count
+        for look in looks:
+            count(look)
+            look.wanted.told = look.marks
+            if look.size:
+                watch.served(look.wanted)
+            elif not look.error:
+                watch.unsaid.pop(look.wanted, None)
+
+    def _found(self, looks: Sequence[Look], reservation: Reservation) -> Fetched:
+        session = self._turn.session
+        reservation.resize(self._size)
+        return Fetched(
+            session_id=session.id if session is not None else NO_SESSION,
+            looks=looks,
+            release=reservation.release if self._size else None,
+        )
+
+    def _news(self, *, is_late: bool) -> tuple[list[Look], Sequence[Wanted]]:
+        """Return what the response carries, everything or in a session what is news, and partitions to look up for it.
+
+        The latter have nothing to read: ``_rest_of``.
+        """
         if self._turn.partitions is not None:
             for look in self._rest.values():
                 if look.waits and not is_late and look.error is ErrorCode.OFFSET_NOT_AVAILABLE:
                     look.error = ErrorCode.NONE  # not yet: see ``proxy.look``
-            return [*self._fresh, *self._rest.values()]
+            return [*self._fresh, *self._rest.values()], ()
         watch = self._watch
         looks = [look for look in self._fresh if look.is_news]
-        rest = (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
-        for number, wanted in enumerate(rest, 1):
-            if wanted.watch is watch:  # else it was forgotten in a pause
-                looks.append(self._rest_of(wanted))
-            if number % LOOKS_A_TURN == 0:
-                yield
-        return looks
+        return looks, (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
 
     def _rest_of(self, wanted: Wanted) -> Look:
         """Its look; a new one if it was looked at by an earlier request of the session."""

@@ -15,7 +15,7 @@ if there was none since it looked: so none is lost between the two.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bmq.core.model import PartitionKey
 
@@ -85,6 +85,14 @@ class Watch:
         """One more partition, not looked at yet."""
         wanted.watch = self
         self.touch(wanted)
+
+    def add_all(self, partitions: Iterable[Wanted]) -> None:
+        """Many that are new to this watch, not looked at yet."""
+        self.events += 1
+        changed = self.changed
+        for wanted in partitions:
+            wanted.watch = self
+            changed[wanted] = None
 
     def remove(self, wanted: Wanted) -> None:
         wanted.watch = None

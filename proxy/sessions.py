@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from bmq.core.errors import ErrorCode
-from bmq.core.steps import Steps, finish_steps
+from bmq.core.steps import Steps, batched
 from bmq.proxy.longpoll import Identity, Wanted, Watch
 
 NO_SESSION = 0
@@ -78,6 +78,11 @@ class Turn:
         self.is_new = False
         self.epoch = 0
 
+    def name_all(self, by_identity: dict[Identity, Wanted]) -> None:
+        """Make these its partitions, all of them to be looked at."""
+        self.partitions, self.watch = list(by_identity.values()), Watch()
+        self.watch.add_all(self.partitions)
+
     @property
     def is_overtaken(self) -> bool:
         """A later request of the same session has come meanwhile."""
@@ -116,9 +121,27 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> Turn:
-        """A request came.  ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id."""
-        steps = self.begin_in_steps(session_id, epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
-        return finish_steps(steps)
+        """A request came.  ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id.
+
+        In one piece, and quick for few partitions: see ``begin_in_steps``.
+        """
+        turn = Turn()
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._replace(turn, session_id)
+            by_identity = {wanted.identity: wanted for wanted in listed}  # named twice: the last one counts
+            turn.name_all(by_identity)
+            self._open(turn, epoch, by_identity, by_id, now_ms)
+            return turn
+        session = self._resume(turn, session_id, epoch, by_id)
+        if session is None or not self._take(turn, session, listed):
+            return turn
+        self._forget(turn, session, forgotten)
+        if session.partitions:
+            self._used(session, now_ms)
+        else:
+            self._end(turn)
+            turn.name_all({wanted.identity: wanted for wanted in listed})
+        return turn
 
     def begin_in_steps(
         self,
@@ -136,17 +159,29 @@ class FetchSessions:
         """
         turn = Turn()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            yield from self._begin_full(turn, session_id, epoch, listed, by_id, now_ms)
+            self._replace(turn, session_id)
+            by_identity = yield from _list_in_steps(turn, listed)
+            self._open(turn, epoch, by_identity, by_id, now_ms)
             return turn
-        session = self._sessions.get(session_id)
+        session = self._resume(turn, session_id, epoch, by_id)
         if session is None:
-            turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        elif session.epoch != epoch:
-            turn.error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        elif session.by_id != by_id:
-            turn.error = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+            return turn
+        for part in batched(listed, PARTITIONS_A_STEP):
+            if not self._take(turn, session, part):
+                return turn
+            yield
+            if self._is_ended(turn):
+                return turn
+        for gone in batched(forgotten, PARTITIONS_A_STEP):
+            self._forget(turn, session, gone)
+            yield
+            if self._is_ended(turn):
+                return turn
+        if session.partitions:
+            self._used(session, now_ms)
         else:
-            yield from self._continue(turn, session, listed, forgotten, now_ms)
+            self._end(turn)
+            yield from _list_in_steps(turn, listed)
         return turn
 
     def close(self, session: FetchSession) -> None:
@@ -160,15 +195,15 @@ class FetchSessions:
 
     # ----------------------------------------------------------------------------------------------------- full
 
-    def _begin_full(
-        self, turn: Turn, session_id: int, epoch: int, listed: Sequence[Wanted], by_id: bool, now_ms: int
-    ) -> Steps[None]:
+    def _replace(self, turn: Turn, session_id: int) -> None:
+        """Close the session that a full request names."""
         old = self._sessions.get(session_id)
         if old is not None:
             self.close(old)
             turn.closed.append(old)
-        by_identity = yield from self._list(turn, listed)
-        # From here on in one step.
+
+    def _open(self, turn: Turn, epoch: int, by_identity: dict[Identity, Wanted], by_id: bool, now_ms: int) -> None:
+        """Make a session of the partitions of ``turn``, if there is room for one and the client wants it."""
         if epoch == FINAL_EPOCH or not by_identity or not self._make_room(turn, len(by_identity), now_ms):
             return
         session = FetchSession(self._free_id(), by_id, now_ms)
@@ -177,20 +212,6 @@ class FetchSessions:
         self._sessions[session.id] = session
         self.partitions += len(by_identity)
         turn.session, turn.epoch, turn.is_new = session, session.epoch, True
-
-    def _list(self, turn: Turn, listed: Sequence[Wanted]) -> Steps[dict[Identity, Wanted]]:
-        """Make ``listed`` the turn's partitions, all of them to be looked at."""
-        by_identity: dict[Identity, Wanted] = {}
-        for number, wanted in enumerate(listed, 1):
-            by_identity[wanted.identity] = wanted  # named twice: the last one counts
-            if number % PARTITIONS_A_STEP == 0:
-                yield
-        turn.partitions, turn.watch = list(by_identity.values()), Watch()
-        for number, wanted in enumerate(turn.partitions, 1):
-            turn.watch.add(wanted)
-            if number % PARTITIONS_A_STEP == 0:
-                yield
-        return by_identity
 
     def _make_room(self, turn: Turn, size: int, now_ms: int) -> bool:
         if size > self.partitions_max or not self.slots:
@@ -220,42 +241,39 @@ class FetchSessions:
 
     # ---------------------------------------------------------------------------------------------- incremental
 
-    def _continue(
-        self,
-        turn: Turn,
-        session: FetchSession,
-        listed: Sequence[Wanted],
-        forgotten: Iterable[Identity],
-        now_ms: int,
-    ) -> Steps[None]:
-        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        turn.session, turn.epoch = session, session.epoch
-        for number, wanted in enumerate(listed, 1):
+    def _resume(self, turn: Turn, session_id: int, epoch: int, by_id: bool) -> FetchSession | None:
+        """Return the session that an incremental request goes on with; None if ``turn`` is refused."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        elif session.epoch != epoch:
+            turn.error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        elif session.by_id != by_id:
+            turn.error = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        else:
+            session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+            turn.session, turn.epoch = session, session.epoch
+            return session
+        return None
+
+    def _take(self, turn: Turn, session: FetchSession, listed: Iterable[Wanted]) -> bool:
+        """Add or update ``listed``.  False if there is no room: the session is closed then, and ``turn`` refused."""
+        for wanted in listed:
             if not self._update(session, wanted):
                 if self.partitions >= self.partitions_max:
                     self._end(turn)
                     turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client lists everything from now on
-                    return
+                    return False
                 self._add(session, wanted)
-            if number % PARTITIONS_A_STEP == 0:
-                yield
-                if self._is_ended(turn):
-                    return
-        for number, identity in enumerate(forgotten, 1):
+        return True
+
+    def _forget(self, turn: Turn, session: FetchSession, forgotten: Iterable[Identity]) -> None:
+        for identity in forgotten:
             left = session.partitions.pop(identity, None)
             if left is not None:
                 self.partitions -= 1
                 session.watch.remove(left)
                 turn.left.append(left)
-            if number % PARTITIONS_A_STEP == 0:
-                yield
-                if self._is_ended(turn):
-                    return
-        if session.partitions:
-            self._used(session, now_ms)
-            return
-        self._end(turn)
-        yield from self._list(turn, listed)
 
     def _end(self, turn: Turn) -> None:
         """Close the turn's session: it goes on without one."""
@@ -302,3 +320,17 @@ class FetchSessions:
         if rank is not None:
             insort(self._ranks, rank)
         session.rank = rank
+
+
+def _list_in_steps(turn: Turn, listed: Iterable[Wanted]) -> Steps[dict[Identity, Wanted]]:
+    """Do ``Turn.name_all`` of ``listed`` in steps.  Returns the partitions by identity."""
+    by_identity: dict[Identity, Wanted] = {}
+    for part in batched(listed, PARTITIONS_A_STEP):
+        by_identity.update({wanted.identity: wanted for wanted in part})  # named twice: the last one counts
+        yield
+    turn.partitions, watch = list(by_identity.values()), Watch()
+    for part in batched(turn.partitions, PARTITIONS_A_STEP):
+        watch.add_all(part)
+        yield
+    turn.watch = watch
+    return by_identity
