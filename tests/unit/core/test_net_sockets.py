@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.unit.core.net_world import PRODUCE, World, frame
+from tests.unit.core.net_world import PRODUCE, Script, World, frame
 
 PAUSES_SINCE = (3, 12, 9) if sys.version_info < (3, 13) else (3, 13, 1)
 Main = Callable[[World], Awaitable[None]]
@@ -51,6 +51,29 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
 async def until(fact: Callable[[], bool]) -> None:
     while not fact():  # noqa: ASYNC110  # what a socket does announces itself to nobody here
         await asyncio.sleep(0.001)
+
+
+def test_addresses_have_their_own_dispatch_and_share_limits(run: Run) -> None:
+    """Two listeners of one process: each is answered by its own endpoint, and `max.connections` is of both."""
+
+    async def main(world: World) -> None:
+        other = Script()
+        port = await world.listener.start("127.0.0.1", 0, dispatch=other)
+        assert port != world.listener.port
+        first, first_writer = await connect(world)
+        second, second_writer = await asyncio.open_connection("127.0.0.1", port)
+        first_writer.write(frame(1))
+        second_writer.write(frame(2))
+        assert (await answer(first))[0] == 1
+        assert (await answer(second))[0] == 2
+        assert (world.script.begun, other.begun) == ([1], [2])
+        third, third_writer = await connect(world)
+        assert await third.read() == b""  # closed: two are connected already
+        assert world.metrics.connections_refused == 1
+        for writer in (first_writer, second_writer, third_writer):
+            writer.close()
+
+    run(main, max_connections=2)
 
 
 def test_pipelined_requests_and_large_frames(run: Run) -> None:
