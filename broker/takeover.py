@@ -28,7 +28,7 @@ IDX_ATTEMPTS = 3
 class Takeover:
     """One partition's; all of it may be repeated."""
 
-    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_segments", "_shared", "handed")
+    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_segments", "_shared", "handed", "losses")
 
     def __init__(self, shared: Shared, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int) -> None:
         self._shared = shared
@@ -39,6 +39,8 @@ class Takeover:
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and where they ended
         self.handed: Handed | None = None
         """What the owner before us has told of the log's end."""
+        self.losses: list[str] = []
+        """What the last recovery found missing, to be reported if the partition was ours all the while."""
 
     async def fence_all(self, entries: Sequence[SegmentEntry]) -> tuple[FencedSegment, ...]:
         """Stop whoever writes these segments.  Raises StorageError, when all attempts have ended, to be tried again.
@@ -72,6 +74,7 @@ class Takeover:
     async def recover(self, effect: ev.RecoverLog) -> Event:
         """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
         self._missing.clear()
+        self.losses.clear()
         settled = await self._settled_index(effect)
         first: int | None = None  # base of the first segment; of a settled log the index knows the log start
         found: list[Checkpoint | None] = [settled]
@@ -106,7 +109,7 @@ class Takeover:
         """
         if first is None or first <= log_start:
             return log_start
-        self._shared.report(
+        self.losses.append(
             f"{self._segments.path}: no checkpoint gives a log start above {log_start}, but the first segment begins at"
             f" {first}: the log starts there"
         )
@@ -198,13 +201,13 @@ class Takeover:
             self._missing[entry.name] = entry.end_offset
             return
         if length < entry.length:
-            self._shared.report(f"{path}: storage lost {entry.length - length} of its {entry.length} bytes")
+            self.losses.append(f"{path}: storage lost {entry.length - length} of its {entry.length} bytes")
 
     def _report_missing(self, log_start: int) -> None:
         """Report closed segments without a file, unless retention may have removed them."""
         for name, end_offset in self._missing.items():
             if end_offset > log_start:
-                self._shared.report(f"{self._segments.path.log(name)}: vanished with records up to offset {end_offset}")
+                self.losses.append(f"{self._segments.path.log(name)}: vanished with records up to offset {end_offset}")
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
         """The ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""

@@ -527,10 +527,15 @@ class PartitionWriter:
         async def work() -> None:
             try:
                 outcome = await self._recovered(effect)
-                if not isinstance(outcome, ev.LogRecovered | ev.RecoveryFailed) and not await self._is_ours():
+                is_sound = isinstance(outcome, ev.LogRecovered) and not self._takeover.losses
+                if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await self._is_ours():
                     return  # a later owner may have deleted what was to be read: no damage, and fenced by now
             except KvError as error:
-                outcome = ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}")
+                self.post(ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}"))
+                return
+            if not isinstance(outcome, ev.RecoveryFailed):
+                for loss in self._takeover.losses:
+                    self._shared.report(loss)
             self.post(outcome)
 
         self.spawn(work())

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.transitions import State
+from bmq.broker.transitions import TERMINAL, State
 from bmq.core.model import PartitionKey
+from bmq.meta.memory import KvFaults
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Lease, StorageUnavailable
@@ -93,7 +94,7 @@ def test_a_takeover_that_hung_does_not_take_a_successors_deletions_for_damage() 
         hung.fs.resume()
         await until(lambda: hung.writer is not None or hung.broker.get(KEY) is None)
         await asyncio.sleep(30)
-        assert [alarm for alarm in hung.broker.alarms_raised if "OFFLINE" in alarm] == []
+        assert [alarm for alarm in hung.broker.alarms_raised if "OFFLINE" in alarm or "vanished" in alarm] == []
         assert hung.broker.get(KEY) is None, "fenced, and forgotten"
 
     story(body, log_config=DELETING)
@@ -245,3 +246,73 @@ def test_rule_10_a_departed_partitions_log_start_survives_its_journals_rolls() -
         assert writer_of(await owner(world)).partition.log_start == 5
 
     story(body)
+
+
+@pytest.mark.parametrize("store", ["answers", "is away at first"])
+def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) -> None:
+    """Its fence takes long, and its successor deletes what has expired: what it finds missing then says nothing."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(4))
+        world.storage.faults = HUNG
+        world.storage.kill_datanode(nodes_of(first)[0])
+        writer_of(first).append(make(2, 0, pid=-1, size=10))
+        await until(lambda: len(record_of(world).segments) == 2)
+        await until(lambda: writer_of(first).partition.current is not None)
+        first.crash()
+        world.storage.faults = Faults(call_s=(0.1, 0.1))
+
+        late = world.process("late")
+        said: list[str] = []
+        late.broker.shared.report = said.append
+        await until(lambda: record_of(world).owner == "late")
+        overtaken = late.broker.get(KEY)
+        assert overtaken is not None
+        late.pause()
+        world.storage.faults = Faults()
+        heir = await owner(world)
+        await delete_records(heir, 4)
+        deleted = record_of(world).segments[0].file_id
+        await until(lambda: deleted not in world.storage.namespace.files)
+
+        late.resume()
+        if store == "is away at first":
+            late.kv.faults = KvFaults(unavailable=1.0)
+            await asyncio.sleep(5.0)
+            assert overtaken.partition.state in (State.FENCE, State.RECOVER)
+            late.kv.faults = KvFaults()
+        await until(lambda: overtaken.partition.state in TERMINAL)
+        assert overtaken.partition.state is State.FENCED
+        assert said == []
+
+    story(body, log_config=DELETING)
+
+
+def test_a_takeover_that_was_overtaken_reports_no_closed_segment_as_vanished() -> None:
+    """Its predecessor had handed the log over; its successor has deleted the one segment that the record listed."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(4))
+        await first.broker.move(KEY)
+        assert [entry.is_closed for entry in record_of(world).segments] == [True]
+        deleted = record_of(world).segments[0].file_id
+
+        world.storage.faults = Faults(call_s=(0.1, 0.1))
+        late = world.process("late")
+        said: list[str] = []
+        late.broker.shared.report = said.append
+        await until(lambda: record_of(world).owner == "late")
+        late.pause()
+        world.storage.faults = Faults()
+        heir = await owner(world)
+        await delete_records(heir, 4)
+        await write(heir, range(4, 5))
+        await until(lambda: deleted not in world.storage.namespace.files)
+
+        late.resume()
+        await until(lambda: late.writer is not None or late.broker.get(KEY) is None)
+        assert [loss for loss in said if "storage has acknowledged nothing" not in loss] == []
+
+    story(body, log_config=DELETING)
