@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bmq.core.call import Answer, Dispatch
-from bmq.core.net_connection import ClientConnection, Exchange
+from bmq.core.net_connection import UNANSWERED_MAX, ClientConnection, Exchange
 
 if TYPE_CHECKING:
     from bmq.core.net import Listener
@@ -72,7 +72,7 @@ class UnorderedConnection(ClientConnection):
                 return  # ``read_on`` comes
             self._is_gated = False
             budget.forget(self)
-        reads = not self._is_blocked and not self._is_draining
+        reads = not self._is_blocked and not self._is_draining and len(self._waiting) < UNANSWERED_MAX
         if reads and budget.is_tight and not holds_little and not budget.may_read(self):
             self._is_gated = True
             reads = False

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from bmq.core.call import NO_ANSWER, CloseConnection
-from bmq.core.net_connection import UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.net_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from tests.simulation.loop import run
 from tests.unit.core.net_world import PRODUCE, World, frame, turn
 
@@ -197,6 +197,60 @@ def test_unanswered_requests_are_bounded() -> None:
         world.script.answer(1000)
         await turn()
         assert world.script.begun[-1] == 1002
+
+    run(main())
+
+
+@pytest.mark.parametrize("key", [18, PRODUCE])
+def test_small_requests_of_one_read_begin_in_turns_of_the_loop(key: int) -> None:
+    """Those of others that come meanwhile are answered in between; order and bounds are kept."""
+
+    async def main() -> None:
+        world = World()
+        many, other = world.peer(), world.peer()
+        count = 5 * BEGUN_A_TURN
+        many.send(frames(*range(count), key=key))
+        assert len(world.script.begun) == BEGUN_A_TURN
+        assert many.is_paused
+        other.send(frames(9_000))
+        assert other.answers() == [9_000]
+        while len(many.answers()) < count:
+            begun = len(world.script.begun)
+            await asyncio.sleep(0)
+            assert 0 < len(world.script.begun) - begun <= BEGUN_A_TURN
+        assert many.answers() == list(range(count))
+        assert not many.is_paused
+        assert world.metrics.request_bytes_held == 0
+
+    run(main())
+
+
+def test_requests_that_waited_for_one_begin_in_turns_of_the_loop() -> None:
+    async def main() -> None:
+        world = World()
+        peer = world.peer()
+        world.script.later(0)
+        peer.send(frames(*range(2 * BEGUN_A_TURN)))
+        assert world.script.begun == [0]
+        world.script.answer(0)
+        while len(peer.answers()) < 2 * BEGUN_A_TURN:
+            begun = len(world.script.begun)
+            await asyncio.sleep(0)
+            assert len(world.script.begun) - begun <= BEGUN_A_TURN
+        assert peer.answers() == list(range(2 * BEGUN_A_TURN))
+
+    run(main())
+
+
+def test_a_connection_closed_between_two_turns_begins_nothing_more() -> None:
+    async def main() -> None:
+        world = World()
+        peer = world.peer()
+        world.script.answers[BEGUN_A_TURN] = CloseConnection("no")
+        peer.send(frames(*range(3 * BEGUN_A_TURN)))
+        await turn()
+        assert world.script.begun == list(range(BEGUN_A_TURN + 1))
+        assert world.metrics.request_bytes_held == 0
 
     run(main())
 

@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.metrics import Metrics
 from bmq.core.net import Listener
-from bmq.core.net_connection import UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.net_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net_unordered import SHARE_BYTES, SILENCE_S, UnorderedConnection
 from tests.simulation.loop import run
 from tests.unit.core.net_world import Peer, World, frame, turn
@@ -90,6 +90,25 @@ def test_held_requests_do_not_stop_reading() -> None:
         world.script.answer(*range(count))
         await turn()
         assert len(peer.answers()) == count + 1
+
+    play(story)
+
+
+def test_small_requests_of_one_read_begin_in_turns_of_the_loop() -> None:
+    """Reading waits until those that were read have begun."""
+
+    async def story(world: Unordered) -> None:
+        peer, count = world.peer(), 5 * BEGUN_A_TURN
+        peer.send(b"".join(map(frame, range(count))))
+        assert len(world.script.begun) == BEGUN_A_TURN
+        assert peer.is_paused
+        while len(world.script.begun) < count:
+            begun = len(world.script.begun)
+            await asyncio.sleep(0)
+            assert 0 < len(world.script.begun) - begun <= BEGUN_A_TURN
+        await turn()
+        assert len(peer.answers()) == count
+        assert not peer.is_paused
 
     play(story)
 
