@@ -21,6 +21,7 @@ from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.internal_endpoint import Handler, InternalCall
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.turns import run_in_turns
 from bmq.core.wire.internal import (
     ENDS_SETTLED,
     AskRequest,
@@ -84,7 +85,8 @@ class Serving:
     async def producers(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asked = ProducersRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
-        return ProducersResponse(ErrorCode.NONE, "", encode_producers(await owner.producers())).encode()
+        states = await run_in_turns(encode_producers(await owner.producers()))
+        return ProducersResponse(ErrorCode.NONE, "", states).encode()
 
     async def live_segment(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """The index grows at its end only: of a segment that the caller knows it gets what is new."""

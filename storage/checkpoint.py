@@ -27,11 +27,12 @@ from __future__ import annotations
 import struct
 import uuid
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.steps import Steps, batched
 
 _HEAD = struct.Struct(">BB16sI qII qqq qq q IIII".replace(" ", ""))
 _EPOCH = struct.Struct(">iq")
@@ -40,6 +41,8 @@ _PRODUCER = struct.Struct(">qhiqqB")
 _BATCH = struct.Struct(">iqiq")
 _FULL, _DELTA = ord("F"), ord("D")
 INDEX_ENTRY_BYTES = 24
+PRODUCERS_A_STEP = 1_000
+"""At 5 to 10 us each.  A partition may have a hundred thousand within ``producer.id.expiration.ms``."""
 
 
 @dataclass(slots=True)  # not frozen, though never changed: it is made for each batch, and freezing costs more than that
@@ -212,19 +215,30 @@ def _get_producer(data: memoryview, at: int) -> tuple[ProducerState, int]:
     )
 
 
-def encode_producers(states: Sequence[ProducerState]) -> bytes:
-    """As they stand in a checkpoint, one after another."""
-    out = bytearray()
-    for state in states:
-        _put_producer(out, state)
-    return bytes(out)
+def encode_producers(states: Iterable[ProducerState]) -> Steps[bytes]:
+    """Return ``states`` as they stand in a checkpoint, one after another; with a pause after each PRODUCERS_A_STEP."""
+    parts: list[bytearray] = []
+    for part in batched(states, PRODUCERS_A_STEP):
+        if parts:
+            yield
+        out = bytearray()
+        for state in part:
+            _put_producer(out, state)
+        parts.append(out)
+    return b"".join(parts)
 
 
-def decode_producers(data: memoryview) -> list[ProducerState]:
-    """The inverse.  FormatError when the bytes end early."""
-    states, at = [], 0
+def decode_producers(data: memoryview) -> Steps[list[ProducerState]]:
+    """Return the states that ``encode_producers`` wrote, with pauses as there.
+
+    Raises FormatError if the bytes end early.
+    """
+    states: list[ProducerState] = []
+    at = 0
     try:
         while at < len(data):
+            if states and len(states) % PRODUCERS_A_STEP == 0:
+                yield
             state, at = _get_producer(data, at)
             states.append(state)
     except struct.error as error:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records import HEADER_BYTES, NO_PRODUCER_ID, Appended, Ends
+from bmq.core.turns import run_in_turns
 from bmq.core.wire.internal import (
     ENDS_SETTLED,
     AskRequest,
@@ -220,7 +221,7 @@ class RemoteOwner:
     async def producers(self) -> Sequence[ProducerState]:
         request = ProducersRequest(self.key.topic_id, self.key.partition)
         found = await self._asking.ask(self.key, request, InternalKey.PRODUCERS, ProducersResponse)
-        return decode_producers(memoryview(found.states))
+        return await run_in_turns(decode_producers(memoryview(found.states)))
 
     async def delete_before(self, offset: int) -> int:
         """Asked again when no answer came; so "everything" is what is there when it was asked first."""

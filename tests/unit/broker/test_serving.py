@@ -16,6 +16,7 @@ from bmq.broker.stalls import Stalls
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records import Record, build_batch
+from bmq.core.steps import finish_steps
 from bmq.core.wire.internal import (
     AskRequest,
     AskResponse,
@@ -36,11 +37,13 @@ from bmq.core.wire.internal import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
-from bmq.storage.checkpoint import decode_producers, from_big_endian
+from bmq.storage import checkpoint
+from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
 from tests.simulation.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent
+from tests.unit.loop_stops import TurnCounter
 
 
 def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
@@ -170,7 +173,30 @@ def test_producers() -> None:
         request = ProducersRequest(key.topic_id, key.partition)
         answer = await Caller(c["a"]).ask(InternalKey.PRODUCERS, request, ProducersResponse)
         owner = await c["a"].assigned.wait(key, 1.0)
-        assert decode_producers(memoryview(answer.states)) == list(await owner.producers())
+        assert finish_steps(decode_producers(memoryview(answer.states))) == list(await owner.producers())
+
+    play(story)
+
+
+def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        for producer_id in range(1, 8):
+            await c.write("a", key, idempotent(0, producer_id=producer_id))
+        turns, put = TurnCounter(), checkpoint._put_producer
+
+        def counted(out: bytearray, state: ProducerState) -> None:
+            turns.count()
+            put(out, state)
+
+        monkeypatch.setattr(checkpoint, "PRODUCERS_A_STEP", 2)
+        monkeypatch.setattr(checkpoint, "_put_producer", counted)
+        request = ProducersRequest(key.topic_id, key.partition)
+        answer = await Caller(c["a"]).ask(InternalKey.PRODUCERS, request, ProducersResponse)
+        assert turns.take() == [2, 2, 2, 1]
+        assert [state.producer_id for state in finish_steps(decode_producers(memoryview(answer.states)))] == [
+            *range(1, 8)
+        ]
 
     play(story)
 

@@ -22,9 +22,12 @@ from bmq.proxy.remote.remote_owner import RemoteOwner
 from bmq.proxy.remote.remote_owners import RoutedOwners
 from bmq.proxy.remote.routes import State
 from bmq.proxy.remote.tail import CONFIRM_EVERY_S
+from bmq.storage import checkpoint
+from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient
+from tests.unit.loop_stops import TurnCounter
 from tests.unit.proxy.remote.cluster import PING_S, Cluster, cluster, idempotent, plain
 
 
@@ -359,6 +362,24 @@ def test_partitions_that_nobody_writes_to_have_no_route() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- questions
+
+
+def test_many_producers_are_decoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(idempotent(0, producer_id=number)) for number in range(1, 8)])
+        remote = await world.owners.wait(world.key(), 5)
+        turns, get = TurnCounter(), checkpoint._get_producer
+
+        def counted(data: memoryview, at: int) -> tuple[ProducerState, int]:
+            turns.count()
+            return get(data, at)
+
+        monkeypatch.setattr(checkpoint, "PRODUCERS_A_STEP", 2)
+        monkeypatch.setattr(checkpoint, "_get_producer", counted)
+        assert sorted(state.producer_id for state in await remote.producers()) == [*range(1, 8)]
+        assert turns.take() == [2, 2, 2, 1]
+
+    play(story)
 
 
 def test_questions_are_answered_as_the_owner_would() -> None:
