@@ -135,6 +135,13 @@ class Assigned:
             slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
         return task
 
+    def why_not_served(self, key: PartitionKey) -> str:
+        """Return why the partition is not open here, "" when it is; "" too when it is not assigned here."""
+        slot = self._slots.get(key)
+        if slot is None or slot.place is OpenState.OPEN:
+            return ""
+        return f"{slot.place.value}: {slot.reason}" if slot.reason else slot.place.value
+
     def delete(self, key: PartitionKey) -> None:
         """Its topic is deleted: nothing of it is remembered, also when it went to another broker before."""
         if key in self._slots or key in self._leaving:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.node import Node
 from bmq.cli.shards_not_loaded import shards_not_loaded
+from bmq.cli.storage_facts import segments_of
+from bmq.console.kafka import LocalRequests
 from bmq.console.operations import NotLoadedFacts
 from bmq.console.state import (
     BrokerFacts,
@@ -25,7 +28,7 @@ from bmq.console.state import (
     TopicDetails,
     TopicFacts,
 )
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.record_walk import WALKER
 from bmq.core.version import VERSION
@@ -34,6 +37,7 @@ from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.coordinator.api import ClientInfo
 from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.service import Coordinator
+from bmq.meta.coordinator.subscription import CONSUMER, parse_assignment
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 
 _NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -51,9 +55,12 @@ def console_state(node: Node) -> ConsoleState:
         cluster=facts.cluster,
         topics=facts.topics,
         topic=facts.topic,
+        find_topic=facts.find_topic,
+        segments=partial(segments_of, node),
         groups=facts.groups,
         group=facts.group,
         operations=Operations(node),
+        kafka=LocalRequests(node.console_endpoint),
         own_metrics=facts.own_metrics,
     )
 
@@ -216,26 +223,35 @@ class _Facts:
     def topics(self) -> Sequence[TopicFacts]:
         return [_topic(topic) for _, topic in sorted(self._node.catalog.topics.items())]
 
-    async def topic(self, name: str) -> TopicDetails | None:
+    def find_topic(self, name: str) -> TopicFacts | None:
+        topic = self._node.catalog.topics.get(name)
+        return _topic(topic) if topic is not None else None
+
+    async def topic(self, name: str, after: int, limit: int) -> TopicDetails | None:
         topic = self._node.catalog.topics.get(name)
         if topic is None:
             return None
         deadline = asyncio.get_running_loop().time() + LOOK_S
-        partitions = await ask_all(range(topic.partitions), lambda number: self._partition(topic, number, deadline))
-        return TopicDetails(topic=_topic(topic), partitions=partitions)
+        numbers = range(after + 1, min(after + 1 + limit, topic.partitions))
+        partitions = await ask_all(numbers, lambda number: self._partition(topic, number, deadline))
+        following = numbers[-1] if numbers and numbers[-1] + 1 < topic.partitions else None
+        return TopicDetails(topic=_topic(topic), partitions=partitions, next=following)
 
     async def _partition(self, topic: Topic, number: int, deadline: float) -> PartitionFacts:
         """What this process has yet to open is not waited for: its state is known here."""
         key = PartitionKey(topic.topic_id, number)
         owners, role = self._node.owners, self._node.broker
-        is_elsewhere = self._node.view.owner_of(key) not in ("", self._node.view.own)
+        assigned = self._node.view.owner_of(key)
+        is_elsewhere = assigned not in ("", self._node.view.own)
         try:
             owner = await open_owner(owners, key, deadline) if is_elsewhere else owners.get(key)
             if owner is not None:
                 ends = await owner.ends()
                 return PartitionFacts(
                     partition=number,
+                    owner=assigned,
                     state="WRITE",
+                    why="",
                     epoch=ends.epoch,
                     log_start=ends.log_start,
                     high_watermark=ends.high_watermark,
@@ -247,8 +263,9 @@ class _Facts:
         writer = role.broker.get(key) if role is not None else None
         state = writer.partition.state.name if writer is not None else "START"
         return PartitionFacts(
-            partition=number, state=state, epoch=None, log_start=None, high_watermark=None, bytes=None
-        )
+            partition=number, owner=assigned, state=state, why=_why_not_served(self._node, key, assigned), epoch=None,
+            log_start=None, high_watermark=None, bytes=None,
+        )  # fmt: skip
 
     async def groups(self) -> GroupsFacts:
         """Of the whole cluster, whichever process is asked.  RequestError when no shard can tell of its groups."""
@@ -303,6 +320,7 @@ class _Facts:
                     group_instance_id=member.group_instance_id,
                     client_id=member.client_id,
                     client_host=member.client_host,
+                    assignment=_assignment(found.protocol_type, member.member_assignment),
                 )
                 for member in found.members
             ],
@@ -341,6 +359,25 @@ def _quarantined(node: Node) -> str:
     what, why = min(found.items())
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
     return f"{what}{more} cannot be used: {why}"
+
+
+def _why_not_served(node: Node, key: PartitionKey, assigned: str) -> str:
+    """Return why a partition has no open owner, as far as this process knows."""
+    if not assigned:
+        return "no broker is assigned; start one, or wait for the leader to assign it"
+    if assigned != node.view.own:
+        return f"{assigned} does not answer for it yet" if assigned in node.view.members else f"{assigned} is gone"
+    return node.broker.assigned.why_not_served(key) if node.broker is not None else ""
+
+
+def _assignment(protocol_type: str, data: bytes | None) -> Mapping[str, Sequence[int]]:
+    """Return a consumer's partitions by topic; empty when it has none, or its protocol is another."""
+    if protocol_type != CONSUMER or not data:
+        return {}
+    try:
+        return parse_assignment(data)
+    except FormatError:  # a client's own format under the consumer type is legal
+        return {}
 
 
 def _topic(topic: Topic) -> TopicFacts:

@@ -102,7 +102,7 @@ class Node:
         self.on_failed: Callable[[str], None] = _nothing_more
         """Called with the reason when the process had better end and begin anew."""
         self.joined = joined
-        self._fs = fs
+        self.fs = fs
         self._kv = kv
         self._clock = clock
         self._files = StoredTopics(fs)
@@ -152,6 +152,8 @@ class Node:
             reading=self.reading,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
+        self.console_endpoint = Endpoint(replace(self._services, metrics=Metrics()), ALL_APIS)
+        """Kafka's requests of this process's HTTP API, which its metrics do not count as clients'."""
         self._of_listeners = dict.fromkeys(self._proxies, self._services)
         self.endpoints = dict.fromkeys(self._proxies, self.endpoint)
         """What answers the requests of each listener's clients."""
@@ -183,7 +185,7 @@ class Node:
     async def start(self) -> None:
         """StorageError, KvError, BmqError when storage or store refuse; then ``close``."""
         await self.catalog.start()
-        cluster = await RootGuard(self._kv, self._fs, self.config.cluster).check()
+        cluster = await RootGuard(self._kv, self.fs, self.config.cluster).check()
         self.producer_ids.incarnation = self._files.incarnation = cluster.incarnation
         for proxies in self._proxies.values():
             proxies.refresh()
@@ -414,7 +416,7 @@ class Node:
     async def repair(self, wanted: Wanted) -> Report:
         """Look at a partition's files, or mend them.  Raises NotRepaired, StorageError, KvError."""
         place = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
-        report = await Repair(self._fs, self._kv, self._clock, place).run(wanted)
+        report = await Repair(self.fs, self._kv, self._clock, place).run(wanted)
         for plan in (*report.older, *report.plans):
             self.pool.forget(place.path.log(plan.name))
         return report
@@ -429,7 +431,7 @@ class Node:
         it got too few nodes for when there are more."""
         try:
             async with asyncio.timeout(REPLICAS_WAIT_S):
-                return await self._fs.replicas_max()
+                return await self.fs.replicas_max()
         except (StorageError, TimeoutError) as error:
             log.info("storage does not tell how many nodes it has, so any replication factor is taken: %s", error)
             return REPLICAS_MAX

@@ -5,9 +5,10 @@
     /api/v1/...              JSON, described by /api/v1/openapi.json
     /                        a status page with the links
 
-Errors are JSON: ``{"error": <code>, "message": <text>}``.  Operators' acts (``console.cluster_api``) are the only ones
-that change anything.  Nobody is asked who they are, so the default address is this machine's only; other addresses
-belong behind something that asks.  Texts are built off the loop where they grow with the cluster, one scrape at a time.
+Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and what is missing
+from an answer is named in it.  Only POST and DELETE change anything (``console.origins``).  Nobody is asked who they
+are, so the default address is this machine's only; other addresses belong behind something that asks.  Texts are built
+off the loop where they grow with the cluster, one scrape at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from bmq.console import exposition
-from bmq.console.cluster_api import BODY_BYTES_MAX, ClusterApi
+from bmq.console.cluster_api import ClusterApi
+from bmq.console.groups_api import GroupsApi
 from bmq.console.http_connection import Connection, Connections, track
 from bmq.console.operations import NotPossible
+from bmq.console.origins import same_origin
 from bmq.console.pages import status_page
+from bmq.console.records_api import RecordsApi
+from bmq.console.refusals import refusal
 from bmq.console.state import ConsoleState
+from bmq.console.topics_api import TopicsApi
 from bmq.core.errors import RequestError
 
 _log = logging.getLogger(__name__)
@@ -110,8 +116,12 @@ class Hosts:
 
     def allow(self, host: str) -> bool:
         """Return whether a request whose `Host` is this may be answered."""
+        return self._is_open or self.is_own(host)
+
+    def is_own(self, host: str) -> bool:
+        """Return whether this is an address or a name known to be this server's, however open it is to others."""
         name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host) else None
-        return self._is_open or (name is not None and (name.rstrip(".") in self._allowed or _is_address(name)))
+        return name is not None and (name.rstrip(".") in self._allowed or _is_address(name))
 
 
 def _is_loopback(host: str) -> bool:
@@ -129,9 +139,10 @@ def _is_address(host: str) -> bool:
 def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application:
     """``hosts``: None answers every name."""
     pages, cluster = _Pages(state), ClusterApi(state.operations)
+    topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
+    is_own = hosts.is_own if hosts is not None else bool
     app = web.Application(
-        middlewares=[track, _errors_as_json, *([_only(hosts)] if hosts is not None else ())],
-        client_max_size=BODY_BYTES_MAX,
+        middlewares=[track, _errors_as_json, *([_only(hosts)] if hosts is not None else ()), same_origin(is_own)]
     )
     app.router.add_get("/", pages.status)
     app.router.add_get("/healthz", pages.healthz)
@@ -144,10 +155,21 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_post("/api/v1/cluster/balance", cluster.balance)
     app.router.add_post("/api/v1/cluster/move", cluster.move)
     app.router.add_post("/api/v1/cluster/repair", cluster.repair)
-    app.router.add_get("/api/v1/topics", pages.topics)
-    app.router.add_get("/api/v1/topics/{name}", pages.topic)
-    app.router.add_get("/api/v1/groups", pages.groups)
-    app.router.add_get("/api/v1/groups/{id}", pages.group)
+    app.router.add_get("/api/v1/members", _as_json(pages.members))
+    app.router.add_get("/api/v1/topics", _as_json(topics.list_topics))
+    app.router.add_post("/api/v1/topics", _as_json(topics.create, status=201))
+    app.router.add_get("/api/v1/topics/{name}", _as_json(topics.describe))
+    app.router.add_delete("/api/v1/topics/{name}", _as_json(topics.delete))
+    app.router.add_get("/api/v1/topics/{name}/configs", _as_json(topics.configs))
+    app.router.add_post("/api/v1/topics/{name}/configs", _as_json(topics.alter))
+    app.router.add_post("/api/v1/topics/{name}/partitions", _as_json(topics.add_partitions))
+    app.router.add_get("/api/v1/topics/{name}/partitions/{partition}/segments", _as_json(topics.segments))
+    app.router.add_get("/api/v1/topics/{name}/records", _as_json(records.read))
+    app.router.add_post("/api/v1/topics/{name}/records", _as_json(records.produce, status=201))
+    app.router.add_get("/api/v1/groups", _as_json(groups.list_groups))
+    app.router.add_get("/api/v1/groups/{id}", _as_json(groups.describe))
+    app.router.add_delete("/api/v1/groups/{id}", _as_json(groups.delete))
+    app.router.add_post("/api/v1/groups/{id}/reset", _as_json(groups.reset))
     app.on_response_prepare.append(_add_security_headers)
     return app
 
@@ -183,28 +205,9 @@ class _Pages:
     async def cluster(self, request: web.Request) -> web.Response:
         return await _json(self._state.cluster())
 
-    async def topics(self, request: web.Request) -> web.Response:
-        topics = sorted(self._state.topics(), key=lambda topic: topic["name"])
-        return await _json({"topics": topics})
-
-    async def topic(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        details = await self._state.topic(name)
-        if details is None:
-            return _error(404, "unknown_topic", f"there is no topic {name!r}")
-        return await _json(details)
-
-    async def groups(self, request: web.Request) -> web.Response:
-        found = await self._state.groups()
-        groups = sorted(found["groups"], key=lambda group: group["group_id"])
-        return await _json({**found, "groups": groups})
-
-    async def group(self, request: web.Request) -> web.Response:
-        group_id = request.match_info["id"]
-        details = await self._state.group(group_id)
-        if details is None:
-            return _error(404, "unknown_group", f"there is no group {group_id!r}")
-        return await _json(details)
+    async def members(self, request: web.Request) -> object:
+        status = await self._state.operations.status()
+        return {"members": status["members"], "is_from_leader": status["is_from_leader"]}
 
 
 def _health(is_well: bool, reason: str) -> web.Response:
@@ -213,11 +216,20 @@ def _health(is_well: bool, reason: str) -> web.Response:
     return _error(503, "unavailable", reason)
 
 
-async def _json(facts: object) -> web.Response:
+def _as_json(handler: Callable[[web.Request], Awaitable[object]], *, status: int = 200) -> Handler:
+    """Return what answers with the facts of `handler`."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return await _json(await handler(request), status)
+
+    return answer
+
+
+async def _json(facts: object, status: int = 200) -> web.Response:
     text = await asyncio.to_thread(
         json.dumps, facts, separators=(",", ":"), default=dict
     )  # of a Mapping that is no dict
-    return web.Response(text=text, content_type="application/json")
+    return web.Response(text=text, status=status, content_type="application/json")
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
@@ -237,7 +249,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except NotPossible as error:
         return _error(error.status, error.error, str(error))
     except RequestError as error:
-        return _error(503 if error.code.is_retriable else 500, error.code.name.lower(), error.message)
+        told = refusal(error)
+        return _error(told.status, told.error, str(told))
     except Exception:  # noqa: BLE001 - the edge: a fault in one page is logged, answered, and harms no other
         _log.exception("%s %s failed", request.method, request.path)
         return _error(500, "internal_error", "the server's log has the details")

@@ -14,6 +14,7 @@ _LINKS = (
     ("/metrics", "counters, for Prometheus"),
     ("/api/v1/cluster", "the cluster, and this process's part in it"),
     ("/api/v1/cluster/status", "its processes, their load, what moves"),
+    ("/api/v1/members", "the same of its processes alone"),
     ("/api/v1/topics", "its topics"),
     ("/api/v1/groups", "its consumer groups, of all processes"),
     ("/api/v1/openapi.json", "what the API answers, described"),

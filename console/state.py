@@ -7,11 +7,15 @@ asked for may cost a call.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
+from bmq.console.kafka import Requests
 from bmq.console.operations import ClusterOperations, NotLoadedFacts
+from bmq.console.queries import Page
 from bmq.core.metrics import Metrics
 
 
@@ -49,10 +53,14 @@ class TopicFacts(TypedDict):
 
 
 class PartitionFacts(TypedDict):
-    """Offsets and bytes are null while no owner is in WRITE here; ``state`` is the owner's."""
+    """One partition.  Offsets and bytes are null where its owner does not answer; ``state`` is the owner's."""
 
     partition: int
+    owner: str
+    """The incarnation that is to own it; "" when nobody is."""
     state: str
+    why: str
+    """Reason that it is not served, "" when it is."""
     epoch: int | None
     log_start: int | None
     high_watermark: int | None
@@ -62,6 +70,39 @@ class PartitionFacts(TypedDict):
 class TopicDetails(TypedDict):
     topic: TopicFacts
     partitions: Sequence[PartitionFacts]
+    next: int | None
+    """Last partition of this page when there are more."""
+
+
+class BlockFacts(TypedDict):
+    """A block of a file, with the datanodes that hold it."""
+
+    position: int
+    bytes: int
+    nodes: Sequence[str]
+
+
+class SegmentFacts(TypedDict):
+    """A segment's file.  ``end_offset`` is null for the last one."""
+
+    segment: str
+    base_offset: int
+    end_offset: int | None
+    epoch: int
+    bytes: int
+    modified_ms: int
+    is_closed: bool
+    blocks: Sequence[BlockFacts] | None
+    """None where storage does not tell."""
+
+
+class SegmentsFacts(TypedDict):
+    topic: str
+    partition: int
+    segments: Sequence[SegmentFacts]
+    next: str | None
+    error: str
+    """Why some of it is missing; "" when nothing is."""
 
 
 class GroupFacts(TypedDict):
@@ -83,6 +124,8 @@ class MemberFacts(TypedDict):
     group_instance_id: str | None
     client_id: str
     client_host: str
+    assignment: Mapping[str, Sequence[int]]
+    """Partitions by topic; empty where the members' protocol is not the consumers'."""
 
 
 class CommittedFacts(TypedDict):
@@ -140,9 +183,18 @@ class ConsoleState:
     gauges: Callable[[], Gauges]
     cluster: Callable[[], ClusterFacts]
     topics: Callable[[], Sequence[TopicFacts]]
-    topic: Callable[[str], Awaitable[TopicDetails | None]]
-    """None when there is none.  RequestError when it cannot be told now; so below."""
+    topic: Callable[[str, int, int], Awaitable[TopicDetails | None]]
+    """By its name, with so many partitions at most behind the one given.  None when there is none.  RequestError when
+    it cannot be told now; so below."""
+    find_topic: Callable[[str], TopicFacts | None]
+    segments: Callable[[str, int, Page], Awaitable[SegmentsFacts]]
+    """Of a topic that is there and a partition of it."""
     groups: Callable[[], Awaitable[GroupsFacts]]
     group: Callable[[str], Awaitable[GroupDetails | None]]
     operations: ClusterOperations
+    kafka: Requests
+    """Kafka's requests to this process."""
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    pick: Callable[[int], int] = random.randrange
+    """Chooses one of so many partitions for a record without a key."""
     own_metrics: Callable[[], Sequence[OwnMetric]] = no_own_metrics

@@ -84,6 +84,18 @@ class FileStatus:
     block_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """A block of a file: where in the file it begins, its bytes, and the nodes that hold it.
+
+    ``nodes`` are as ``Appender.nodes`` names them; the length of a block being written is a lower bound.
+    """
+
+    position: int
+    length: int
+    nodes: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOptions:
     """How a new file is to be written.
@@ -212,6 +224,12 @@ class FileSystem(Protocol):
         """How many copies of a block storage can hold now: live datanodes; 1 for a local folder.
 
         Unsupported where the root does not tell: HDFS tells its superusers only, and WebHDFS nobody.
+        """
+
+    async def block_places(self, path: str) -> Sequence[BlockPlace]:
+        """The file's blocks in order; empty where storage has no nodes, or the file has no bytes.
+
+        Unsupported where the root does not tell.
         """
 
     async def close(self) -> None: ...

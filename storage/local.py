@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from bmq.core.descriptors import OUT_OF_DESCRIPTORS
 from bmq.storage.filesystem import (
+    BlockPlace,
     CreateOptions,
     FileStatus,
     Lease,
@@ -155,6 +156,10 @@ class LocalFileSystem:
 
     async def replicas_max(self) -> int:
         return 1
+
+    async def block_places(self, path: str) -> Sequence[BlockPlace]:
+        await self.status(path)
+        return ()
 
     async def close(self) -> None:
         """Open files are aborted, not closed: whoever owns them decides."""

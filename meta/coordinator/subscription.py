@@ -17,6 +17,7 @@ CONSUMER = "consumer"
 
 _HEAD = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
+_COUNT = struct.Struct(">i")
 
 
 def parse_topics(metadata: bytes) -> list[str]:
@@ -35,6 +36,35 @@ def parse_topics(metadata: bytes) -> list[str]:
             at += length
     except (struct.error, UnicodeDecodeError) as error:
         raise FormatError(f"subscription: {error}") from error
+    return topics
+
+
+def parse_assignment(data: bytes) -> dict[str, list[int]]:
+    """Return the partitions by topic that the leader gave a member (ConsumerProtocolAssignment).
+
+    i16 version, i32 count, count times (i16 length, UTF-8 name, i32 count, count i32 numbers), then what later versions
+    added.  Raises FormatError when it is no assignment.
+    """
+    try:
+        version, count = _HEAD.unpack_from(data)
+        if version < 0 or count < 0:
+            raise FormatError(f"assignment version {version} with {count} topics")
+        at, topics = _HEAD.size, dict[str, list[int]]()
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size
+            if length < 0 or at + length > len(data):
+                raise FormatError(f"a topic name of {length} bytes at {at} of {len(data)}")
+            name = data[at : at + length].decode()
+            at += length
+            (size,) = _COUNT.unpack_from(data, at)
+            at += _COUNT.size
+            if not 0 <= size <= (len(data) - at) // _COUNT.size:
+                raise FormatError(f"{size} partitions at {at} of {len(data)}")
+            topics.setdefault(name, []).extend(struct.unpack_from(f">{size}i", data, at))
+            at += size * _COUNT.size
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FormatError(f"assignment: {error}") from error
     return topics
 
 

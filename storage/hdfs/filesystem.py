@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from bmq.storage.filesystem import (
     Appender,
+    BlockPlace,
     CreateOptions,
     FileStatus,
     Lease,
@@ -23,6 +24,7 @@ from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.block import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.closed import ClosedFiles
+from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.opening import append_file, create_file
@@ -138,6 +140,17 @@ class HdfsFileSystem:
         """As the NameNode sees it: it misses a dead datanode after 10.5 minutes, and one that has yet to register
         after its own restart at once."""
         return sum(node.admin_state == IN_SERVICE for node in await self._client.namenode.live_datanodes())
+
+    async def block_places(self, path: str) -> Sequence[BlockPlace]:
+        locations = await self._client.namenode.block_locations(self._address.full_path(path))
+        blocks = {block.block.id: block for block in locations.blocks}
+        last = _open_block(locations)
+        if last is not None:
+            blocks.setdefault(last.block.id, last)
+        return [
+            BlockPlace(block.offset, block.block.length, tuple(node_name(node.id) for node in block.nodes))
+            for block in blocks.values()
+        ]
 
     # ---- reading
 

@@ -17,6 +17,7 @@ from hdfs.client import _Request
 from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.filesystem import (
     Appender,
+    BlockPlace,
     CreateOptions,
     FileStatus,
     Lease,
@@ -130,6 +131,9 @@ class WebHdfsFileSystem:
 
     async def replicas_max(self) -> int:
         self._refuse("replicas_max")
+
+    async def block_places(self, path: str) -> Sequence[BlockPlace]:
+        raise Unsupported(f"block_places: {self._url} does not tell datanodes; use its hdfs:// address")
 
     # ---- within
 

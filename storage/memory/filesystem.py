@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from bmq.storage.filesystem import (
+    BlockPlace,
     CorruptData,
     CreateOptions,
     FileStatus,
@@ -222,6 +223,9 @@ class MemoryFileSystem:
 
     async def replicas_max(self) -> int:
         return await self.call(lambda: sum(node.is_up for node in self.storage.datanodes.values()), writes=False)
+
+    async def block_places(self, path: str) -> Sequence[BlockPlace]:
+        return await self.call(lambda: self.storage.block_places(path), writes=False)
 
     async def close(self) -> None:
         """Forget what is open, as the end of the process would; tells storage nothing."""

@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from bmq.storage.filesystem import (
+    BlockPlace,
     CreateOptions,
     FileStatus,
     Lease,
@@ -226,6 +227,15 @@ class MemoryStorage:
         if inode is None:
             raise NoSuchFile(path)
         return self.namespace.status(inode)
+
+    def block_places(self, path: str) -> list[BlockPlace]:
+        """One block a file, on the nodes that answer."""
+        inode = self.namespace.find(path)
+        if not isinstance(inode, File):
+            raise NoSuchFile(path)
+        if not inode.replicas:
+            return []
+        return [BlockPlace(0, inode.length, tuple(replica.node.name for replica in inode.reachable))]
 
     def list_page(self, path: str, after: str) -> list[FileStatus]:
         folder = self.namespace.find(path)

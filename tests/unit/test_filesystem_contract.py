@@ -572,6 +572,22 @@ async def test_replicas_max_is_what_a_new_file_gets_and_no_more(world: World) ->
         assert copies == replicas_max
 
 
+@story
+async def test_the_blocks_of_a_file_name_the_nodes_that_it_was_written_to(world: World) -> None:
+    fs = await world.client("a")
+    appender = await fs.create("/f", SMALL)
+    nodes = set(appender.nodes)
+    appender.write(b"x" * 1000)
+    await appender.flush()
+    assert {node for place in await fs.block_places("/f") for node in place.nodes} == nodes
+    await appender.close()
+    places = await fs.block_places("/f")
+    assert {node for place in places for node in place.nodes} == nodes
+    assert sum(place.length for place in places) == (1000 if nodes else 0)
+    with pytest.raises(NoSuchFile):
+        await fs.block_places("/g")
+
+
 # Reading
 
 

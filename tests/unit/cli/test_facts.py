@@ -49,6 +49,7 @@ def node(
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         reading=SimpleNamespace(tails=SimpleNamespace(used=0)),
         pool=SimpleNamespace(cached_bytes=0),
+        console_endpoint=None,
     )
     return cast(Node, fake)
 
@@ -132,16 +133,21 @@ class FarOwners:
 
 
 def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
-    view = SimpleNamespace(own="here", owner_of=lambda key: assigned.get(key.partition, ""))
+    view = SimpleNamespace(own="here", members={"here", "there"}, owner_of=lambda key: assigned.get(key.partition, ""))
     fake = SimpleNamespace(
-        catalog=SimpleNamespace(topics={"t": TOPIC}), owners=owners, broker=None, view=view, metrics=Metrics()
+        catalog=SimpleNamespace(topics={"t": TOPIC}),
+        owners=owners,
+        broker=None,
+        view=view,
+        metrics=Metrics(),
+        console_endpoint=None,
     )
     return cast(Node, fake)
 
 
 def states(owners: FarOwners, assigned: dict[int, str]) -> list[tuple[str, int | None]]:
     async def main() -> Any:
-        return await console_state(far_node(owners, assigned)).topic("t")
+        return await console_state(far_node(owners, assigned)).topic("t", -1, 100)
 
     return [(part["state"], part["high_watermark"]) for part in run(main())["partitions"]]
 

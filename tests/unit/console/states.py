@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 from bmq.console.operations import DrainFacts, MovedFacts, NotLoadedFacts, ProcessFacts, StatusFacts
+from bmq.console.queries import Page
 from bmq.console.state import (
     ClusterFacts,
     ConsoleState,
@@ -14,11 +16,15 @@ from bmq.console.state import (
     GroupDetails,
     GroupFacts,
     GroupsFacts,
+    SegmentsFacts,
     TopicDetails,
     TopicFacts,
 )
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
+from bmq.core.wire import messages as m
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.fetch import FetchedPartition
 
 TOPIC = TopicFacts(
     name="orders",
@@ -31,6 +37,7 @@ TOPIC = TopicFacts(
 GROUP = GroupFacts(group_id="billing", state="Stable", protocol_type="consumer", members=1)
 BUSY_GROUP = "loading"
 BROKEN_TOPIC = "broken"
+NOW_MS = 1_700_000_000_000
 
 
 PROCESS = ProcessFacts(
@@ -132,8 +139,65 @@ class FakeOperations:
         self.asked.append(what)
 
 
+class FakeRequests:
+    """Kafka's answers for `TOPIC`: offsets 5 to 9 and no records; `fails` is the error code of each."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.sent: list[tuple[ApiKey, Any]] = []
+        self.fails = fails
+
+    async def send(self, key: ApiKey, version: int, message: Any) -> Any:
+        self.sent.append((key, message))
+        match key:
+            case ApiKey.LIST_OFFSETS:
+                return _ends(message, self.fails)
+            case ApiKey.DESCRIBE_CONFIGS:
+                return _configs(message, self.fails)
+        raise AssertionError(f"no fake answers {key!r}")
+
+    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        return FetchedPartition(partition, 0, 9, 9, 5)
+
+    async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:
+        return 9
+
+
+def _ends(message: Any, code: int) -> Any:
+    Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
+    return m.ListOffsetsResponse(
+        topics=[
+            Topic(
+                name=topic.name,
+                partitions=[
+                    Topic.ListOffsetsPartitionResponse(
+                        partition_index=part.partition_index, error_code=code, offset=5 if part.timestamp == -2 else 9
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _configs(message: Any, code: int) -> Any:
+    Result = m.DescribeConfigsResponse.DescribeConfigsResult
+    Config = Result.DescribeConfigsResourceResult
+    config = Config(
+        name="retention.ms", value="1000", read_only=False, config_source=1, is_sensitive=False, config_type=5,
+        documentation="How long",
+        synonyms=[Config.DescribeConfigsSynonym(name="log.retention.ms", value="7", source=5)],
+    )  # fmt: skip
+    (resource,) = message.resources
+    result = Result(error_code=code, resource_type=2, resource_name=resource.resource_name, configs=[config])
+    return m.DescribeConfigsResponse(results=[result])
+
+
 def state(
-    metrics: Metrics | None = None, gauges: Gauges | None = None, operations: FakeOperations | None = None
+    metrics: Metrics | None = None,
+    gauges: Gauges | None = None,
+    operations: FakeOperations | None = None,
+    requests: FakeRequests | None = None,
 ) -> ConsoleState:
     return ConsoleState(
         metrics=metrics or Metrics(),
@@ -143,9 +207,14 @@ def state(
         cluster=_cluster,
         topics=lambda: [TOPIC],
         topic=_topic,
+        find_topic=lambda name: TOPIC if name == TOPIC["name"] else None,
+        segments=_segments,
         groups=_groups,
         group=_group,
         operations=operations or FakeOperations(),
+        kafka=requests or FakeRequests(),
+        now_ms=lambda: NOW_MS,
+        pick=lambda count: count - 1,
     )
 
 
@@ -162,18 +231,51 @@ def _cluster() -> ClusterFacts:
     }
 
 
-async def _topic(name: str) -> TopicDetails | None:
+async def _segments(topic: str, partition: int, page: Page) -> SegmentsFacts:
+    block = {"position": 0, "bytes": 400, "nodes": ["dn0:9866", "dn1:9866"]}
+    segment = {
+        "segment": "00000000000000000005-00000003-0000", "base_offset": 5, "end_offset": None, "epoch": 3,
+        "bytes": 400, "modified_ms": NOW_MS, "is_closed": False, "blocks": [block],
+    }  # fmt: skip
+    unknown = {**segment, "blocks": None, "end_offset": 5}
+    return cast(
+        SegmentsFacts,
+        {"topic": topic, "partition": partition, "segments": [unknown, segment], "next": None, "error": ""},
+    )
+
+
+async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
     if name == BROKEN_TOPIC:
         raise ZeroDivisionError("a fault of ours")
     if name != TOPIC["name"]:
         return None
-    return {
+    details = {
         "topic": TOPIC,
         "partitions": [
-            {"partition": 0, "state": "WRITE", "epoch": 3, "log_start": 5, "high_watermark": 9, "bytes": 400},
-            {"partition": 1, "state": "RECOVER", "epoch": 4, "log_start": None, "high_watermark": None, "bytes": None},
-        ],
+            {
+                "partition": 0,
+                "owner": "broker-1",
+                "state": "WRITE",
+                "why": "",
+                "epoch": 3,
+                "log_start": 5,
+                "high_watermark": 9,
+                "bytes": 400,
+            },
+            {
+                "partition": 1,
+                "owner": "broker-1",
+                "state": "RECOVER",
+                "why": "being taken over",
+                "epoch": 4,
+                "log_start": None,
+                "high_watermark": None,
+                "bytes": None,
+            },
+        ][after + 1 :],
+        "next": None,
     }
+    return cast(TopicDetails, details)
 
 
 async def _groups() -> GroupsFacts:
@@ -189,6 +291,14 @@ async def _group(group_id: str) -> GroupDetails | None:
     return {
         "group": GROUP,
         "protocol": "range",
-        "members": [{"member_id": "m-1", "group_instance_id": None, "client_id": "c", "client_host": "127.0.0.1"}],
+        "members": [
+            {
+                "member_id": "m-1",
+                "group_instance_id": None,
+                "client_id": "c",
+                "client_host": "127.0.0.1",
+                "assignment": {"orders": [0, 1]},
+            }
+        ],
         "offsets": [{"topic": "orders", "partition": 0, "offset": 7, "metadata": ""}],
     }

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bmq.console import cluster_api
-from bmq.console.cluster_api import BODY_BYTES_MAX
+from bmq.console import queries
 from bmq.console.http import HttpServer
 from bmq.console.operations import NotPossible
+from bmq.console.queries import BODY_BYTES_MAX
 from bmq.core.errors import ErrorCode, RequestError
 from tests.unit.console.states import PROCESS, REPAIRED, FakeOperations, state
 from tests.unit.console.test_http import OPENAPI, Reply, faults
@@ -99,8 +99,8 @@ def test_balance_needs_no_body() -> None:
     [
         ({"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
-        ({"Origin": "http://elsewhere.example"}, 403, "from_a_browser"),
-        ({"Origin": "null"}, 403, "from_a_browser"),
+        ({"Origin": "http://elsewhere.example"}, 403, "from_another_site"),
+        ({"Origin": "null"}, 403, "from_another_site"),
     ],
 )
 def test_what_a_web_page_could_send_is_refused(act: str, headers: dict[str, str], status: int, error: str) -> None:
@@ -155,7 +155,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
         finally:
             await server.stop()
 
-    monkeypatch.setattr(cluster_api, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(queries, "BODY_TIMEOUT_S", 0.05)
     assert b" 408 " in asyncio.run(go())
 
 

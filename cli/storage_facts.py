@@ -1,0 +1,68 @@
+"""Segments of a partition as storage has them, for the console of a ``Node``."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from bmq.cli.node import Node
+from bmq.console.operations import NotPossible
+from bmq.console.queries import Page
+from bmq.console.state import BlockFacts, SegmentFacts, SegmentsFacts
+from bmq.core.model import SegmentName
+from bmq.proxy.asking import ask_all
+from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
+from bmq.storage.layout import PartitionPath, parse_segment
+from bmq.storage.log import Listed, walk
+
+PARALLEL = 8
+"""Files whose blocks are asked for at once."""
+
+
+async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -> SegmentsFacts:
+    """Return a page of the live segments in the order of offsets.  NotPossible (400, 503)."""
+    topic = node.catalog.topics[topic_name]
+    path = PartitionPath(topic_name, str(topic.topic_id), partition)
+    after = _name(page.after) if page.after else None
+    listed: list[Listed] = []
+    error = ""
+    try:
+        async with aclosing(walk(node.fs, path, after)) as found:
+            async for each in found:
+                if each.is_live and each.name != after:
+                    listed.append(each)
+                if len(listed) > page.limit:
+                    break
+    except StorageError as failed:
+        error = f"{type(failed).__name__}: {failed}"
+        if not listed:
+            raise NotPossible(503, "storage_unavailable", f"storage does not list the segments: {error}") from None
+    has_more = len(listed) > page.limit
+    listed = listed[: page.limit]
+    segments = [each for each in await ask_all(listed, lambda each: _segment(node.fs, path, each), PARALLEL) if each]
+    following = str(listed[-1].name) if has_more else None
+    return SegmentsFacts(topic=topic_name, partition=partition, segments=segments, next=following, error=error)
+
+
+def _name(text: str) -> SegmentName:
+    parsed = parse_segment(f"{text}.log")
+    if parsed is None:
+        raise NotPossible(400, "wrong_parameter", f"after={text[:80]!r} is not a segment's name")
+    return parsed[0]
+
+
+async def _segment(fs: FileSystem, path: PartitionPath, listed: Listed) -> SegmentFacts | None:
+    """Return the segment; None when it was deleted meanwhile."""
+    size, blocks = listed.length, None
+    try:
+        places = await fs.block_places(path.log(listed.name))
+    except NoSuchFile:
+        return None
+    except StorageError:  # the file is there, its blocks cannot be told: they are null
+        places = None
+    if places is not None:
+        blocks = [BlockFacts(position=each.position, bytes=each.length, nodes=each.nodes) for each in places]
+        size = max([size, *(each.position + each.length for each in places)])
+    return SegmentFacts(
+        segment=str(listed.name), base_offset=listed.name.base, end_offset=listed.end, epoch=listed.name.epoch,
+        bytes=size, modified_ms=listed.modified_ms, is_closed=listed.has_idx, blocks=blocks,
+    )  # fmt: skip

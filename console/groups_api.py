@@ -1,0 +1,273 @@
+"""``/api/v1/groups``: consumer groups with their lag, and their offsets reset with a preview.
+
+The lag of a partition is its high watermark less the committed offset, as in Kafka's tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from bmq.console.kafka import Requests, check
+from bmq.console.operations import NotPossible
+from bmq.console.queries import FLAG, INTEGER, NUMBER, PAGE_MAX, BodyField, Page, Query, choice_of, read_body
+from bmq.console.records_api import list_offsets
+from bmq.console.state import ConsoleState, GroupDetails
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import DeleteGroupsRequest, OffsetCommitRequest
+
+_LATEST, _EARLIEST = -1, -2
+_EMPTY_STATES = ("Empty", "Dead")
+PARTITIONS_MAX = 10_000
+"""Partitions that one reset sets."""
+_TOPICS = BodyField(
+    'a list of {"topic": text, "partitions": list of numbers or null}',
+    lambda value: (
+        isinstance(value, list)
+        and all(
+            isinstance(each, dict)
+            and set(each) == {"topic", "partitions"}
+            and isinstance(each["topic"], str)
+            and (
+                each["partitions"] is None
+                or (isinstance(each["partitions"], list) and all(map(NUMBER.is_met, each["partitions"])))
+            )
+            for each in value
+        )
+    ),
+)
+_TARGETS = ("earliest", "latest", "timestamp", "offset", "shift")
+_RESET = {
+    "topics": _TOPICS.optional(),
+    "to": choice_of(*_TARGETS),
+    "value": INTEGER.optional(),
+    "dry_run": FLAG.optional(True),
+}
+
+Key = tuple[str, int]
+
+
+class _Ends(NamedTuple):
+    """Of one partition; -1 and the error's name where it cannot tell."""
+
+    log_start: int
+    high_watermark: int
+    error: str = ""
+
+
+class GroupsApi:
+    """The handlers."""
+
+    def __init__(self, state: ConsoleState) -> None:
+        self._state = state
+
+    @property
+    def _requests(self) -> Requests:
+        return self._state.kafka
+
+    async def list_groups(self, request: web.Request) -> object:
+        query = Query(request, ("after", "limit", "search"))
+        page, search = query.page(PAGE_MAX), query.text("search").lower()
+        found = await self._state.groups()
+        groups = {each["group_id"]: each for each in found["groups"] if search in each["group_id"].lower()}
+        names, following = page.cut(sorted(groups))
+        listed = [groups[name] for name in names]
+        return {**found, "groups": listed, "total": len(groups), "next": following}
+
+    async def describe(self, request: web.Request) -> object:
+        """Return the group with its members and a page of its offsets; the lag is of that page."""
+        page = Query(request, ("after", "limit")).page(PAGE_MAX)
+        details = await self._details(request)
+        offsets = sorted(details["offsets"], key=lambda each: (each["topic"], each["partition"]))
+        shown, following = _page(offsets, page)
+        ends = await self._ends([(each["topic"], each["partition"]) for each in shown])
+        committed = [_committed(each, ends[each["topic"], each["partition"]]) for each in shown]
+        lags = [each["lag"] for each in committed if each["lag"] is not None]
+        return {**details, "offsets": committed, "lag": sum(lags), "total": len(offsets), "next": following}
+
+    # ----------------------------------------------------------------------------------------------------------- acts
+
+    async def reset(self, request: web.Request) -> object:
+        """Set where a group without members goes on; with `dry_run`, which is the default, only say where."""
+        group_id = request.match_info["id"]
+        body = await read_body(request, _RESET)
+        needs_value = body["to"] in ("timestamp", "offset", "shift")
+        if (body["value"] is not None) != needs_value:
+            text = f'"to": "{body["to"]}" {"needs" if needs_value else "has no"} "value"'
+            raise NotPossible(400, "wrong_value", text)
+        details = await self._state.group(group_id)
+        if details is not None and details["group"]["state"] not in _EMPTY_STATES:
+            group = details["group"]
+            text = f"group {group_id} is {group['state']}, its members {group['members']}; stop its consumers first"
+            raise NotPossible(409, "non_empty_group", text)
+        current = {(each["topic"], each["partition"]): each["offset"] for each in details["offsets"]} if details else {}
+        keys = self._keys(group_id, body["topics"], current)
+        plan = await self._plan(body, keys, current)
+        errors: Mapping[Key, str] = {}
+        if not body["dry_run"]:
+            errors = await self._commit(group_id, plan)
+        return {
+            "group_id": group_id,
+            "dry_run": body["dry_run"],
+            "offsets": [
+                {
+                    "topic": key[0],
+                    "partition": key[1],
+                    "current": current.get(key),
+                    "new": offset,
+                    "error": errors.get(key, ""),
+                }
+                for key, offset in plan.items()
+            ],
+        }
+
+    async def delete(self, request: web.Request) -> object:
+        """Delete a group without members, with its offsets."""
+        group_id = request.match_info["id"]
+        message = DeleteGroupsRequest(groups_names=[group_id])
+        (result,) = (await self._requests.send(ApiKey.DELETE_GROUPS, 2, message)).results
+        check(result.error_code, f"group {group_id} was not deleted")
+        return {"group_id": group_id}
+
+    async def _details(self, request: web.Request) -> GroupDetails:
+        group_id = request.match_info["id"]
+        details = await self._state.group(group_id)
+        if details is None:
+            raise NotPossible(404, "unknown_group", f"there is no group {group_id!r}")
+        return details
+
+    def _keys(self, group_id: str, topics: Sequence[Mapping[str, Any]] | None, current: Mapping[Key, int]) -> list[Key]:
+        """Return the partitions meant, sorted: without topics those that the group has committed."""
+        if topics is None:
+            if not current:
+                text = f'group {group_id} has committed nothing; name topics with "topics"'
+                raise NotPossible(409, "nothing_committed", text)
+            keys = {key for key in current if self._has(key)}
+        else:
+            keys = set()
+            for each in topics:
+                facts = self._state.find_topic(each["topic"])
+                if facts is None:
+                    raise NotPossible(404, "unknown_topic", f"there is no topic {each['topic']!r}")
+                numbers = range(facts["partitions"]) if each["partitions"] is None else each["partitions"]
+                keys |= {(each["topic"], number) for number in numbers}
+        missing = sorted(key for key in keys if not self._has(key))
+        if missing:
+            raise NotPossible(404, "unknown_partition", f"topic {missing[0][0]} has no partition {missing[0][1]}")
+        if len(keys) > PARTITIONS_MAX:
+            text = f"{len(keys)} partitions at once, {PARTITIONS_MAX} at most: name some of them"
+            raise NotPossible(400, "wrong_value", text)
+        return sorted(keys)
+
+    def _has(self, key: Key) -> bool:
+        facts = self._state.find_topic(key[0])
+        return facts is not None and key[1] < facts["partitions"]
+
+    async def _plan(self, body: Mapping[str, Any], keys: Sequence[Key], current: Mapping[Key, int]) -> dict[Key, int]:
+        """Return the new offset of each partition, moved to the nearer end where it lies outside of the log."""
+        ends = await self._ends(keys)
+        for key in keys:
+            if ends[key].error:
+                text = f"partition {key[1]} of topic {key[0]} cannot tell its offsets: {ends[key].error}; try again"
+                raise NotPossible(503, ends[key].error.lower(), text)
+        value, targets = body["value"], dict[Key, int]()
+        match body["to"]:
+            case "earliest":
+                targets = {key: ends[key].log_start for key in keys}
+            case "latest":
+                targets = {key: ends[key].high_watermark for key in keys}
+            case "offset":
+                targets = dict.fromkeys(keys, value)
+            case "shift":
+                fresh = [key for key in keys if key not in current]
+                if fresh:
+                    text = f"partition {fresh[0][1]} of topic {fresh[0][0]} has no committed offset to shift"
+                    raise NotPossible(409, "nothing_committed", f'{text}; use "earliest" or another target')
+                targets = {key: current[key] + value for key in keys}
+            case "timestamp":
+                targets = await self._offsets_at(keys, value, ends)
+        return {key: min(max(targets[key], ends[key].log_start), ends[key].high_watermark) for key in keys}
+
+    async def _offsets_at(self, keys: Sequence[Key], timestamp: int, ends: Mapping[Key, _Ends]) -> dict[Key, int]:
+        if timestamp < 0:
+            raise NotPossible(400, "wrong_value", f'"value" is {timestamp}, not milliseconds since 1970')
+        found = await list_offsets(self._requests, _by_topic(keys), timestamp)
+        for key in keys:
+            check(found[key][0], f"partition {key[1]} of topic {key[0]} cannot be searched")
+        return {key: found[key][1] if found[key][1] >= 0 else ends[key].high_watermark for key in keys}
+
+    async def _ends(self, keys: Sequence[Key]) -> dict[Key, _Ends]:
+        if not keys:
+            return {}
+        topics = _by_topic(keys)
+        starts, latest = await asyncio.gather(
+            list_offsets(self._requests, topics, _EARLIEST), list_offsets(self._requests, topics, _LATEST)
+        )
+        ends = {}
+        for key in keys:
+            code = starts[key][0] or latest[key][0]
+            ends[key] = _Ends(-1, -1, ErrorCode(code).name) if code else _Ends(starts[key][1], latest[key][1])
+        return ends
+
+    async def _commit(self, group_id: str, plan: Mapping[Key, int]) -> dict[Key, str]:
+        """Commit the offsets as a client that is no member does; return the errors by partition."""
+        Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        message = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                Topic(
+                    name=name,
+                    partitions=[
+                        Topic.OffsetCommitRequestPartition(
+                            partition_index=number,
+                            committed_offset=plan[name, number],
+                            committed_leader_epoch=-1,
+                            committed_metadata="",
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in _by_topic(list(plan)).items()
+            ],
+        )
+        response = await self._requests.send(ApiKey.OFFSET_COMMIT, 8, message)
+        parts = [(topic.name, part) for topic in response.topics for part in topic.partitions]
+        failed = {(name, part.partition_index): part.error_code for name, part in parts if part.error_code}
+        if failed and len(failed) == len(plan):
+            check(min(failed.values()), f"no offset of group {group_id} was set")
+        return {key: ErrorCode(code).name for key, code in failed.items()}
+
+
+def _by_topic(keys: Sequence[Key]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for name, number in keys:
+        topics.setdefault(name, []).append(number)
+    return topics
+
+
+def _page(offsets: Sequence[Any], page: Page) -> tuple[Sequence[Any], str | None]:
+    """Return this page, and the `after` of the next one: `topic/partition`."""
+    rest = offsets
+    if page.after:
+        name, slash, number = page.after.rpartition("/")
+        if not slash or not (number.isascii() and number.isdecimal()):
+            raise NotPossible(400, "wrong_parameter", f"after={page.after[:80]!r} is not like topic/partition")
+        rest = [each for each in offsets if (each["topic"], each["partition"]) > (name, int(number))]
+    if len(rest) <= page.limit:
+        return rest, None
+    last = rest[page.limit - 1]
+    return rest[: page.limit], f"{last['topic']}/{last['partition']}"
+
+
+def _committed(each: Mapping[str, Any], ends: _Ends) -> dict[str, Any]:
+    if ends.error:
+        return {**each, "log_start": None, "high_watermark": None, "lag": None, "error": ends.error}
+    lag = max(0, ends.high_watermark - each["offset"])
+    return {**each, "log_start": ends.log_start, "high_watermark": ends.high_watermark, "lag": lag, "error": ""}

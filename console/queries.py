@@ -1,0 +1,153 @@
+"""Parameters of a request's URL and fields of its body: each checked, none unknown, all bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from aiohttp import web
+
+from bmq.console.operations import NotPossible
+
+BODY_BYTES_MAX = 16 << 10
+BODY_TIMEOUT_S = 10.0
+"""How long a body may take to arrive."""
+PAGE = 100
+PAGE_MAX = 1_000
+T = TypeVar("T")
+
+
+class Page(NamedTuple):
+    """A part of a list in its order: at most `limit` elements behind `after`."""
+
+    after: str
+    limit: int
+
+    def cut(self, names: Sequence[str]) -> tuple[Sequence[str], str | None]:
+        """Return this page of sorted `names`, and the `after` of the next page, None for the last."""
+        rest = [name for name in names if name > self.after] if self.after else names
+        return rest[: self.limit], rest[self.limit - 1] if len(rest) > self.limit else None
+
+
+class Query:
+    """Parameters behind the question mark.  Everything raises NotPossible (400) for what is wrong."""
+
+    def __init__(self, request: web.Request, allowed: Collection[str]) -> None:
+        unknown = sorted(set(request.query) - set(allowed))
+        if unknown:
+            wanted = ", ".join(sorted(allowed)) or "none"
+            raise _wrong(f"unknown parameter {unknown[0][:80]!r}; there are: {wanted}")
+        self._values = request.query
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name, default)
+
+    def is_given(self, name: str) -> bool:
+        return name in self._values
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        text = self._values.get(name)
+        return default if text is None else parse_number(name, text, least, most)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return one of `choices`, the first when none is given."""
+        text = self._values.get(name, choices[0])
+        if text not in choices:
+            raise _wrong(f"{name}={text[:80]!r}; choose from {', '.join(choices)}")
+        return text
+
+    def page(self, default: int = PAGE) -> Page:
+        return Page(self.text("after"), self.number("limit", default, 1, PAGE_MAX))
+
+
+def parse_number(name: str, text: str, least: int, most: int) -> int:
+    """Return a whole number within the bounds.  Raises NotPossible (400)."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not least <= int(text) <= most:
+        raise _wrong(f"{name}={text[:80]!r} is not a number from {least} to {most}")
+    return int(text)
+
+
+def _wrong(message: str) -> NotPossible:
+    return NotPossible(400, "wrong_parameter", message)
+
+
+# -------------------------------------------------------------------------------------------------------------- bodies
+
+_REQUIRED = object()
+
+
+class BodyField(NamedTuple):
+    """A field of a body: a check, the words for what passes it, and the default of one that may be left out."""
+
+    told: str
+    is_met: Callable[[Any], bool]
+    default: Any = _REQUIRED
+
+    def optional(self, default: Any = None) -> BodyField:
+        """Return the field as one that may be left out; null stands for the default too."""
+        return self._replace(default=default, is_met=lambda value: value is None or self.is_met(value))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+FLAG = BodyField("true or false", lambda value: isinstance(value, bool))
+TEXT = BodyField("a text", lambda value: isinstance(value, str) and value != "")
+NUMBER = BodyField("a number from 0 up", lambda value: _is_whole(value) and value >= 0)
+INTEGER = BodyField("a whole number", lambda value: _is_whole(value) and -(1 << 63) <= value < 1 << 63)
+TEXTS = BodyField("an object of texts", _is_texts)
+NAMES = BodyField(
+    "a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value)
+)
+
+
+def choice_of(*choices: str) -> BodyField:
+    return BodyField(" or ".join(f'"{each}"' for each in choices), lambda value: value in choices)
+
+
+async def read_body(
+    request: web.Request, fields: Mapping[str, BodyField], bytes_max: int = BODY_BYTES_MAX
+) -> dict[str, Any]:
+    """Return the request's JSON: these fields, each checked, with the defaults of those left out.  NotPossible."""
+    if request.content_type != "application/json":
+        raise NotPossible(415, "unsupported_media_type", "send the body with Content-Type: application/json")
+    data = await _read(request, bytes_max)
+    required = [name for name, wanted in fields.items() if wanted.default is _REQUIRED]
+    try:
+        body = json.loads(data) if data or required else {}
+    except (ValueError, RecursionError) as error:
+        raise NotPossible(400, "no_json", f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict) or not set(required) <= set(body) <= set(fields):
+        raise NotPossible(400, "wrong_fields", f"the body must be an object with {_told(fields, required)}")
+    for name, value in body.items():
+        if not fields[name].is_met(value):
+            raise NotPossible(400, "wrong_value", f'"{name}" is {json.dumps(value)[:80]}, not {fields[name].told}')
+    defaults = {name: wanted.default for name, wanted in fields.items() if wanted.default is not _REQUIRED}
+    return defaults | {name: value for name, value in body.items() if value is not None or name in required}
+
+
+def _told(fields: Mapping[str, BodyField], required: Sequence[str]) -> str:
+    exactly = f"exactly these fields: {', '.join(map(json.dumps, required)) or 'none'}"
+    others = ", ".join(json.dumps(name) for name in fields if name not in required)
+    return f"{exactly}; it may have {others}" if others else exactly
+
+
+async def _read(request: web.Request, bytes_max: int) -> bytes:
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while piece := await request.content.read(bytes_max + 1 - len(data)):
+                data += piece
+                if len(data) > bytes_max:
+                    raise NotPossible(413, "too_large", f"a body has {bytes_max} bytes at most")
+    except TimeoutError:
+        raise NotPossible(408, "too_slow", f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+    return bytes(data)

@@ -1,0 +1,348 @@
+"""``/api/v1/topics/{name}/records``: records of some partitions, and one that is produced.
+
+What is read goes through Fetch, so it comes from the caches of this process or from storage, as for a consumer that
+reads everything below the high watermark.  An answer is bounded in records, in bytes read and shown, and in time; its
+`next` says where each partition goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from aiohttp import web
+from kafka.partitioner.default import murmur2
+
+from bmq.console import payloads
+from bmq.console.kafka import Requests, check
+from bmq.console.operations import NotPossible
+from bmq.console.payloads import Payload
+from bmq.console.queries import NUMBER, BodyField, Query, choice_of, parse_number, read_body
+from bmq.console.state import ConsoleState, TopicFacts
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.record_reader import StoredRecord, read_records
+from bmq.core.records import Record, build_batch, parse_batch, split_batches
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import ListOffsetsRequest
+
+RECORDS_MAX = 1_000
+PARTITIONS_MAX = 100
+"""Partitions read by one request."""
+PARALLEL = 4
+FETCH_BYTES = 1 << 20
+BATCH_BYTES_MAX = 32 << 20
+"""Bytes of one batch, decompressed; a larger one is named as an error."""
+SCAN_BYTES_MAX = 16 << 20
+"""Bytes read of one partition, at most a batch more: a search for a key ends there, and `next` goes on."""
+SHOWN_BYTES = 16 << 10
+SHOWN_BYTES_MAX = 1 << 20
+ANSWER_BYTES_MAX = 8 << 20
+"""Bytes of keys, values and headers shown, at most a record more."""
+READ_S = 15.0
+PRODUCE_BYTES_MAX = 2 << 20
+LATEST, EARLIEST = "latest", "earliest"
+_LATEST, _EARLIEST = -1, -2
+_LONG_MAX = (1 << 63) - 1
+_HEADERS = BodyField(
+    'a list of {"key": text, "value": text or null}',
+    lambda value: (
+        isinstance(value, list)
+        and all(
+            isinstance(each, dict)
+            and set(each) == {"key", "value"}
+            and isinstance(each["key"], str)
+            and (each["value"] is None or isinstance(each["value"], str))
+            for each in value
+        )
+    ),
+)
+_ANY_TEXT = BodyField("a text", lambda value: isinstance(value, str))
+_PRODUCE = {
+    "partition": NUMBER.optional(),
+    "key": _ANY_TEXT.optional(),
+    "value": _ANY_TEXT.optional(),
+    "headers": _HEADERS.optional(()),
+    "key_format": choice_of(*payloads.WRITTEN_FORMATS).optional(payloads.TEXT),
+    "value_format": choice_of(*payloads.WRITTEN_FORMATS).optional(payloads.TEXT),
+}
+_PARAMETERS = ("partition", "offset", "timestamp", "key", "key_format", "limit", "format", "bytes")
+
+
+class _Wanted(NamedTuple):
+    """Records asked for.  `offset` is a number, LATEST or EARLIEST; `timestamp` in milliseconds wins over it."""
+
+    offset: int | str
+    timestamp: int | None
+    key: bytes | None
+    limit: int
+    format: str
+    shown_bytes: int
+
+
+class _Found:
+    """One partition's records, and where it goes on."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.log_start = self.high_watermark = self.next = -1
+        self.records: list[dict[str, Any]] = []
+        self.error = ""
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "partition": self.partition,
+            "log_start": _known(self.log_start),
+            "high_watermark": _known(self.high_watermark),
+            "next": _known(self.next),
+            "error": self.error,
+        }
+
+
+class RecordsApi:
+    """The handlers."""
+
+    def __init__(self, state: ConsoleState) -> None:
+        self._state = state
+
+    async def read(self, request: web.Request) -> object:
+        """Return records of the partitions asked for, in the order of time."""
+        topic = find_topic(self._state, request.match_info["name"])
+        query = Query(request, _PARAMETERS)
+        wanted = _wanted(query)
+        numbers = _partitions(query, topic, wanted)
+        each = wanted._replace(limit=max(1, wanted.limit // len(numbers)))
+        reader = _Reader(self._state.kafka, topic, each, ANSWER_BYTES_MAX // len(numbers))
+        found = await reader.read_all(numbers)
+        records = [record for part in found for record in part.records]
+        records.sort(key=lambda record: (record["timestamp"], record["partition"], record["offset"]))
+        return {"topic": topic["name"], "records": records, "partitions": [part.facts() for part in found]}
+
+    async def produce(self, request: web.Request) -> object:
+        """Append one record and return its place."""
+        topic = find_topic(self._state, request.match_info["name"])
+        body = await read_body(request, _PRODUCE, PRODUCE_BYTES_MAX)
+        if topic["is_internal"]:
+            raise NotPossible(400, "internal_topic", f"{topic['name']} is written by the servers only")
+        key = payloads.parse(body["key"], body["key_format"], "key")
+        value = payloads.parse(body["value"], body["value_format"], "value")
+        number = body["partition"]
+        if number is None:
+            count = topic["partitions"]
+            number = partition_of(key, count) if key is not None else self._state.pick(count)
+        check_partition(topic, number)
+        headers = [(each["key"], _encoded(each["value"])) for each in body["headers"]]
+        now_ms = self._state.now_ms()
+        batch = build_batch([Record(key=key, value=value, headers=headers)], base_timestamp=now_ms)
+        offset = await self._state.kafka.produce(UUID(topic["topic_id"]), number, memoryview(batch))
+        return {"topic": topic["name"], "partition": number, "offset": offset, "timestamp": now_ms}
+
+
+def find_topic(state: ConsoleState, name: str) -> TopicFacts:
+    """Return the topic's facts.  Raises NotPossible (404)."""
+    topic = state.find_topic(name)
+    if topic is None:
+        raise NotPossible(404, "unknown_topic", f"there is no topic {name!r}")
+    return topic
+
+
+def check_partition(topic: TopicFacts, number: int) -> None:
+    """Raise NotPossible (404) when the topic has no such partition."""
+    if not 0 <= number < topic["partitions"]:
+        last = topic["partitions"] - 1
+        text = f"topic {topic['name']} has the partitions 0 to {last}, not {number}"
+        raise NotPossible(404, "unknown_partition", text)
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return where Kafka's default partitioner puts `key`."""
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _known(offset: int) -> int | None:
+    return offset if offset >= 0 else None
+
+
+def _wanted(query: Query) -> _Wanted:
+    offset: int | str = query.text("offset", LATEST)
+    if isinstance(offset, str) and offset not in (LATEST, EARLIEST):
+        offset = parse_number("offset", offset, 0, _LONG_MAX)
+    key = None
+    if query.is_given("key"):
+        key = payloads.parse(query.text("key"), query.choice("key_format", payloads.WRITTEN_FORMATS), "key")
+    return _Wanted(
+        offset=offset,
+        timestamp=query.number("timestamp", 0, 0, _LONG_MAX) if query.is_given("timestamp") else None,
+        key=key,
+        limit=query.number("limit", 50, 1, RECORDS_MAX),
+        format=query.choice("format", payloads.FORMATS),
+        shown_bytes=query.number("bytes", SHOWN_BYTES, 1, SHOWN_BYTES_MAX),
+    )
+
+
+def _partitions(query: Query, topic: TopicFacts, wanted: _Wanted) -> Sequence[int]:
+    """Return the partition asked for, all of them without one; with a key the one where Kafka's clients put it."""
+    if query.is_given("partition"):
+        number = query.number("partition", 0, 0, _LONG_MAX)
+        check_partition(topic, number)
+        return (number,)
+    if wanted.key is not None:
+        return (partition_of(wanted.key, topic["partitions"]),)
+    if topic["partitions"] > PARTITIONS_MAX:
+        text = f"topic {topic['name']} has {topic['partitions']} partitions: give one with partition=N"
+        raise NotPossible(400, "wrong_parameter", text)
+    return range(topic["partitions"])
+
+
+class _Reader:
+    """Reads partitions of one topic, some at once."""
+
+    def __init__(self, requests: Requests, topic: TopicFacts, wanted: _Wanted, answer_bytes: int) -> None:
+        self._requests = requests
+        self._topic = topic
+        self._topic_id = UUID(topic["topic_id"])
+        self._wanted = wanted
+        self._answer_bytes = answer_bytes
+        self._turns = asyncio.Semaphore(PARALLEL)
+
+    async def read_all(self, numbers: Sequence[int]) -> list[_Found]:
+        """Return what each partition has; one that cannot be read says why.  RequestError when none can be."""
+        founds = [_Found(number) for number in numbers]
+        deadline = asyncio.get_running_loop().time() + READ_S
+        errors = await asyncio.gather(*(self._read(found, deadline) for found in founds))
+        failed = [error for error in errors if error is not None]
+        if len(failed) == len(founds):
+            raise failed[0]
+        return founds
+
+    async def _read(self, found: _Found, deadline: float) -> RequestError | None:
+        try:
+            async with self._turns, asyncio.timeout_at(deadline):
+                await self._read_partition(found)
+        except RequestError as error:
+            found.error = f"{error.code.name}: {error.message}" if error.message else error.code.name
+            return error
+        except TimeoutError:
+            found.error = f"not read within {READ_S:g} s; ask again from next"
+            if found.next < 0:
+                return RequestError(ErrorCode.REQUEST_TIMED_OUT, found.error)
+        return None
+
+    async def _read_partition(self, found: _Found) -> None:
+        wanted, number = self._wanted, found.partition
+        found.log_start = await self._offset(number, _EARLIEST)
+        found.high_watermark = await self._offset(number, _LATEST)
+        found.next = await self._start(found)
+        read_bytes = shown = 0
+        while found.next < found.high_watermark and read_bytes < SCAN_BYTES_MAX and shown < self._answer_bytes:
+            fetched = await self._requests.fetch(self._topic_id, number, found.next, FETCH_BYTES)
+            if not fetched.records_size:
+                return
+            read_bytes += fetched.records_size
+            data = b"".join(fetched.records)
+            left = wanted.limit - len(found.records)
+            try:
+                records, found.next, size = await asyncio.to_thread(
+                    _decode, data, found.next, left, wanted, number, self._answer_bytes - shown
+                )
+            except FormatError as error:
+                raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"at offset {found.next}: {error}") from None
+            found.records += records
+            shown += size
+            if len(found.records) >= wanted.limit:
+                return
+
+    async def _start(self, found: _Found) -> int:
+        """Return the first offset to look at, within the log; the newest records for LATEST."""
+        wanted = self._wanted
+        if wanted.timestamp is not None:
+            offset = await self._offset(found.partition, wanted.timestamp)
+            return offset if offset >= 0 else found.high_watermark
+        if wanted.offset == EARLIEST:
+            return found.log_start
+        if wanted.offset == LATEST:
+            return max(found.log_start, found.high_watermark - wanted.limit)
+        assert isinstance(wanted.offset, int)
+        return min(max(wanted.offset, found.log_start), found.high_watermark)
+
+    async def _offset(self, number: int, timestamp: int) -> int:
+        found = await list_offsets(self._requests, {self._topic["name"]: [number]}, timestamp)
+        code, offset = found[self._topic["name"], number]
+        check(code, f"partition {number} cannot tell its offsets")
+        return offset
+
+
+def _decode(
+    data: bytes, start: int, limit: int, wanted: _Wanted, partition: int, bytes_max: int
+) -> tuple[list[dict[str, Any]], int, int]:
+    """Return the records from `start` on that are wanted, the offset behind what was looked at, and the bytes shown."""
+    records: list[dict[str, Any]] = []
+    due, size = start, 0
+    for piece in split_batches(memoryview(data)):
+        batch = parse_batch(piece)
+        for record in read_records(batch, bytes_max=BATCH_BYTES_MAX):
+            if record.offset < due:
+                continue
+            if len(records) >= limit or size >= bytes_max:
+                return records, due, size
+            due = record.offset + 1
+            if wanted.key is None or record.key == wanted.key:
+                shown = _record(record, partition, wanted, is_control=batch.is_control)
+                records.append(shown)
+                size += _size(shown)
+        due = max(due, batch.next_offset)
+    return records, due, size
+
+
+def _record(record: StoredRecord, partition: int, wanted: _Wanted, *, is_control: bool) -> dict[str, Any]:
+    def show(data: bytes | None) -> Payload:
+        return payloads.show(data, wanted.format, wanted.shown_bytes)
+
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": show(record.key),
+        "value": show(record.value),
+        "headers": [{"key": name, "value": show(value)} for name, value in record.headers],
+        "is_control": is_control,
+    }
+
+
+def _size(record: Mapping[str, Any]) -> int:
+    """Return about how many bytes a record takes in the answer."""
+    parts = [record["key"], record["value"], *(header["value"] for header in record["headers"])]
+    return 200 + sum(100 + len(part["text"] or "") for part in parts) + sum(len(h["key"]) for h in record["headers"])
+
+
+async def list_offsets(
+    requests: Requests, topics: Mapping[str, Sequence[int]], timestamp: int
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return (error code, offset) of each partition by ListOffsets: for -1 the end, for -2 the start of the log."""
+    message = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                        partition_index=number, current_leader_epoch=-1, timestamp=timestamp
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in topics.items()
+        ],
+    )
+    response = await requests.send(ApiKey.LIST_OFFSETS, 7, message)
+    return {
+        (topic.name, part.partition_index): (part.error_code, part.offset)
+        for topic in response.topics
+        for part in topic.partitions
+    }

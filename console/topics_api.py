@@ -1,0 +1,186 @@
+"""``/api/v1/topics``: topics, their configs with sources, partitions and segments; created, altered and deleted.
+
+Acts are Kafka's requests to this process (``console.kafka``), so they do and refuse what they do for Kafka's clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from bmq.console.kafka import Requests, check
+from bmq.console.operations import NotPossible
+from bmq.console.queries import FLAG, NAMES, NUMBER, PAGE, PAGE_MAX, TEXT, TEXTS, Query, read_body
+from bmq.console.records_api import check_partition, find_topic
+from bmq.console.state import ConsoleState
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.messages import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+
+TIMEOUT_MS = 30_000
+"""Kafka's request.timeout.ms."""
+_TOPIC_RESOURCE = 2
+_SET, _DELETE = 0, 1
+_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+}
+_TYPES = {1: "BOOLEAN", 2: "STRING", 3: "INT", 4: "SHORT", 5: "LONG", 6: "DOUBLE", 7: "LIST", 8: "CLASS", 9: "PASSWORD"}
+_CREATE = {
+    "name": TEXT,
+    "partitions": NUMBER.optional(-1),
+    "replication_factor": NUMBER.optional(-1),
+    "configs": TEXTS.optional({}),
+    "dry_run": FLAG.optional(False),
+}
+_ALTER = {"set": TEXTS.optional({}), "delete": NAMES.optional(()), "dry_run": FLAG.optional(False)}
+_ADD = {"partitions": NUMBER, "dry_run": FLAG.optional(False)}
+
+
+class TopicsApi:
+    """The handlers."""
+
+    def __init__(self, state: ConsoleState) -> None:
+        self._state = state
+
+    @property
+    def _requests(self) -> Requests:
+        return self._state.kafka
+
+    async def list_topics(self, request: web.Request) -> object:
+        query = Query(request, ("after", "limit", "search"))
+        page, search = query.page(PAGE_MAX), query.text("search").lower()
+        topics = {each["name"]: each for each in self._state.topics() if search in each["name"].lower()}
+        names, following = page.cut(sorted(topics))
+        return {"topics": [topics[name] for name in names], "total": len(topics), "next": following}
+
+    async def describe(self, request: web.Request) -> object:
+        query = Query(request, ("after", "limit"))
+        after = query.number("after", -1, -1, 1 << 31)
+        details = await self._state.topic(request.match_info["name"], after, query.number("limit", PAGE, 1, PAGE_MAX))
+        if details is None:
+            raise NotPossible(404, "unknown_topic", f"there is no topic {request.match_info['name']!r}")
+        return details
+
+    async def configs(self, request: web.Request) -> object:
+        name = self._name(request)
+        Query(request, ())
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+        )
+        message = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)
+        (result,) = (await self._requests.send(ApiKey.DESCRIBE_CONFIGS, 4, message)).results
+        check(result.error_code, result.error_message)
+        return {"topic": name, "configs": [_config(each) for each in result.configs]}
+
+    async def segments(self, request: web.Request) -> object:
+        """Return segment files in the order of offsets, with the datanodes that hold them."""
+        topic = find_topic(self._state, request.match_info["name"])
+        number = partition_in(request)
+        check_partition(topic, number)
+        return await self._state.segments(topic["name"], number, Query(request, ("after", "limit")).page(PAGE))
+
+    # ----------------------------------------------------------------------------------------------------------- acts
+
+    async def create(self, request: web.Request) -> object:
+        body = await read_body(request, _CREATE)
+        configs = [
+            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
+            for name, value in body["configs"].items()
+        ]
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=body["name"], num_partitions=_count(body["partitions"]),
+            replication_factor=min(_count(body["replication_factor"]), 32_767), assignments=[], configs=configs,
+        )  # fmt: skip
+        message = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=body["dry_run"])
+        (result,) = (await self._requests.send(ApiKey.CREATE_TOPICS, 7, message)).topics
+        check(result.error_code, result.error_message)
+        return {
+            "name": result.name,
+            "partitions": result.num_partitions,
+            "replication_factor": result.replication_factor,
+            "dry_run": body["dry_run"],
+        }
+
+    async def alter(self, request: web.Request) -> object:
+        """Set and delete overrides, all or none; the rest stays."""
+        name, body = self._name(request), await read_body(request, _ALTER)
+        if not body["set"] and not body["delete"]:
+            raise NotPossible(400, "wrong_value", 'nothing to do: name configs in "set" or "delete"')
+        configs = [_alterable(key, _SET, value) for key, value in body["set"].items()]
+        configs += [_alterable(key, _DELETE, None) for key in body["delete"]]
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configs=configs
+        )
+        message = IncrementalAlterConfigsRequest(resources=[resource], validate_only=body["dry_run"])
+        (result,) = (await self._requests.send(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
+        check(result.error_code, result.error_message)
+        return {"topic": name, "dry_run": body["dry_run"]}
+
+    async def add_partitions(self, request: web.Request) -> object:
+        """Make it so many partitions in all."""
+        name, body = self._name(request), await read_body(request, _ADD)
+        topic = CreatePartitionsRequest.CreatePartitionsTopic(
+            name=name, count=_count(body["partitions"]), assignments=None
+        )
+        message = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=body["dry_run"])
+        (result,) = (await self._requests.send(ApiKey.CREATE_PARTITIONS, 3, message)).results
+        check(result.error_code, result.error_message)
+        return {"topic": name, "partitions": body["partitions"], "dry_run": body["dry_run"]}
+
+    async def delete(self, request: web.Request) -> object:
+        """Delete the topic and all of its records."""
+        name = self._name(request)
+        topic = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)
+        message = DeleteTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
+        (result,) = (await self._requests.send(ApiKey.DELETE_TOPICS, 6, message)).responses
+        check(result.error_code, result.error_message)
+        return {"topic": name}
+
+    def _name(self, request: web.Request) -> str:
+        return find_topic(self._state, request.match_info["name"])["name"]
+
+
+def partition_in(request: web.Request) -> int:
+    """Return the number in the path.  Raises NotPossible (404)."""
+    text = request.match_info["partition"]
+    if not (text.isascii() and text.isdecimal()) or len(text) > 10:
+        raise NotPossible(404, "unknown_partition", f"{text[:80]!r} is not a partition's number")
+    return int(text)
+
+
+def _count(number: int) -> int:
+    """Return `number` as its 32 bits can carry it: more is refused by the handler as too many."""
+    return min(number, (1 << 31) - 1)
+
+
+def _alterable(name: str, operation: int, value: str | None) -> Any:
+    return IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig(
+        name=name, config_operation=operation, value=value
+    )
+
+
+def _config(config: Any) -> Mapping[str, Any]:
+    return {
+        "name": config.name,
+        "value": config.value,
+        "source": _SOURCES.get(config.config_source, str(config.config_source)),
+        "is_read_only": config.read_only,
+        "is_sensitive": config.is_sensitive,
+        "type": _TYPES.get(config.config_type, str(config.config_type)),
+        "documentation": config.documentation,
+        "synonyms": [
+            {"name": each.name, "value": each.value, "source": _SOURCES.get(each.source, str(each.source))}
+            for each in config.synonyms
+        ],
+    }

@@ -1,0 +1,240 @@
+"""The HTTP API of a whole process on storage and a store in memory: each answer is as openapi.json describes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bmq.cli.facts import console_state
+from bmq.cli.node import Node
+from bmq.console.http import HttpServer
+from bmq.core.clock import SystemClock
+from bmq.core.config import NodeConfig
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.console.test_http import OPENAPI, faults
+
+CONFIG = NodeConfig(auto_create_topics_enable=False, offsets_topic_num_partitions=2)
+
+
+class Api:
+    """One client of the API; each answer is checked against openapi.json."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def __call__(self, method: str, path: str, body: Any = None, **query: object) -> tuple[int, Any]:
+        """Return the status and the JSON.  `path` is a template of openapi.json with its values behind ``?``."""
+        template, _, values = path.partition("?")
+        filled, described = template, OPENAPI["paths"][template][method.lower()]
+        for pair in filter(None, values.split("&")):
+            name, _, value = pair.partition("=")
+            filled = filled.replace(f"{{{name}}}", value)
+        params = {name: str(value) for name, value in query.items()}
+        assert set(params) <= {each["name"] for each in described["parameters"]} if params else True
+        kind = {} if method in ("GET", "DELETE") else {"json": body}
+        async with self._session.request(method, filled, params=params, **kind) as response:
+            told = await response.json()
+            schema = described["responses"][str(response.status)]["content"]["application/json"]["schema"]
+            assert faults(told, schema) == [], (path, told)
+            return response.status, told
+
+
+@asynccontextmanager
+async def serving() -> Any:
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
+    await node.start()
+    node.is_serving = True
+    server = HttpServer(console_state(node), "127.0.0.1", 0)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(server.url) as session:
+            yield Api(session)
+    finally:
+        await server.stop()
+        await node.close()
+
+
+def run(story: Callable[[Api], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with serving() as api:
+            await story(api)
+
+    asyncio.run(main())
+
+
+ORDERS = "?name=orders"
+TOPIC = "/api/v1/topics/{name}"
+
+
+async def create(api: Api, name: str = "orders", partitions: int = 2) -> None:
+    body = {"name": name, "partitions": partitions, "replication_factor": 1, "configs": {"retention.ms": "1000000"}}
+    assert (await api("POST", "/api/v1/topics", body))[0] == 201
+
+
+def test_topics_are_created_altered_grown_and_deleted() -> None:
+    async def story(api: Api) -> None:
+        draft = {"name": "draft", "partitions": 3, "replication_factor": 1, "dry_run": True}
+        status, told = await api("POST", "/api/v1/topics", draft)
+        assert (status, told["partitions"], told["dry_run"]) == (201, 3, True)
+        assert (await api("GET", "/api/v1/topics"))[1]["topics"] == []
+        await create(api)
+        status, told = await api("POST", "/api/v1/topics", {"name": "orders"})
+        assert (status, told["error"]) == (409, "topic_already_exists")
+        status, told = await api("POST", "/api/v1/topics", {"name": "a/b"})
+        assert (status, told["error"]) == (400, "invalid_topic_exception")
+        body = {"set": {"max.message.bytes": "2000"}, "delete": ["retention.ms"]}
+        assert (await api("POST", f"{TOPIC}/configs{ORDERS}", body))[0] == 200
+        configs = {each["name"]: each for each in (await api("GET", f"{TOPIC}/configs{ORDERS}"))[1]["configs"]}
+        assert configs["max.message.bytes"]["source"] == "DYNAMIC_TOPIC_CONFIG"
+        assert configs["max.message.bytes"]["value"] == "2000"
+        assert configs["retention.ms"]["source"] == "DEFAULT_CONFIG"
+        status, told = await api("POST", f"{TOPIC}/configs{ORDERS}", {"set": {"retention.ms": "soon"}})
+        assert (status, told["error"]) == (400, "invalid_config")
+        assert (await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 4}))[0] == 200
+        status, told = await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 3})
+        assert (status, told["error"]) == (400, "invalid_partitions")
+        _, told = await api("GET", f"{TOPIC}{ORDERS}", limit=3)
+        assert [each["partition"] for each in told["partitions"]] == [0, 1, 2]
+        assert told["next"] == 2
+        _, told = await api("GET", f"{TOPIC}{ORDERS}", after=2)
+        assert ([each["partition"] for each in told["partitions"]], told["next"]) == ([3], None)
+        assert {each["owner"] for each in told["partitions"]} == {"n"}
+        assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 200
+        assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 404
+        assert (await api("GET", f"{TOPIC}{ORDERS}"))[0] == 404
+
+    run(story)
+
+
+def test_lists_come_in_pages() -> None:
+    async def story(api: Api) -> None:
+        for number in range(5):
+            await create(api, f"t{number}", 1)
+        _, told = await api("GET", "/api/v1/topics", limit=2)
+        assert ([each["name"] for each in told["topics"]], told["next"], told["total"]) == (["t0", "t1"], "t1", 5)
+        _, told = await api("GET", "/api/v1/topics", limit=2, after="t3")
+        assert ([each["name"] for each in told["topics"]], told["next"]) == (["t4"], None)
+        _, told = await api("GET", "/api/v1/topics", search="T3")
+        assert ([each["name"] for each in told["topics"]], told["total"]) == (["t3"], 1)
+        assert (await api("GET", "/api/v1/topics", limit=0))[0] == 400
+        assert (await api("GET", "/api/v1/topics", limit=1001))[0] == 400
+
+    run(story)
+
+
+def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        times = []
+        for number in range(6):
+            body = {
+                "partition": 0, "key": f"k{number % 2}", "value": f'{{"n": {number}}}', "value_format": "json",
+                "headers": [{"key": "h", "value": None}],
+            }  # fmt: skip
+            status, told = await api("POST", f"{TOPIC}/records{ORDERS}", body)
+            assert (status, told["partition"], told["offset"]) == (201, 0, number)
+            times.append(told["timestamp"])
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset="earliest", limit=2)
+        assert [each["offset"] for each in told["records"]] == [0, 1]
+        assert told["partitions"] == [{"partition": 0, "log_start": 0, "high_watermark": 6, "next": 2, "error": ""}]
+        first = told["records"][0]
+        assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, "is_cut": False}
+        assert first["headers"] == [
+            {"key": "h", "value": {"format": "null", "text": None, "bytes": 0, "is_cut": False}}
+        ]
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, limit=2)
+        assert [each["offset"] for each in told["records"]] == [4, 5]
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset=3, limit=1, format="hex", bytes=2)
+        assert [each["offset"] for each in told["records"]] == [3]
+        assert told["records"][0]["value"] == {"format": "hex", "text": "7b22", "bytes": 8, "is_cut": True}
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, timestamp=times[5])
+        assert told["records"][-1]["offset"] == 5
+        assert all(each["timestamp"] >= times[5] for each in told["records"])
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, key="k1", offset="earliest")
+        assert [each["offset"] for each in told["records"]] == [1, 3, 5]
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", limit=10)
+        assert [each["partition"] for each in told["partitions"]] == [0, 1]
+        _, told = await api("GET", f"{TOPIC}/partitions/{{partition}}/segments{ORDERS}&partition=0")
+        assert [each["base_offset"] for each in told["segments"]] == [0]
+        assert told["segments"][0]["blocks"][0]["nodes"]
+        assert told["segments"][0]["bytes"] > 0
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "error"),
+    [
+        ({"offset": "-3"}, 400, "wrong_parameter"),
+        ({"offset": "soon"}, 400, "wrong_parameter"),
+        ({"partition": 9}, 404, "unknown_partition"),
+        ({"format": "xml"}, 400, "wrong_parameter"),
+        ({"key": "zz", "key_format": "hex"}, 400, "wrong_value"),
+    ],
+)
+def test_wrong_questions_about_records(query: dict[str, object], status: int, error: str) -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        got, told = await api("GET", f"{TOPIC}/records{ORDERS}", **query)
+        assert (got, told["error"]) == (status, error)
+
+    run(story)
+
+
+def test_a_key_goes_where_kafkas_clients_put_it() -> None:
+    async def story(api: Api) -> None:
+        await create(api, partitions=7)
+        _, made = await api("POST", f"{TOPIC}/records{ORDERS}", {"key": "billing", "value": "v"})
+        _, found = await api("GET", f"{TOPIC}/records{ORDERS}", key="billing")
+        assert [each["partition"] for each in found["partitions"]] == [made["partition"]]
+        assert [each["offset"] for each in found["records"]] == [0]
+
+    run(story)
+
+
+def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        for number in range(4):
+            await api("POST", f"{TOPIC}/records{ORDERS}", {"partition": number % 2, "value": "v"})
+        group, reset = "?id=billing", "/api/v1/groups/{id}/reset?id=billing"
+        assert (await api("GET", f"/api/v1/groups/{{id}}{group}"))[0] == 404
+        orders = [{"topic": "orders", "partitions": None}]
+        status, told = await api("POST", reset, {"topics": orders, "to": "earliest"})
+        assert (status, told["dry_run"]) == (200, True)
+        assert [(each["current"], each["new"]) for each in told["offsets"]] == [(None, 0), (None, 0)]
+        assert (await api("GET", f"/api/v1/groups/{{id}}{group}"))[0] == 404, "nothing was changed"
+        assert (await api("POST", reset, {"topics": orders, "to": "earliest", "dry_run": False}))[0] == 200
+        _, told = await api("GET", f"/api/v1/groups/{{id}}{group}", limit=1)
+        assert (told["lag"], told["total"], told["next"]) == (2, 2, "orders/0")
+        _, told = await api("GET", f"/api/v1/groups/{{id}}{group}", after="orders/0")
+        assert [(each["partition"], each["lag"]) for each in told["offsets"]] == [(1, 2)]
+        _, told = await api("POST", reset, {"to": "shift", "value": 1})
+        assert [(each["current"], each["new"]) for each in told["offsets"]] == [(0, 1), (0, 1)]
+        _, told = await api("POST", reset, {"to": "offset", "value": 99})
+        assert {each["new"] for each in told["offsets"]} == {2}, "moved to the log's end"
+        assert (await api("POST", reset, {"to": "shift"}))[0] == 400
+        assert (await api("POST", reset, {"to": "latest", "value": 1}))[0] == 400
+        assert (await api("POST", reset, {"topics": [{"topic": "no", "partitions": None}], "to": "latest"}))[0] == 404
+        _, told = await api("GET", "/api/v1/groups")
+        assert [each["group_id"] for each in told["groups"]] == ["billing"]
+        assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 200
+        assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 404
+
+    run(story)
+
+
+def test_members_are_told() -> None:
+    async def story(api: Api) -> None:
+        _, told = await api("GET", "/api/v1/members")
+        assert [each["incarnation"] for each in told["members"]] == ["n"]
+
+    run(story)
