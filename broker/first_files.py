@@ -2,7 +2,8 @@
 
 A file costs several round trips on storage, and it is the first batch that waits for it.  It is made only when somebody
 waits for the partition already, under the epoch that we are about to claim, as a spare like any other: one that nobody
-takes is closed and deleted, and what a dead process leaves of it is swept by a later owner.
+takes is closed and deleted, and what a dead process leaves of it is swept by a later owner.  Each has its place among
+the broker's files (``broker.places``), and none is made while somebody waits for one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bmq.broker import events as ev
+from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms
-from bmq.storage.filesystem import Appender, FileSystem, StorageError
+from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 
 SERIAL = 0
@@ -23,18 +25,29 @@ Create = Callable[[ev.CreateSpare], Awaitable[Appender]]
 
 
 class _Made:
-    __slots__ = ("asked", "task")
+    __slots__ = ("asked", "asked_ms", "task")
 
-    def __init__(self, asked: ev.CreateSpare, task: asyncio.Task[Appender]) -> None:
+    def __init__(self, asked: ev.CreateSpare, asked_ms: int, task: asyncio.Task[Appender]) -> None:
         self.asked = asked
+        self.asked_ms = asked_ms
         self.task = task
 
 
 class FirstFiles:
     """One broker's: at most ``most`` at once, each for ``keep_ms`` at most."""
 
-    def __init__(self, fs: FileSystem, alarms: Alarms, now_ms: Callable[[], int], *, most: int, keep_ms: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        places: Places,
+        alarms: Alarms,
+        now_ms: Callable[[], int],
+        *,
+        most: int,
+        keep_ms: int,
+    ) -> None:
         self._fs = fs
+        self._places = places
         self._alarms = alarms
         self._now_ms = now_ms
         self._most = most
@@ -49,15 +62,19 @@ class FirstFiles:
         return len(self._made)
 
     def make(self, path: PartitionPath, asked: ev.CreateSpare, create: Create) -> None:
-        """Begin to create it, unless one is there, or too many are."""
-        if path in self._made or len(self._made) + len(self._dropping) >= self._most:
+        """Begin to create it, unless one is there, or too many are, or there is no place for it."""
+        if path in self._made or len(self._made) + len(self._dropping) >= self._most or not self._places.try_enter():
             return
-        task = asyncio.get_running_loop().create_task(_run(create(asked)))
-        made = self._made[path] = _Made(asked, task)
-        self._alarms.at(self._now_ms() + self._keep_ms, lambda: self._expire(path, made))
+        now_ms = self._now_ms()
+        task = asyncio.get_running_loop().create_task(self._create(create(asked)))
+        made = self._made[path] = _Made(asked, now_ms, task)
+        self._alarms.at(now_ms + self._keep_ms, lambda: self._expire(path, made))
 
     async def take(self, path: PartitionPath, wanted: ev.CreateSpare) -> Appender | None:
-        """The one that was made, if it will do; None: create another.  Its checksum chunks may be wider than asked."""
+        """Return the file that was made, with its place, if it will do; None: create another.
+
+        Its checksum chunks may be wider than asked.
+        """
         made = self._made.pop(path, None)
         if made is None:
             return None
@@ -78,6 +95,14 @@ class FirstFiles:
         if made is not None:
             self._drop(made)
 
+    def drop_older(self, most: int, age_ms: int) -> int:
+        """Drop at most `most` files that nobody took in `age_ms`, for others that wait for a place; return how many."""
+        before_ms = self._now_ms() - age_ms
+        old = [path for path, made in self._made.items() if made.asked_ms <= before_ms and made.task.done()]
+        for path in old[: max(most, 0)]:
+            self.forget(path)
+        return min(len(old), max(most, 0))
+
     async def close(self) -> None:
         for path in list(self._made):
             self.forget(path)
@@ -92,6 +117,18 @@ class FirstFiles:
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
+    async def _create(self, creation: Awaitable[Appender]) -> Appender:
+        try:
+            appender = await creation
+        except OutOfSpace as error:
+            self._places.refused(str(error))
+            raise
+        except BaseException:
+            self._places.failed()
+            raise
+        self._places.opened()
+        return appender
+
     async def _remove(self, made: _Made) -> None:
         """Closed before it is deleted: a deleted file's writer would go on being acknowledged.  Where that fails, or
         has no time, a later owner sweeps it."""
@@ -99,6 +136,7 @@ class FirstFiles:
             appender = await made.task
         except StorageError:
             return  # it was never there
+        self._places.leaves()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await appender.close()
@@ -108,7 +146,5 @@ class FirstFiles:
         except asyncio.CancelledError:
             appender.abort()
             raise
-
-
-async def _run(creation: Awaitable[Appender]) -> Appender:
-    return await creation
+        finally:
+            self._places.left()

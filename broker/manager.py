@@ -97,6 +97,7 @@ class Broker:
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
+        places = Places(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report)
         self.shared = Shared(
             fs=fs,
             kv=kv,
@@ -112,9 +113,14 @@ class Broker:
             alarms=alarms,
             health=NodeHealth(),
             budget=Budget(self.config.buffer_bytes_total),
-            places=Places(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report),
+            places=places,
             first_files=FirstFiles(
-                fs, alarms, now_ms, most=self.config.open_parallel, keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS
+                fs,
+                places,
+                alarms,
+                now_ms,
+                most=self.config.open_parallel,
+                keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS,
             ),
             late_indexes=LateIndexes(alarms, now_ms, self._report),
             store_waits=StoreWaits(self.config.stalled_ms),
@@ -189,7 +195,8 @@ class Broker:
 
     @property
     def open_pipelines(self) -> int:
-        return sum(writer.has_files for writer in self.shared.busy)
+        """Partitions that have a file open, and files made for those on their way here."""
+        return sum(writer.has_files for writer in self.shared.busy) + len(self.shared.first_files)
 
     @property
     def waiting_for_store(self) -> int:
@@ -467,9 +474,15 @@ class Broker:
                 health.restored(node)
 
     def _make_room(self, wanted: int) -> None:
-        """Others wait for a place to open a file: close so many segments, first those that have been idle for longest,
-        then those that are written all the time and have been open for longest, each after its turn."""
-        now_ms, turn_ms = self.shared.now_ms(), self.config.crowded_turn_ms
+        """Close so many files for others that wait for a place: first those that have been idle for longest, then those
+        that are written all the time and have been open for longest, each after its turn.
+
+        A file is idle when nothing was written to it for a third of a turn: one that is written every moment would be
+        closed and opened for nearly each record.  Where more wait than have files, at any moment without a write.
+        """
+        now_ms, turn_ms, places = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.places
+        idle_ms = 0 if places.waiting > places.held else turn_ms // 3
+        wanted -= self.shared.first_files.drop_older(wanted, turn_ms)
         idle: list[tuple[int, str, PartitionWriter]] = []
         written: list[tuple[int, str, PartitionWriter]] = []
         for writer in self.shared.busy:
@@ -479,7 +492,7 @@ class Broker:
                 continue
             if partition.is_draining:
                 wanted -= 1
-            elif partition.batches.is_idle:
+            elif partition.batches.is_idle and now_ms - segment.last_write_ms >= idle_ms:
                 idle.append((segment.last_write_ms, str(writer.path), writer))
             elif now_ms - segment.opened_ms >= turn_ms:
                 written.append((segment.opened_ms, str(writer.path), writer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bmq.broker import events as ev
-from bmq.broker.segment_files import SegmentFiles
+from bmq.broker.segment_files import SegmentFiles, TooFewNodes, copies_of
 from bmq.broker.shared import Shared
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFailed
@@ -32,7 +32,25 @@ class OpenFiles:
         return self._files[spare]
 
     async def create(self, effect: ev.CreateSpare) -> Appender:
-        """As soon as there is a place for it.  StorageError."""
+        """Return an open file: the one that was made ahead, or a new one as soon as there is a place for it.
+
+        Raises TooFewNodes if it has fewer copies than the batch that waits asks for, and StorageError.
+        """
+        appender = await self._segments.take_first(effect)
+        if appender is None:
+            appender = await self._create(effect)
+        copies = copies_of(appender)
+        if copies < effect.copies:
+            self._shared.places.leaves()
+            try:
+                await self._segments.drop(appender)
+            finally:
+                self._shared.places.left()
+            raise TooFewNodes(f"{appender.lease.paths[0]}: {copies} of {effect.copies} nodes")
+        self._files[appender.lease.paths[0]] = appender
+        return appender
+
+    async def _create(self, effect: ev.CreateSpare) -> Appender:
         places = self._shared.places
         since = await places.enter(self._waits_since)
         self._waits_since = None
@@ -46,7 +64,6 @@ class OpenFiles:
             places.failed()
             raise
         places.opened()
-        self._files[appender.lease.paths[0]] = appender
         return appender
 
     async def close(self, entry: SegmentEntry) -> None:

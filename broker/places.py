@@ -132,11 +132,6 @@ class Places:
         """Seconds that the first in line has waited; 0 when nobody waits."""
         return asyncio.get_running_loop().time() - self._line[0].since if self._line else 0.0
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whoever came now would wait: nothing is to be opened ahead of its time."""
-        return bool(self._line) or not self._has_place
-
     # ------------------------------------------------------------------------------------------------ one file's life
 
     async def enter(self, since: float | None = None) -> float:
@@ -162,6 +157,13 @@ class Places:
                 self.failed()
             raise
         return since
+
+    def try_enter(self) -> bool:
+        """Take a place for a file that is opened ahead of its time, if nobody waits for one; then as after `enter`."""
+        if self._line or not self._has_place:
+            return False
+        self._opening += 1
+        return True
 
     def opened(self) -> None:
         self._opening -= 1

@@ -58,18 +58,21 @@ class SegmentFiles:
         """
         return await self._shared.fs.fence(self.lease(entry), sync=self.is_synced)
 
-    async def create(self, effect: ev.CreateSpare) -> Appender:
-        """An open file under a spare name: the one that was made for the partition on its way here, or a new one."""
-        made = await self._shared.first_files.take(self.path, effect)
-        appender = made if made is not None else await self._create(effect)
-        copies = copies_of(appender)
-        if copies < effect.copies:
-            await self._drop(appender)
-            raise TooFewNodes(f"{appender.lease.paths[0]}: {copies} of {effect.copies} nodes")
-        return appender
+    def make_first(self, epoch: int) -> None:
+        """Make a file for the first batch under an epoch that is not ours yet, if there is a place for more than those
+        that are written."""
+        effect = ev.CreateSpare(epoch, SERIAL, self._shared.config.block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
+        self._shared.first_files.make(self.path, effect, self.create)
 
-    async def _drop(self, appender: Appender) -> None:
-        """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
+    async def take_first(self, effect: ev.CreateSpare) -> Appender | None:
+        """Return the file that was made for the partition on its way here, which has its place, if there is one."""
+        return await self._shared.first_files.take(self.path, effect)
+
+    async def drop(self, appender: Appender) -> None:
+        """Close an open file that is not wanted, and delete it.
+
+        In this order: a deleted file's writer would go on being acknowledged.
+        """
         try:
             async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
                 await appender.close()
@@ -80,16 +83,8 @@ class SegmentFiles:
             appender.abort()
             raise
 
-    def make_first(self, epoch: int) -> None:
-        """Make a file for the first batch under an epoch that is not ours yet, if there is room for more than those
-        that are written."""
-        if self._shared.places.is_crowded:
-            return
-        effect = ev.CreateSpare(epoch, SERIAL, self._shared.config.block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
-        self._shared.first_files.make(self.path, effect, self._create)
-
-    async def _create(self, effect: ev.CreateSpare) -> Appender:
-        """On nodes that are not known to be bad."""
+    async def create(self, effect: ev.CreateSpare) -> Appender:
+        """Return a new open file under a spare name, on nodes that are not known to be bad.  Raises StorageError."""
         shared = self._shared
         path = self.path.spare(effect.epoch, effect.serial, shared.incarnation)
         options = CreateOptions(

@@ -17,17 +17,19 @@ from bmq.broker.first_files import FirstFiles
 from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.handovers import BYTES_MAX, PARTITIONS_MAX, UNDER_WAY_MAX, _messages
 from bmq.broker.late_indexes import BEHIND_MS, LOOK_MS
+from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
 from bmq.core.wire.internal_fields import Release
 from bmq.meta.ownership import PartitionRecord
-from bmq.storage.filesystem import NoSuchFile
+from bmq.storage.filesystem import NoSuchFile, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
+from tests.simulation.world import until
 from tests.unit.broker.cluster import Cluster, Node
 from tests.unit.broker.test_following import now, play, record_of
 from tests.unit.broker.world import idempotent
@@ -393,13 +395,15 @@ class Storage:
         self.made: list[Appender] = []
         self.deleted: list[str] = []
         self.may_create = asyncio.Event()
-        self.fails = False
+        self.fails: StorageError | None = None
         self.closes_s = 0.0
+        self.places = Places(10, 10, lambda _: None, lambda _: None)
+        self.taken = 0
 
     async def create(self, asked: ev.CreateSpare) -> Any:
         await self.may_create.wait()
-        if self.fails:
-            raise NoSuchFile("no")
+        if self.fails is not None:
+            raise self.fails
         self.made.append(Appender(f"/{asked.epoch}", self.closes_s))
         return self.made[-1]
 
@@ -418,11 +422,18 @@ def asked(epoch: int = 2, block_bytes: int = 100) -> ev.CreateSpare:
 def first_files(story: Callable[[FirstFiles, Storage], Awaitable[None]]) -> None:
     async def main() -> None:
         loop, storage = asyncio.get_running_loop(), Storage()
-        alarms = Alarms(lambda: int(loop.time() * 1000))
-        made = FirstFiles(storage, alarms, lambda: int(loop.time() * 1000), most=2, keep_ms=1000)  # type: ignore[arg-type]
+
+        def now_ms() -> int:
+            return int(loop.time() * 1000)
+
+        alarms = Alarms(now_ms)
+        made = FirstFiles(storage, storage.places, alarms, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
         await story(made, storage)
         await made.close()
+        places = storage.places
+        assert (places.opening, places.held - storage.taken, places.closing) == (0, 0, 0), "every place is given back"
         alarms.close()
+        places.close()
 
     run(main())
 
@@ -438,6 +449,8 @@ def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
         taken: object = await taking
         assert taken is storage.made[0]
         assert len(storage.made) == 1
+        assert storage.places.held == 1, "whoever takes it has its place too"
+        storage.taken = 1
         assert await made.take(PATH, asked()) is None
 
     first_files(story)
@@ -469,13 +482,51 @@ def test_files_are_bounded_in_number_and_time() -> None:
 
 def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
     async def story(made: FirstFiles, storage: Storage) -> None:
-        storage.fails = True
+        storage.fails = NoSuchFile("no")
         storage.may_create.set()
         made.make(PATH, asked(), storage.create)
         assert await made.take(PATH, asked()) is None
         made.make(PATH, asked(), storage.create)
         made.forget(PATH)
         assert storage.deleted == []
+
+    first_files(story)
+
+
+def test_files_made_ahead_have_their_places() -> None:
+    """They count in what the controller divides by, and one that storage has no room for is a refusal like another."""
+
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        places = storage.places
+        places.share(1, 60.0)
+        made.make(PATH, asked(), storage.create)
+        assert places.opening == 1
+        storage.may_create.set()
+        await until(lambda: places.held == 1)
+        other = PartitionPath("orders", "id", 1)
+        made.make(other, asked(), storage.create)
+        assert len(made) == 1, "there is no place for another"
+        made.forget(PATH)
+        await until(lambda: places.held + places.closing == 0)
+        storage.fails = OutOfSpace("no datanode has room")
+        made.make(other, asked(), storage.create)
+        assert await made.take(other, asked()) is None
+        assert places.refusals == 1
+
+    first_files(story)
+
+
+def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        storage.may_create.set()
+        for partition in range(2):
+            made.make(PartitionPath("orders", "id", partition), asked(), storage.create)
+            await asyncio.sleep(0.3)
+        assert made.drop_older(0, 400) == 0
+        assert made.drop_older(2, 400) == 1, "the other one is not as old"
+        assert len(made) == 1
+        await until(lambda: storage.places.held == 1 and not storage.places.closing)
+        assert len(storage.deleted) == 1
 
     first_files(story)
 

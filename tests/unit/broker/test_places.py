@@ -40,6 +40,7 @@ class Crowded:
         self.files_max = files_max
         self.is_counted = _is_segment
         self.refused = 0
+        self.count = 0
         self.most = 0
         setattr(w.storage, "create", self.create)  # noqa: B010  (mypy: no plain assignment to a method)
 
@@ -52,6 +53,7 @@ class Crowded:
             if self.open_files >= self.files_max:
                 self.refused += 1
                 raise OutOfSpace(f"{path}: no datanode has room")
+            self.count += 1
             self.most = max(self.most, self.open_files + 1)
         return self._plain(path, holder, options)
 
@@ -168,6 +170,48 @@ def test_where_all_are_busy_for_ever_they_take_turns() -> None:
         crowded.files_max = 1000
 
     play(story)
+
+
+def test_a_partition_written_every_moment_keeps_its_file_for_its_turn() -> None:
+    """Between two records it is not idle: else nearly each of them would cost a file."""
+
+    async def story(w: World) -> None:
+        made = Crowded(w, 1000)
+        w.storage.faults = Faults(ack_s=(0.01, 0.02))
+        w.topic(partitions=6)
+        written = [0] * 6
+
+        async def write(partition: int) -> None:
+            while True:
+                assert (await w.produce_one(batch(), partition, timeout_ms=60_000)).error_code == 0
+                written[partition] += 1
+                await asyncio.sleep(0.4)
+
+        writing = [asyncio.ensure_future(write(partition)) for partition in range(6)]
+        await until(lambda: min(written) >= 50)
+        assert made.count * 4 <= sum(written)
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+
+    play(story, broker=BrokerConfig(open_pipelines_max=4))
+
+
+def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_once() -> None:
+    """A thousand that are written once must not each keep a file for the third of a turn."""
+
+    async def story(w: World) -> None:
+        w.storage.faults = Faults(ack_s=(0.01, 0.02))
+        w.topic(partitions=60)
+        for partition in range(60):
+            await w.owner(partition=partition)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        sent = [w.produce({("orders", p): batch()}, timeout_ms=120_000) for p in range(60)]
+        await asyncio.gather(*sent)
+        assert loop.time() - began < 60 / 4 * w.broker_config.crowded_turn_ms / 1000 / 3
+
+    play(story, broker=BrokerConfig(open_pipelines_max=4))
 
 
 def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
