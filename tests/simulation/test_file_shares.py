@@ -61,6 +61,7 @@ class File:
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self.lease = Lease(paths=(path,), holder="h", file_id=1)
+        self.nodes = ("dn",)
 
     async def close(self) -> None:
         await asyncio.sleep(random.uniform(*CLOSE_S))
@@ -83,8 +84,10 @@ class Partition:
         self.longest_s = 0.0
         self._files = OpenFiles(cast(Any, broker.shared), cast(Any, self))
 
+    async def take_first(self, effect: ev.CreateSpare) -> None:
+        """No file was made ahead.  This and ``create`` stand in the place of ``SegmentFiles``."""
+
     async def create(self, effect: ev.CreateSpare) -> Any:
-        """In the place of ``SegmentFiles``."""
         return await self.broker.storage.create(self.name)
 
     async def run(self) -> None:
