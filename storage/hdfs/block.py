@@ -8,6 +8,7 @@ boundary at or before the wanted position.
 from __future__ import annotations
 
 import asyncio
+import io
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ async def read_block_into(
     """
 
     async def take(node: pb.NodeId, wanted: int) -> int:
-        return await _read_replica_into(client, node, located, offset, out[:wanted], lambda: wanted)
+        await _read_replica_into(client, node, located, offset, out[:wanted])
+        return wanted
 
     return await _from_any_replica(client, located, offset, len(out), take, is_open=is_open) or 0
 
@@ -91,8 +93,13 @@ async def read_block_by_thread(
     """As ``read_block``, for much at once: a thread receives it and checks the checksums."""
 
     async def take(node: pb.NodeId, wanted: int) -> bytes:
-        out = bytearray(wanted)
-        return await _read_replica_into(client, node, located, offset, memoryview(out), lambda: bytes(out))
+        out = io.BytesIO()  # unlike a bytearray's, its bytes become an object of their own without a copy
+        out.seek(wanted - 1)
+        out.write(b"\0")
+        place = out.getbuffer()
+        await _read_replica_into(client, node, located, offset, place)
+        place.release()
+        return out.getvalue()
 
     return await _from_any_replica(client, located, offset, length, take, is_open=is_open) or b""
 
@@ -207,14 +214,9 @@ async def read_replica(
 
 
 async def _read_replica_into(
-    client: HdfsClient,
-    node: pb.NodeId,
-    located: pb.LocatedBlock,
-    offset: int,
-    out: memoryview,
-    result: Callable[[], T],
-) -> T:
-    """Fill ``out`` from one datanode by a thread, which then calls ``result``.  Raises ReplicaFailed."""
+    client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, out: memoryview
+) -> None:
+    """Fill ``out`` from one datanode by a thread.  Raises ReplicaFailed."""
     wanted = BlockRange(
         address=(client.datanodes.host(node), node.data_port),
         block=located.block,
@@ -225,16 +227,12 @@ async def _read_replica_into(
     )
     reading = BulkRead(wanted, client.settings.read_timeout_s)
 
-    def run() -> T:
-        reading.run()
-        return result()
-
     try:
-        reads = client.threads.submit(run)
+        reads = client.threads.submit(reading.run)
     except RuntimeError as error:  # a read that outlives its client
         raise ReplicaFailed(f"{node_name(node)}: the HDFS client is closed") from error
     try:
-        return await asyncio.wrap_future(reads)
+        await asyncio.wrap_future(reads)
     except TimeoutError as error:
         client.suspect([node_name(node)])
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import socket
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from bmq.storage.hdfs import block
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
 from bmq.storage.hdfs.wire import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
@@ -201,3 +205,31 @@ def test_stopped_before_it_began() -> None:
         read.stop()
         with pytest.raises(ConnectionAbortedError):
             read.run()
+
+
+@pytest.mark.parametrize("length", [1, 2, 4 << 20])
+def test_a_large_read_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    """What the thread has received is the result, and is not copied into it."""
+
+    async def fill(client: Any, node: Any, located: Any, offset: int, out: memoryview) -> None:
+        out[-1:] = b"z"
+
+    async def from_one_replica(client: Any, located: Any, offset: int, length: int, take: Any, *, is_open: bool) -> Any:
+        return await take(None, length)
+
+    monkeypatch.setattr(block, "_read_replica_into", fill)
+    monkeypatch.setattr(block, "_from_any_replica", from_one_replica)
+    nothing: Any = None
+
+    async def read() -> tuple[bytes, int]:
+        tracemalloc.start()
+        try:
+            data = await block.read_block_by_thread(nothing, nothing, 0, length, is_open=False)
+            return data, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    data, most = asyncio.run(read())
+    assert isinstance(data, bytes)
+    assert (len(data), data[-1:]) == (length, b"z")
+    assert most < length + (64 << 10)
