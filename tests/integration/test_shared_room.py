@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
+import urllib.request
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.manager import Broker
@@ -28,11 +32,17 @@ from bmq.storage.filesystem import CreateOptions, FileSystem
 from tests.integration.conftest import EtcdFactory, HdfsFactory
 from tests.integration.driver import partition_of
 from tests.integration.history import broker_on, report
+from tests.integration.load import create_topic
+from tests.services.bmq import BmqServer
+from tests.services.bmq_cluster import BmqCluster
 from tests.services.hdfs import HdfsCluster
+from tests.services.processes import wait_for
 
 FILES = 90
 THREADS_BESIDE = 6  # for journals and indexes
 BROKERS = 3
+ROOM = 30
+"""Threads of each datanode for the processes' test: for segments, journals and indexes."""
 CONFIG = BrokerConfig(first_block_bytes=8 << 20, block_bytes=8 << 20)
 THINK_S = 0.3
 RECORDS = 4
@@ -92,6 +102,48 @@ def test_every_broker_has_its_share(
 ) -> None:
     """The first two brokers' partitions have almost all of the files open, and nobody waits there."""
     uvloop.run(_crowd(f"{crowded_hdfs.root}/crowd", etcd_new().url, partitions, request))
+
+
+def test_the_share_reaches_the_brokers_processes(hdfs_new: HdfsFactory, etcd_new: EtcdFactory, tmp_path: Path) -> None:
+    """Each broker that `bmq serve` runs has a part of the room as its bound, and every record is in the log once."""
+    hdfs = hdfs_new(datanodes=3, properties={"dfs.datanode.max.transfer.threads": str(ROOM)})
+    members = {"proxies": 1, "brokers": BROKERS, "controllers": 1, "coordinators": 1}
+    with BmqCluster(f"{hdfs.root}/shares", etcd_new(), folder=tmp_path, **members) as cluster:  # type: ignore[arg-type]
+        create_topic(cluster.bootstrap, "crowd", 2 * ROOM)
+        sent, acknowledged = 0, 0
+        errors: list[KafkaError] = []
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            nonlocal acknowledged
+            acknowledged += error is None
+            if error is not None:
+                errors.append(error)
+
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True})
+
+        def is_divided() -> bool:
+            nonlocal sent
+            for partition in range(2 * ROOM):
+                producer.produce("crowd", b"%d" % sent, partition=partition, on_delivery=on_delivery)
+                sent += 1
+            producer.poll(THINK_S)
+            limits = [limit_of(cluster[name]) for name in cluster.names("broker")]
+            return max(limits) < CONFIG.open_pipelines_max and sum(limits) <= ROOM
+
+        wait_for(is_divided, "shares of the room on every broker", timeout_s=TIMEOUT_S)
+        assert producer.flush(TIMEOUT_S) == 0
+        assert (errors, acknowledged) == ([], sent)
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "reader"})
+        ends = [consumer.get_watermark_offsets(TopicPartition("crowd", each), 30)[1] for each in range(2 * ROOM)]
+        consumer.close()
+        assert sum(ends) == sent, "each record once"
+
+
+def limit_of(broker: BmqServer) -> int:
+    """Return a broker's bound on its open files."""
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
+        metrics = response.read().decode()
+    return int(float(re.search(r"^bmq_open_pipelines_limit(?:{[^}]*})? (\S+)$", metrics, re.MULTILINE)[1]))  # type: ignore[index]
 
 
 async def _crowd(root: str, etcd: str, partitions: int, request: pytest.FixtureRequest) -> None:
