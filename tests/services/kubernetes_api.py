@@ -59,6 +59,7 @@ class ApiServer:
                 f"--cert-dir={self.folder / 'certs'}",
                 f"--token-auth-file={tokens}",
                 "--authorization-mode=RBAC",
+                "--disable-admission-plugins=ServiceAccount",  # it wants the account of a pod, which a dry run lacks
                 "--service-cluster-ip-range=10.96.0.0/16",
                 f"--service-account-issuer=https://{HOST}:{self.port}",
                 f"--service-account-key-file={account_key}",
