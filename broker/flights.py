@@ -76,7 +76,9 @@ class Flights:
             return  # given up before this ack
         shared = self._shared
         self._release(flight)
-        shared.health.flushed(flight.nodes, shared.now_ms() - flight.sent_ms)
+        flushed_ms = shared.now_ms() - flight.sent_ms
+        shared.health.flushed(flight.nodes, flushed_ms)
+        shared.flush_ms.observe(flushed_ms)
         shared.trouble = ""
         self._post(ev.Flushed(flight.name, future.result()))
         shared.scheduler.landed(self._flusher)

@@ -92,7 +92,10 @@ class Broker:
         self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
         self._opened = 0  # so far
         self._stalls = Stalls(self.config.stalled_ms)
-        self.alarms_raised: list[str] = []
+        self.alarms_raised: list[str] = []  # the last hundred
+        self.alarms_total = 0
+        self.moved_total = 0
+        """Partitions handed over to other processes, or given up as their topic was deleted."""
         self._is_short_told = False
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
@@ -199,6 +202,12 @@ class Broker:
         return sum(writer.has_files for writer in self.shared.busy) + len(self.shared.first_files)
 
     @property
+    def under_replicated(self) -> int:
+        """Partitions whose open segment has fewer copies than `replication` asks for: Kafka's
+        UnderReplicatedPartitions."""
+        return sum(writer.is_under_replicated for writer in self.shared.busy)
+
+    @property
     def waiting_for_store(self) -> int:
         return len(self.shared.store_waits)
 
@@ -258,12 +267,14 @@ class Broker:
             writer = PartitionWriter(self.shared, path, key, config or LogConfig())
             self._partitions[key] = writer
             self._taken_over.add(writer)
+            began_ms = self.shared.now_ms()
             try:
                 writer.start(found, handed)
                 await writer.wait_open()
             finally:
                 self._taken_over.discard(writer)
             self._opened += 1
+            self.shared.takeover_ms.observe(self.shared.now_ms() - began_ms)
             if writer.partition.full_checkpoint() is not None:
                 self._departed.pop(key, None)  # the new one is durable, and says at least as much
         return writer
@@ -277,6 +288,7 @@ class Broker:
         is to be told, if ``has_successor``."""
         writer = self._partitions[key]
         handed = await writer.move(has_successor=has_successor)
+        self.moved_total += 1
         self._forget(key, writer)
         if is_deleted:
             self.forget_departed(key)
@@ -503,6 +515,7 @@ class Broker:
 
     def _report(self, message: str) -> None:
         _log.error("%s", message)
+        self.alarms_total += 1
         self.alarms_raised.append(message)
         del self.alarms_raised[:-100]
 

@@ -28,6 +28,9 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._files)
 
+    def has(self, spare: str) -> bool:
+        return spare in self._files
+
     def __getitem__(self, spare: str) -> Appender:
         return self._files[spare]
 

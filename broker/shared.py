@@ -16,6 +16,7 @@ from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.clock import Clock
+from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
 from bmq.meta.kv import KeyValue
@@ -77,6 +78,12 @@ class Shared:
     """Those that wait for the metadata store."""
     load: Load = field(default_factory=Load)
     """What partitions are used for."""
+    queue_ms: Histogram = field(default_factory=Histogram)
+    """From the first batch that waits for a flush to the flush that takes it."""
+    flush_ms: Histogram = field(default_factory=Histogram)
+    """From a flush to storage's acknowledgement."""
+    takeover_ms: Histogram = field(default_factory=Histogram)
+    """From the beginning of a takeover until the partition accepts batches."""
     trouble: str = ""
     """What storage said when it last refused to create or flush a segment; empty once a flush has succeeded again."""
     is_alone: bool = True

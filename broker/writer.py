@@ -63,6 +63,7 @@ class PartitionWriter:
         self._durable_start = 0
         self._is_abandoned = False
         self._found: tuple[PartitionRecord, int] | None = None
+        self._queued_ms = -1  # since when batches wait for a flush to take them; -1: none does
         self._is_told = False  # the tails hear of this partition
         self.on_end: Callable[[], None] | None = None
         """Called once, in a terminal state."""
@@ -324,6 +325,9 @@ class PartitionWriter:
         if taken:
             assert segment is not None
             appender, is_synced = self._files[segment.entry.spare], self.partition.config.flush_sync
+            if self._queued_ms >= 0:
+                self._shared.queue_ms.observe(now_ms - self._queued_ms)
+                self._queued_ms = -1
             self._flights.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
             self._ring_by(now_ms + self._shared.config.silent_flush_ms)  # no event comes of a flush that hangs
         self._apply(effects)
@@ -336,6 +340,8 @@ class PartitionWriter:
     # ------------------------------------------------------------------------------------ effects that answer at once
 
     def _do_wake(self, effect: ev.Wake) -> None:
+        if self._queued_ms < 0:
+            self._queued_ms = self._shared.now_ms()
         self._shared.scheduler.want(self)
 
     def _do_acknowledge(self, effect: ev.Acknowledge) -> None:
@@ -430,6 +436,15 @@ class PartitionWriter:
         if segment is None or not self.partition.may_leave_slow(self._shared.now_ms()):
             return False
         return bool(nodes.intersection(self._files[segment.entry.spare].nodes))
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether the segment that is written has fewer datanodes than it was to have.  A local folder has none."""
+        segment = self.partition.current
+        if segment is None or not self._files.has(segment.entry.spare):
+            return False
+        nodes = self._files[segment.entry.spare].nodes
+        return bool(nodes) and len(nodes) < self.partition.config.replication
 
     @property
     def has_files(self) -> bool:

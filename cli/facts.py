@@ -9,6 +9,7 @@ from functools import partial
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.node import Node
+from bmq.cli.own_metrics import OwnMetrics
 from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.cli.storage_facts import segments_of
 from bmq.console.kafka import LocalRequests
@@ -23,14 +24,13 @@ from bmq.console.state import (
     GroupFacts,
     GroupsFacts,
     MemberFacts,
-    OwnMetric,
     PartitionFacts,
     TopicDetails,
     TopicFacts,
 )
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
-from bmq.core.record_walk import WALKER
 from bmq.core.version import VERSION
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
@@ -45,7 +45,7 @@ _NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 
 
-def console_state(node: Node) -> ConsoleState:
+def console_state(node: Node, meter: LoopMeter | None = None) -> ConsoleState:
     facts = _Facts(node)
     return ConsoleState(
         metrics=node.metrics,
@@ -61,7 +61,7 @@ def console_state(node: Node) -> ConsoleState:
         group=facts.group,
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
-        own_metrics=facts.own_metrics,
+        own_metrics=OwnMetrics(node, meter).read,
     )
 
 
@@ -97,112 +97,6 @@ class _Facts:
     def _states(self) -> dict[str, int]:
         role = self._node.broker
         return dict(Counter(writer.partition.state.name for writer in role.broker.partitions())) if role else {}
-
-    def own_metrics(self) -> Sequence[OwnMetric]:
-        node, role = self._node, self._node.broker
-        of_broker: tuple[OwnMetric, ...] = ()
-        if role is not None:
-            broker = role.broker
-            of_broker = (
-                OwnMetric(
-                    "alarms", "Conditions reported to the operator, see the log", len(broker.alarms_raised), True
-                ),
-                OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
-                OwnMetric(
-                    "waiting_for_place",
-                    "Partitions that wait for others' segments to be closed, since no more may be open",
-                    broker.waiting_for_place,
-                ),
-                OwnMetric(
-                    "longest_wait_for_place_seconds",
-                    "How long the partition has waited that waits longest for others' segments to be closed",
-                    broker.longest_wait_for_place_s,
-                ),
-                OwnMetric(
-                    "open_pipelines_limit",
-                    "Segments that may be open now: open_pipelines_max, or what storage has had room for",
-                    broker.open_pipelines_limit,
-                ),
-                OwnMetric(
-                    "under_min_isr",
-                    "Partitions that storage gives fewer datanodes than min.insync.replicas asks for",
-                    broker.under_min_isr,
-                ),
-                OwnMetric(
-                    "record_check_compiled",
-                    "1: produced records are checked by compiled code; 0: in Python, which is slow",
-                    int(WALKER.is_compiled),
-                ),
-                OwnMetric(
-                    "waiting_for_store",
-                    "Partitions that wait for the metadata store, and not for storage",
-                    broker.waiting_for_store,
-                ),
-                OwnMetric(
-                    "unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes
-                ),
-            )
-        if node.own_coordinator is not None:
-            not_loaded = len(node.own_coordinator.shards_not_loaded())
-            text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
-            of_broker += (OwnMetric("shards_not_loaded", text, not_loaded),)
-        text = "Keys of the metadata store and topics that this process cannot use, see the log"
-        return (
-            *of_broker,
-            OwnMetric("quarantined", text, len(node.quarantined())),
-            *self._of_cluster(),
-            *self._of_deleted_topics(),
-            *self._of_store(),
-            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
-            OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", node.pool.cached_bytes),
-        )
-
-    def _of_deleted_topics(self) -> Sequence[OwnMetric]:
-        """Of the process that removes what deleted topics leave."""
-        cleaner = self._node.cleaner
-        if cleaner is None:
-            return ()
-        return (
-            OwnMetric("deleted_topics", "Deleted topics that are not removed from storage yet", cleaner.waiting),
-            OwnMetric(
-                "deleted_topics_failing", "Deleted topics that could not be removed, see the log", cleaner.failing
-            ),
-        )
-
-    def _of_store(self) -> Sequence[OwnMetric]:
-        """Of the leader, that has looked at etcd."""
-        controller = self._node.controller
-        upkeep = controller.upkeep if controller is not None else None
-        if upkeep is None or upkeep.status is None:
-            return ()
-        status = upkeep.status
-        return (
-            OwnMetric("etcd_database_bytes", "Size of etcd's database", status.bytes),
-            OwnMetric("etcd_database_bytes_in_use", "The same without what defragmenting frees", status.bytes_in_use),
-            OwnMetric("etcd_quota_bytes", "Size past which etcd takes no writes; 0: not known", status.quota_bytes),
-            OwnMetric("etcd_is_full", "Whether etcd takes no writes, since its database is full", status.is_full),
-            OwnMetric("etcd_compacted_revision", "Revision of this leader's last compaction", upkeep.history.compacted),
-        )
-
-    def _of_cluster(self) -> Sequence[OwnMetric]:
-        """Those of a process that is one of several."""
-        node = self._node
-        joined, remote = node.joined, node.remote
-        if joined is None or remote is None:
-            return ()
-        view = joined.view
-        is_leader = node.controller is not None and node.controller.leading is not None
-        return (
-            OwnMetric("cluster_members", "Processes of the cluster", len(view.members)),
-            OwnMetric("cluster_has_leader", "Whether a controller is known to lead", view.controller is not None),
-            OwnMetric("is_leader", "Whether this process leads the cluster", is_leader),
-            OwnMetric("is_member", "Whether the metadata store knows this process", joined.membership.is_member),
-            OwnMetric("assigned_partitions", "Partitions that this process is to own", view.owned_count(view.own)),
-            OwnMetric("peers_connected", "Processes that this one has a connection to", joined.peers.connected),
-            OwnMetric("ways_relayed", "Ways through other proxies to brokers not reached from here", remote.relayed),
-            OwnMetric("produces_kept", "Parts of produces that wait for a partition that is moving", remote.kept),
-            OwnMetric("partitions_followed", "Partitions of other processes that are read here", remote.followed),
-        )
 
     def cluster(self) -> ClusterFacts:
         node = self._node

@@ -51,6 +51,7 @@ from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.remote_logs import RemoteShardLogs, RoutedShardLogs
 from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.kv import KeyValue
+from bmq.meta.maintenance import CallTimes
 from bmq.meta.members import ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.apis import ALL_APIS
@@ -94,7 +95,7 @@ class Node:
         if joined is not None:
             config = replace(config, node_id=joined.member.node_id)
         self.config = config
-        self.metrics = Metrics()
+        self.metrics = Metrics(config.metrics_topics_max)
         self.is_serving = False
         self.close_by: float | None = None  # on the loop's clock: what is not handed over by then is left as it is
         self.on_leave: Callable[[], None] = _nothing
@@ -307,6 +308,11 @@ class Node:
         if store is None:
             return None
         return StoreUpkeep(self._kv, store, config.cluster, self._clock, config.etcd_history_ms, guard=guard)
+
+    @property
+    def store_times(self) -> CallTimes | None:
+        """The calls to a store that is another process."""
+        return self._kv if isinstance(self._kv, CallTimes) else None
 
     @property
     def cleaner(self) -> TopicCleaner | None:

@@ -33,6 +33,7 @@ from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
 from bmq.core.extras import how_to_install
+from bmq.core.loop_meter import LoopMeter
 from bmq.core.record_walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
@@ -87,7 +88,10 @@ async def _serve(config: NodeConfig) -> int:
                 return 0
         node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined)
         node.on_leave, node.on_failed = asked.ask, asked.fail
-        http = HttpServer(console_state(node), *parse_address(config.http, "http"), config.http_hosts)
+        meter = LoopMeter()
+        meter.start()
+        stack.callback(meter.stop)
+        http = HttpServer(console_state(node, meter), *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)
         stack.push_async_callback(node.close)

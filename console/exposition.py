@@ -2,8 +2,8 @@
 
 Names are those that the JMX exporter's example rules make of Kafka's MBeans, in lower case, so that dashboards for
 Kafka fit; what Kafka does not have begins with ``bmq_``.  Nothing is exported per partition: 10,000 partitions would be
-100,000 lines a scrape.  A topic costs seven lines.  Kafka also counts each topic metric over all topics; here that is
-``sum()``, because a series without the label would be counted twice by it.
+100,000 lines a scrape.  A topic costs seven lines, and topics past a bound share one series.  Kafka also counts each
+topic metric over all topics; here that is ``sum()``, because a series without the label would be counted twice by it.
 
 Two steps: ``take`` copies numbers, on the loop; ``render`` makes families and text of the copy, in any thread.
 """
@@ -18,12 +18,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bmq.console.state import ConsoleState, Gauges, OwnMetric
+from bmq.console.state import ConsoleState, Gauges, OwnHistogram, OwnMetric
 from bmq.core.errors import ErrorCode
 from bmq.core.metrics import LATENCY_BOUNDS_MS
 from bmq.core.version import VERSION
 from bmq.core.wire.api import ApiKey
 
+OTHER_TOPICS = "(other)"
+"""Label of what topics past the bound share: no topic can have this name."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _TOPIC_METRICS = (
@@ -37,6 +39,7 @@ _TOPIC_METRICS = (
 )
 _GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 _BOUNDS = [str(float(bound)) for bound in LATENCY_BOUNDS_MS] + ["+Inf"]
+_BOUNDS_S = [str(bound / 1000) for bound in LATENCY_BOUNDS_MS] + ["+Inf"]
 
 
 class _ApiNumbers(NamedTuple):
@@ -44,6 +47,14 @@ class _ApiNumbers(NamedTuple):
     total_ms: float
     buckets: Sequence[int]
     errors: Sequence[tuple[int, int]]
+
+
+class _OwnTimes(NamedTuple):
+    name: str
+    doc: str
+    label: str
+    series: Sequence[tuple[str, float, Sequence[int]]]
+    """The label's value, the sum in milliseconds, and the buckets."""
 
 
 class Numbers(NamedTuple):
@@ -54,17 +65,19 @@ class Numbers(NamedTuple):
     process: Sequence[tuple[Metric, float]]
     gauges: Gauges
     own: Sequence[OwnMetric]
+    own_times: Sequence[_OwnTimes]
 
 
 def take(state: ConsoleState) -> Numbers:
     """What the counters say now.  Costs a few microseconds a topic."""
     metrics = state.metrics
     fields = [attribute for _, attribute, _ in _TOPIC_METRICS]
-    gauges = state.gauges()
+    gauges, own = state.gauges(), state.own_metrics()
+    topics = list(metrics.topics.items())
+    if metrics.other_topics is not None:
+        topics.append((OTHER_TOPICS, metrics.other_topics))
     return Numbers(
-        topics=[
-            (name, [getattr(counters, attribute) for attribute in fields]) for name, counters in metrics.topics.items()
-        ],
+        topics=[(name, [getattr(counters, attribute) for attribute in fields]) for name, counters in topics],
         apis=[
             _ApiNumbers(request_name(key), counters.total_ms, tuple(counters.buckets), tuple(counters.errors.items()))
             for key, counters in metrics.apis.items()
@@ -104,7 +117,17 @@ def take(state: ConsoleState) -> Numbers:
             partitions=gauges.partitions,
             log_bytes_by_topic=dict(gauges.log_bytes_by_topic),
         ),
-        own=tuple(state.own_metrics()),
+        own=[each for each in own if isinstance(each, OwnMetric)],
+        own_times=[
+            _OwnTimes(
+                each.name,
+                each.doc,
+                each.label,
+                [(value, times.total_ms, tuple(times.buckets)) for value, times in each.series.items()],
+            )
+            for each in own
+            if isinstance(each, OwnHistogram)
+        ],
     )
 
 
@@ -144,8 +167,32 @@ class _Families(Collector):
         yield from _partition_families(numbers.gauges)
         if numbers.gauges.groups_by_state is not None:
             yield from _group_families(numbers.gauges.groups_by_state)
-        for own in numbers.own:
-            yield _with((_counter if own.is_counter else _gauge)(f"bmq_{own.name}", own.doc), own.value)
+        yield from _own_families(numbers.own)
+        yield from map(_own_histogram, numbers.own_times)
+
+
+def own_name(name: str) -> str:
+    """Return the metric's whole name, which begins with `kafka_` if Kafka has it."""
+    return name if name.startswith("kafka_") else f"bmq_{name}"
+
+
+def _own_families(metrics: Sequence[OwnMetric]) -> Iterator[Metric]:
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+    for own in metrics:
+        family = families.get(own.name)
+        if family is None:
+            make = _counter if own.is_counter else _gauge
+            family = families[own.name] = make(own_name(own.name), own.doc, *([own.label] if own.label else []))
+        family.add_metric([own.label_value] if own.label else [], own.value)
+    yield from families.values()
+
+
+def _own_histogram(times: _OwnTimes) -> Metric:
+    family = HistogramMetricFamily(own_name(times.name), times.doc, labels=[times.label] if times.label else [])
+    for value, total_ms, buckets in times.series:
+        cumulative = list(zip(_BOUNDS_S, map(float, accumulate(buckets)), strict=True))
+        family.add_metric([value] if times.label else [], cumulative, total_ms / 1000)
+    return family
 
 
 def _topic_families(topics: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypedDict
 from bmq.console.kafka import Requests
 from bmq.console.operations import ClusterOperations, NotLoadedFacts
 from bmq.console.queries import Page
-from bmq.core.metrics import Metrics
+from bmq.core.metrics import Histogram, Metrics
 
 
 class BrokerFacts(TypedDict):
@@ -159,15 +159,28 @@ class Gauges:
 
 
 class OwnMetric(NamedTuple):
-    """A metric that Kafka does not have, shown as ``bmq_<name>``; of a counter, without ``_total``."""
+    """A number that a role has, shown as `bmq_<name>`, or as `name` if that is Kafka's; of a counter, without
+    `_total`.  Those of one name stand together and differ in the value of `label`."""
 
     name: str
     doc: str
     value: float
     is_counter: bool = False
+    label: str = ""
+    label_value: str = ""
 
 
-def no_own_metrics() -> Sequence[OwnMetric]:
+class OwnHistogram(NamedTuple):
+    """Durations that a role has measured, shown in seconds as `bmq_<name>`: one histogram for each value of `label`,
+    or a single one under "" if there is no label."""
+
+    name: str
+    doc: str
+    series: Mapping[str, Histogram]
+    label: str = ""
+
+
+def no_own_metrics() -> Sequence[OwnMetric | OwnHistogram]:
     return ()
 
 
@@ -197,4 +210,4 @@ class ConsoleState:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     pick: Callable[[int], int] = random.randrange
     """Chooses one of so many partitions for a record without a key."""
-    own_metrics: Callable[[], Sequence[OwnMetric]] = no_own_metrics
+    own_metrics: Callable[[], Sequence[OwnMetric | OwnHistogram]] = no_own_metrics

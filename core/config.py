@@ -101,6 +101,9 @@ class NodeConfig:
     open_pipelines_max: int = _option(
         1_000, "segment files that this broker keeps open at most; the idle ones are closed first"
     )
+    metrics_topics_max: int = _option(
+        1_000, 'topics with series of their own in /metrics; those past it share one, topic="(other)"'
+    )
     log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
     drain_ms: int = _option(
         10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"

@@ -1,6 +1,6 @@
 """Counters of the hot path: plain numbers, read when somebody asks.  Names are given where they are shown.
 
-Bounded: topics' counters go with their topics, APIs are few.
+Bounded: topics' counters go with their topics, and past `topics_max` of them topics share one; APIs are few.
 """
 
 from __future__ import annotations
@@ -8,6 +8,27 @@ from __future__ import annotations
 from bisect import bisect_left
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
+
+
+TOPICS_MAX = 1_000
+"""Topics with counters of their own.  Each costs seven series of a scrape."""
+
+
+class Histogram:
+    """Durations in milliseconds: how many up to each of `LATENCY_BOUNDS_MS`, and their sum."""
+
+    __slots__ = ("buckets", "total_ms")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self.total_ms = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Histogram {sum(self.buckets)} in {self.total_ms:.3f} ms>"
+
+    def observe(self, ms: float) -> None:
+        self.total_ms += ms
+        self.buckets[bisect_left(LATENCY_BOUNDS_MS, ms)] += 1
 
 
 class TopicCounters:
@@ -56,8 +77,11 @@ class ApiCounters:
 class Metrics:
     """One process's counters."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics_max: int = TOPICS_MAX) -> None:
+        self.topics_max = topics_max
         self.topics: dict[str, TopicCounters] = {}
+        self.other_topics: TopicCounters | None = None
+        """Of all topics that were first used while `topics_max` others had counters of their own."""
         self.apis: dict[int, ApiCounters] = {}
         self.connections = 0
         self.connections_total = 0
@@ -73,10 +97,18 @@ class Metrics:
         self.parked_fetches = 0
 
     def topic(self, name: str) -> TopicCounters:
+        """Return the topic's counters, or those that topics past `topics_max` share."""
         counters = self.topics.get(name)
         if counters is None:
+            if len(self.topics) >= self.topics_max:
+                return self._others()
             counters = self.topics[name] = TopicCounters()
         return counters
+
+    def _others(self) -> TopicCounters:
+        if self.other_topics is None:
+            self.other_topics = TopicCounters()
+        return self.other_topics
 
     def api(self, key: int) -> ApiCounters:
         counters = self.apis.get(key)

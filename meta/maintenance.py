@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from bmq.core.metrics import Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +31,16 @@ class Maintained(Protocol):
     async def compact(self, revision: int) -> None:
         """Forget what was before this revision; watches that are further behind get ``Compacted``.  Whatever else is
         kept in the same store loses its history too.  Idempotent."""
+
+
+@runtime_checkable
+class CallTimes(Protocol):
+    """A `KeyValue` whose calls go over a network, and are counted."""
+
+    @property
+    def calls_ms(self) -> Mapping[str, Histogram]:
+        """How long calls took, by the store's name of the call."""
+
+    @property
+    def calls_failed(self) -> int:
+        """Calls that were not answered in time."""

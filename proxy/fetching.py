@@ -366,11 +366,13 @@ class Fetching:
         self._fresh = []  # what was found may leave the cache meanwhile: it is looked for again
         reading.metrics.parked_fetches += 1
         reading.parked.add(future)
+        began = loop.time()
         try:
             await future
         finally:
             timer.cancel()
             reading.metrics.parked_fetches -= 1
+            reading.wait_ms.observe((loop.time() - began) * 1000)
             reading.parked.discard(future)
             if watch.token is future:  # else a later request of the session has parked
                 watch.token = None

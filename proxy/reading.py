@@ -17,7 +17,7 @@ from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.log_limit import LogLimit
-from bmq.core.metrics import Metrics
+from bmq.core.metrics import Histogram, Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
 from bmq.core.turns import map_in_turns, run_in_turns
@@ -89,6 +89,10 @@ class Reading:
         self._owners = owners
         self._pool = pool
         self._clock = clock
+        self.wait_ms = Histogram()
+        """How long fetches waited for records."""
+        self.read_ms = Histogram()
+        """How long reads of one partition from storage, or from its blocks in memory, took."""
         self.parked: set[asyncio.Future[None]] = set()
         self.is_draining = False
         self.parked_partitions = 0
@@ -280,8 +284,11 @@ class Reading:
 
     async def _read_from(self, reader: LogReader, look: Look, gate: asyncio.Semaphore) -> bytes:
         async with gate:
+            began = self._clock.monotonic()
             live = look.live if look.asks is None else await look.asks.ask_live()
-            return await reader.read(look.offset, look.limit, look.end, live=live)
+            records = await reader.read(look.offset, look.limit, look.end, live=live)
+            self.read_ms.observe((self._clock.monotonic() - began) * 1000)
+            return records
 
     async def _missing(self, key: PartitionKey, offset: int, error: Exception) -> ErrorCode:
         """Storage has no such offset: only the owner may say that it is out of range (rule 2).

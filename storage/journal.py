@@ -30,6 +30,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bmq.core.errors import FormatError
+from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, decode, decode_key, encode, merge
@@ -308,6 +309,8 @@ class JournalWriter:
         self._abandoned: list[Lease] = []
         self.bytes_written = 0
         self.records_written = 0
+        self.flush_ms = Histogram()
+        """How long flushes of checkpoints took."""
 
     def append(self, checkpoint: Checkpoint, *, sync: bool = False) -> asyncio.Future[None]:
         """Queue a checkpoint whose data is flushed.  The future fails only when the journal is closed.
@@ -417,6 +420,7 @@ class JournalWriter:
     async def _in_time(self, appender: Appender, size: int, *, sync: bool) -> None:
         """A silent pipeline is left before storage itself gives it up (5 s): takeovers wait for checkpoints, and a new
         file costs 30 ms.  More patient each time, lest storage that is slow everywhere be flooded with files."""
+        began = asyncio.get_running_loop().time()
         flush = appender.flush(sync=sync)
         flush.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, also if it comes too late
         patience_s = self._patience_s + size / _SLOW_BYTES_PER_S + (_SYNC_S if sync else 0.0)
@@ -425,6 +429,7 @@ class JournalWriter:
             self._patience_s = min(2 * self._patience_s, _PATIENCE_MAX_S)
             raise PipelineFailed("the journal's flush is late")
         flush.result()
+        self.flush_ms.observe((asyncio.get_running_loop().time() - began) * 1000)
         self._patience_s = max(self._late_s, 0.99 * self._patience_s)
 
     async def _find_silent(self, late: Appender) -> None:

@@ -125,7 +125,9 @@ class ReadPool:
         self.facts_bytes = 0
         self.ahead = 0
         self.reads = 0
+        self.read_bytes = 0
         self.hits = 0
+        self.hit_bytes = 0
         self.bad_indexes = 0
 
     def __repr__(self) -> str:
@@ -188,6 +190,7 @@ class ReadPool:
         data = self.cached(path, number, length)
         if data is not None:
             self.hits += 1
+            self.hit_bytes += len(data)
             return data
         return await self.once((path, number, length), lambda: self._read_settled(path, number, length))
 
@@ -208,7 +211,9 @@ class ReadPool:
             self.reading_bytes += length
             self._shrink()
             try:
-                return await self.fs.read(path, position, length)
+                data = await self.fs.read(path, position, length)
+                self.read_bytes += len(data)
+                return data
             finally:
                 self.reading_bytes -= length
 

@@ -74,6 +74,7 @@ class Membership:
         self._chooses_id = member.node_id < 0 and member.has(PROXY)
         self._ttl_s = ttl_s
         self._lease = 0
+        self._renewed_at = 0.0  # by the loop's clock
         self._revision = 0  # of our key as we wrote it last; 0 while we are no member
         self._is_due = asyncio.Event()  # something is to be written, or looked at, before the next renewal
         self._written: Member | None = None
@@ -91,6 +92,11 @@ class Membership:
     def lease(self) -> int:
         """For keys that are to end with the membership; 0 while there is none."""
         return self._lease if self._revision else 0
+
+    @property
+    def lease_age_s(self) -> float:
+        """Seconds since the store last granted or renewed the lease; 0 while there is none."""
+        return asyncio.get_running_loop().time() - self._renewed_at if self._lease else 0.0
 
     async def start(self) -> None:
         """KvError when the store does not answer: a process that cannot register does not begin.  NodeIdTaken when
@@ -133,6 +139,7 @@ class Membership:
         if self._lease:  # an earlier one may still hold our id
             await self._end(self._lease)
         self._lease = await self._kv.grant(self._ttl_s)
+        self._renewed_at = asyncio.get_running_loop().time()
         before = self.member
         written = await self._join_with_free_id(before) if self._chooses_id else await self._join_as(before)
         self._written = written
@@ -245,6 +252,7 @@ class Membership:
                 self._revision = entry.revision
                 self._is_due.set()
         await self._kv.keep_alive(self._lease)
+        self._renewed_at = asyncio.get_running_loop().time()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """It runs until ``stop``: who does not renew must not act as a member."""

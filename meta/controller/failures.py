@@ -10,11 +10,13 @@ Each member is in one state; ``TABLE`` has a row for every state and event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+LEASE_ENDED, NO_ANSWER = "lease_ended", "no_answer"
 PROBE_GAP_S = 0.5
 """At least so long between two probes of a member: a proxy whose own network flaps reports it all the time."""
 
@@ -143,6 +145,8 @@ class Failures:
         self._members: dict[str, _Watched] = {}
         self._is_away = False
         self._grace_until = float("-inf")
+        self.declared_dead: Counter[str] = Counter({LEASE_ENDED: 0, NO_ANSWER: 0})
+        """Members declared dead, by the cause."""
 
     def __repr__(self) -> str:
         states = {name: watched.state.name for name, watched in sorted(self._members.items())}
@@ -188,9 +192,13 @@ class Failures:
             watched.state = step.state
         if Probe in step.effects:
             watched.probed_at = now
+        if DeclareDead in step.effects:
+            self.declared_dead[_CAUSES[type(event)]] += 1
         return [effect(incarnation) for effect in step.effects]
 
 
+_CAUSES: Mapping[type[Event], str] = {MemberGone: LEASE_ENDED, Tick: LEASE_ENDED, ProbeFailed: NO_ANSWER}
+"""Of each event that may declare a member dead: its lease ended, perhaps a while ago; or a probe failed."""
 _GONE = frozenset({State.GONE_PROBED, State.GONE_ANSWERED, State.GONE_FAILED})
 
 

@@ -7,6 +7,7 @@ under way.  A move that takes too long is not waited for any more: it goes on, b
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ class UnderWay:
         self._done = done
         self._pending: dict[PartitionKey, Pending] = {}
         self._news = asyncio.Event()
+        self.moves: Counter[Why] = Counter(dict.fromkeys(Why, 0))
+        """Partitions and shards that were given another owner in this term, by the reason."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -48,6 +51,7 @@ class UnderWay:
 
     def add(self, move: Move) -> None:
         """Only what takes an owner something away is waited for; shards are opened by replay, which nobody watches."""
+        self.moves[move.why] += 1
         if move.key.topic_id == SHARDS or move.why in (Why.UNASSIGNED, Why.DEAD) or not move.source:
             self._pending.pop(move.key, None)
             return

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from bmq.core.metrics import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation
@@ -24,7 +25,7 @@ from bmq.meta.etcd.errors import Verdict
 from bmq.meta.etcd.member import Answer, CallFailed, Member, Metadata, Method, Request, WatchCall
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.etcd.tokens import Tokens
-from bmq.meta.kv import KvUnavailable, LeaseNotFound
+from bmq.meta.kv import KvUnavailable, KvUnknown, LeaseNotFound
 
 T = TypeVar("T")
 
@@ -52,6 +53,10 @@ class EtcdClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._work: set[asyncio.Task[Any]] = set()
+        self.calls_ms: dict[str, Histogram] = {}
+        """By etcd's name of the call, how long calls took with all their attempts and the wait for room."""
+        self.calls_failed = 0
+        """Calls that no member answered."""
 
     async def ask(
         self,
@@ -69,16 +74,28 @@ class EtcdClient:
         self._require_open()
         self._calls += 1
         self._idle.clear()
+        began = self._now()
         try:
             if is_urgent:
                 timeout_s = self.settings.urgent_timeout_s
                 return await self._ask(method, request, self._attempts(kind, retry_for_s), timeout_s)
             async with self._room:
                 return await self._ask(method, request, self._attempts(kind, retry_for_s))
+        except (KvUnavailable, KvUnknown):
+            self.calls_failed += 1
+            raise
         finally:
+            self._observe(method, began)
             self._calls -= 1
             if self._calls == 0:
                 self._idle.set()
+
+    def _observe(self, method: Method[Any, Any], began: float) -> None:
+        name = method.path.rsplit("/", 1)[1]
+        times = self.calls_ms.get(name)
+        if times is None:
+            times = self.calls_ms[name] = Histogram()
+        times.observe((self._now() - began) * 1000)
 
     async def watch(self, create: pb.WatchRequest) -> tuple[Member, WatchCall]:
         """A stream on the member whose turn it is, with this request sent.  CallFailed."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
+from bmq.core.metrics import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd import requests
 from bmq.meta.etcd.address import EtcdAddress
@@ -40,6 +41,14 @@ class EtcdKeyValue:
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
+
+    @property
+    def calls_ms(self) -> Mapping[str, Histogram]:
+        return self._client.calls_ms
+
+    @property
+    def calls_failed(self) -> int:
+        return self._client.calls_failed
 
     @classmethod
     async def open(cls, address: EtcdAddress, settings: EtcdSettings | None = None) -> EtcdKeyValue:

@@ -17,6 +17,7 @@ from typing import Protocol
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records import Appended
 from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers
@@ -84,7 +85,11 @@ class _Request:
 class ProduceLink:
     """One broker's.  It is connected as long as a partition has ``join``ed."""
 
-    def __init__(self, peers: Peers, member: Member, relays: Relays | None = None) -> None:
+    def __init__(
+        self, peers: Peers, member: Member, relays: Relays | None = None, answered_ms: Histogram | None = None
+    ) -> None:
+        """`answered_ms` counts how long requests are under way."""
+        self._answered_ms = answered_ms if answered_ms is not None else Histogram()
         self.incarnation = member.incarnation
         self.senders: dict[Sender, None] = {}
         self._waiting: dict[bool, _Request] = {}  # by acks_all
@@ -171,7 +176,7 @@ class ProduceLink:
                     self._refused.append(request)
                     asyncio.get_running_loop().call_soon(self._tell_refused, str(future.exception()))
                 else:
-                    future.add_done_callback(partial(self._answered, peer, request.in_order()))
+                    future.add_done_callback(partial(self._answered, peer, request.in_order(), now))
 
     def _tell_refused(self, why: str) -> None:
         """The connection was busy, and goes on.  Certainly nothing of it was sent, and what was handed over behind it
@@ -181,7 +186,10 @@ class ProduceLink:
             for sender, part in request.in_order():
                 sender.hear(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
 
-    def _answered(self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]) -> None:
+    def _answered(
+        self, peer: Way, sent: Sequence[tuple[Sender, Part]], sent_at: float, future: asyncio.Future[memoryview]
+    ) -> None:
+        self._answered_ms.observe((asyncio.get_running_loop().time() - sent_at) * 1000)
         if future.cancelled():
             _lose(sent, was_sent=True)
             return

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import Peers
 from bmq.meta.cluster.member import BROKER, Member
@@ -61,6 +62,8 @@ class RemoteOwners:
         self._unsubscribe: Callable[[], None] | None = None
         self._is_draining = False
         self._is_deserted = False
+        self.route_ms = Histogram()
+        """How long produces were under way to their brokers, and back."""
 
     def __repr__(self) -> str:
         return f"<RemoteOwners {len(self._owners)} routes, {self._tails!r}, {len(self._produce_links)} brokers>"
@@ -191,7 +194,9 @@ class RemoteOwners:
             return None
         link = self._produce_links.get(member.incarnation)
         if link is None:
-            link = self._produce_links[member.incarnation] = ProduceLink(self._peers, member, self._relays)
+            link = self._produce_links[member.incarnation] = ProduceLink(
+                self._peers, member, self._relays, self.route_ms
+            )
         return link
 
     def _tail_link(self, key: PartitionKey) -> TailLink | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,17 +12,37 @@ import pytest
 
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
+from bmq.console.state import OwnHistogram, OwnMetric
+from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Metrics
+from bmq.core.loop_meter import LoopMeter
+from bmq.core.metrics import Histogram, Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Ends
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.controller.planner_view import Why
 from bmq.meta.coordinator.api import GroupListing
 from bmq.meta.coordinator.group_admin import described
 from bmq.meta.coordinator.placement import shard_of
 from tests.simulation.loop import run
+
+
+class PendingMoves:
+    """One that waits, after two that were made."""
+
+    def __init__(self) -> None:
+        self.moves = Counter({Why.DEAD: 2})
+
+    def __len__(self) -> int:
+        return 1
+
+
+TERM = SimpleNamespace(
+    failures=SimpleNamespace(declared_dead={"lease_ended": 2, "no_answer": 1}),
+    under_way=PendingMoves(),
+)
 
 
 def node(
@@ -36,7 +57,11 @@ def node(
         own="b", members={"a": object(), "b": object()}, controller=object() if has_leader else None,
         owned_count=lambda incarnation: {"b": 3}[incarnation],
     )  # fmt: skip
-    joined = SimpleNamespace(view=view, membership=SimpleNamespace(is_member=True), peers=SimpleNamespace(connected=1))
+    joined = SimpleNamespace(
+        view=view,
+        membership=SimpleNamespace(is_member=True, lease_age_s=1.5),
+        peers=SimpleNamespace(connected=1),
+    )
     fake = SimpleNamespace(
         metrics=Metrics(),
         broker=None,
@@ -44,28 +69,47 @@ def node(
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: not_loaded) if not_loaded is not None else None,
         joined=joined if is_joined else None,
         quarantined=lambda: quarantined or {},
-        remote=SimpleNamespace(kept=5, followed=7, relayed=4) if is_joined else None,
-        controller=SimpleNamespace(leading=object() if is_leading else None, upkeep=None),
+        remote=SimpleNamespace(kept=5, followed=7, relayed=4, route_ms=Histogram()) if is_joined else None,
+        controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
-        reading=SimpleNamespace(tails=SimpleNamespace(used=0)),
-        pool=SimpleNamespace(cached_bytes=0),
         console_endpoint=None,
+        store_times=None,
+        config=NodeConfig(),
+        reading=SimpleNamespace(tails=SimpleNamespace(used=0), wait_ms=Histogram(), read_ms=Histogram()),
+        pool=SimpleNamespace(cached_bytes=0, hits=1, hit_bytes=2, reads=3, read_bytes=4),
     )
     return cast(Node, fake)
 
 
 def metrics(of: Node) -> dict[str, float]:
-    return {metric.name: metric.value for metric in console_state(of).own_metrics()}
+    return {
+        f"{each.name}{{{each.label_value}}}" if each.label else each.name: each.value
+        for each in console_state(of).own_metrics()
+        if isinstance(each, OwnMetric)
+    }
+
+
+OF_EVERY_PROCESS = {
+    "tail_cache_bytes",
+    "block_cache_bytes",
+    "cache_budget_bytes",
+    "block_cache_hits",
+    "block_cache_hit_bytes",
+    "storage_reads",
+    "storage_read_bytes",
+}
 
 
 def test_one_of_several() -> None:
     told = metrics(node())
-    assert {name: told[name] for name in told if not name.endswith("cache_bytes")} == {
+    assert {name: told[name] for name in told if name not in OF_EVERY_PROCESS} == {
         "quarantined": 0,
         "cluster_members": 2,
         "cluster_has_leader": True,
         "is_leader": False,
         "is_member": True,
+        "kafka_controller_kafkacontroller_activecontrollercount": 0,
+        "lease_age_seconds": 1.5,
         "assigned_partitions": 3,
         "peers_connected": 1,
         "ways_relayed": 4,
@@ -97,7 +141,32 @@ def test_who_leads(is_leading: bool) -> None:
 
 
 def test_a_process_that_is_alone_says_nothing_of_a_cluster() -> None:
-    assert set(metrics(node(is_joined=False))) == {"quarantined", "tail_cache_bytes", "block_cache_bytes"}
+    told = metrics(node(is_joined=False))
+    assert set(told) == {
+        "quarantined",
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        *OF_EVERY_PROCESS,
+    }
+    assert told["kafka_controller_kafkacontroller_activecontrollercount"] == 1, "it leads itself"
+
+
+def test_a_leader_counts_failovers_and_moves_by_their_cause() -> None:
+    told = metrics(node(is_leading=True))
+    assert told["kafka_controller_kafkacontroller_activecontrollercount"] == 1
+    assert told["members_declared_dead{lease_ended}"] == 2
+    assert told["members_declared_dead{no_answer}"] == 1
+    assert told["moves{dead}"] == 2
+    assert told["moves_pending"] == 1
+
+
+def test_stages_are_those_of_the_roles_and_the_loop_is_measured_where_there_is_a_meter() -> None:
+    def times(of: Node, meter: LoopMeter | None = None) -> dict[str, set[str]]:
+        own = console_state(of, meter).own_metrics()
+        return {each.name: set(each.series) for each in own if isinstance(each, OwnHistogram)}
+
+    assert times(node()) == {"produce_stage_seconds": {"route"}, "fetch_stage_seconds": {"wait", "read"}}
+    assert times(node(is_joined=False))["produce_stage_seconds"] == set()
+    assert times(node(), LoopMeter())["loop_delay_seconds"] == {""}
 
 
 TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=4)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.metadata import version
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bmq.console.exposition import error_name, render, request_name, take
-from bmq.console.state import ConsoleState, Gauges, OwnMetric
+from bmq.console.exposition import OTHER_TOPICS, error_name, render, request_name, take
+from bmq.console.state import ConsoleState, Gauges, OwnHistogram, OwnMetric
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics import LATENCY_BOUNDS_MS, Metrics
+from bmq.core.metrics import LATENCY_BOUNDS_MS, Histogram, Metrics
 from bmq.core.wire.api import ApiKey
+from bmq.storage.layout import is_topic_name
 from tests.unit.console.states import state
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -150,3 +152,53 @@ def test_names_of_requests_and_errors() -> None:
     assert request_name(12_345) == "12345"
     assert error_name(0) == "NONE"
     assert error_name(9_999) == "9999"
+
+
+def test_topics_past_the_bound_share_a_series_and_none_is_lost() -> None:
+    metrics = Metrics(topics_max=2)
+    for number in range(100):
+        metrics.topic(f"t{number}").messages_in += 1
+    assert len(metrics.topics) == 2
+    samples = scrape(state(metrics))
+    name = "kafka_server_brokertopicmetrics_messagesin_total"
+    by_topic = {labels: count for (sample, labels), count in samples.items() if sample == name}
+    assert len(by_topic) == 3
+    assert sum(by_topic.values()) == 100
+    assert value(samples, name, topic=OTHER_TOPICS) == 98
+    metrics.topics.pop("t0")  # deleted
+    metrics.topic("another").messages_in += 5
+    assert value(scrape(state(metrics)), name, topic="another") == 5
+
+
+def test_no_topic_can_be_named_as_those_that_share_a_series() -> None:
+    assert not is_topic_name(OTHER_TOPICS)
+
+
+def test_own_histograms_in_seconds_and_own_metrics_with_labels() -> None:
+    flush = Histogram()
+    for ms in (1.0, 3.0, 60_000.0):
+        flush.observe(ms)
+    own: list[OwnMetric | OwnHistogram] = [
+        OwnHistogram("produce_stage_seconds", "Stages", {"flush": flush, "queue": Histogram()}, "stage"),
+        OwnHistogram("loop_delay_seconds", "Delay", {"": flush}),
+        OwnMetric("moves", "Moves", 2, True, "why", "dead"),
+        OwnMetric("moves", "Moves", 3, True, "why", "drain"),
+        OwnMetric("kafka_controller_kafkacontroller_activecontrollercount", "Leads", 1),
+    ]
+    numbers = take(replace(state(), own_metrics=lambda: own))
+    flush.observe(1.0)  # after the copy
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(render(numbers).decode())
+        for sample in family.samples
+    }
+    stage = "bmq_produce_stage_seconds"
+    assert value(samples, f"{stage}_bucket", stage="flush", le="0.001") == 1
+    assert value(samples, f"{stage}_bucket", stage="flush", le="0.005") == 2
+    assert value(samples, f"{stage}_bucket", stage="flush", le="+Inf") == 3
+    assert value(samples, f"{stage}_count", stage="queue") == 0
+    assert value(samples, f"{stage}_sum", stage="flush") == pytest.approx(60.004)
+    assert value(samples, "bmq_loop_delay_seconds_count") == 3
+    assert value(samples, "bmq_moves_total", why="dead") == 2
+    assert value(samples, "bmq_moves_total", why="drain") == 3
+    assert value(samples, "kafka_controller_kafkacontroller_activecontrollercount") == 1

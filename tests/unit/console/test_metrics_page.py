@@ -7,18 +7,20 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from bmq.console.exposition import own_name
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def own_names() -> Iterator[str]:
-    """Yield the names of all OwnMetric calls of the command."""
+    """Yield the names of all OwnMetric and OwnHistogram calls of the command."""
     for path in (ROOT / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "OwnMetric":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OwnMetric", "OwnHistogram"):
                 name = node.args[0]
                 assert isinstance(name, ast.Constant), "name a metric where it is made"
                 assert isinstance(name.value, str)
-                yield f"bmq_{name.value}"
+                yield own_name(name.value)
 
 
 def test_every_metric_is_on_the_page() -> None:

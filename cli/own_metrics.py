@@ -1,0 +1,252 @@
+"""The numbers of a `Node` that `/metrics` shows beside the request counters: storage, cluster, store and process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bmq.broker.manager import Broker
+from bmq.cli.node import Node
+from bmq.console.state import OwnHistogram, OwnMetric
+from bmq.core.loop_meter import LoopMeter
+from bmq.core.metrics import Histogram
+from bmq.core.record_walk import WALKER
+
+Own = Sequence[OwnMetric | OwnHistogram]
+
+
+class OwnMetrics:
+    """Reads one process's numbers, on the loop; everything is counted already, so a scrape costs microseconds.
+
+    `meter` measures the loop; None where a simulation's clock runs it.
+    """
+
+    def __init__(self, node: Node, meter: LoopMeter | None = None) -> None:
+        self._node = node
+        self._meter = meter
+
+    def read(self) -> Own:
+        node = self._node
+        text = "Keys of the metadata store and topics that this process cannot use, see the log"
+        return (
+            *self._of_broker(),
+            *self._of_coordinator(),
+            OwnMetric("quarantined", text, len(node.quarantined())),
+            *self._of_cluster(),
+            *self._of_leader(),
+            *self._of_deleted_topics(),
+            *self._of_etcd_database(),
+            *self._of_etcd_calls(),
+            *self._of_reads(),
+            *self._of_stages(),
+            *self._of_loop(),
+        )
+
+    def _of_broker(self) -> Own:
+        role = self._node.broker
+        if role is None:
+            return ()
+        broker = role.broker
+        return (
+            OwnMetric("alarms", "Conditions reported to the operator, see the log", broker.alarms_total, True),
+            OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
+            OwnMetric(
+                "waiting_for_place",
+                "Partitions that wait for others' segments to be closed, since no more may be open",
+                broker.waiting_for_place,
+            ),
+            OwnMetric(
+                "longest_wait_for_place_seconds",
+                "How long the partition has waited that waits longest for others' segments to be closed",
+                broker.longest_wait_for_place_s,
+            ),
+            OwnMetric(
+                "open_pipelines_limit",
+                "Segments that may be open now: open_pipelines_max, or what storage has had room for",
+                broker.open_pipelines_limit,
+            ),
+            OwnMetric(
+                "under_min_isr",
+                "Partitions that storage gives fewer datanodes than min.insync.replicas asks for",
+                broker.under_min_isr,
+            ),
+            OwnMetric(
+                "kafka_server_replicamanager_underminisrpartitioncount",
+                "Partitions that storage gives fewer datanodes than min.insync.replicas asks for",
+                broker.under_min_isr,
+            ),
+            OwnMetric(
+                "kafka_server_replicamanager_underreplicatedpartitions",
+                "Partitions whose open segment is written to fewer datanodes than its replication asks for",
+                broker.under_replicated,
+            ),
+            OwnMetric(
+                "record_check_compiled",
+                "1: produced records are checked by compiled code; 0: in Python, which is slow",
+                int(WALKER.is_compiled),
+            ),
+            OwnMetric(
+                "waiting_for_store",
+                "Partitions that wait for the metadata store, and not for storage",
+                broker.waiting_for_store,
+            ),
+            OwnMetric(
+                "storage_stalled",
+                "1: storage acknowledges nothing that this broker writes",
+                int(not broker.is_serving and not broker.is_lost),
+            ),
+            OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
+            OwnMetric("unflushed_bytes_limit", "Bytes that may be so", broker.config.buffer_bytes_total),
+            OwnMetric("partitions_handed_over", "Partitions that left this process", broker.moved_total, True),
+            *_broker_times(broker),
+        )
+
+    def _of_coordinator(self) -> Own:
+        coordinator = self._node.own_coordinator
+        if coordinator is None:
+            return ()
+        text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
+        return (OwnMetric("shards_not_loaded", text, len(coordinator.shards_not_loaded())),)
+
+    def _of_deleted_topics(self) -> Own:
+        """Return those of the process that removes what deleted topics leave."""
+        cleaner = self._node.cleaner
+        if cleaner is None:
+            return ()
+        return (
+            OwnMetric("deleted_topics", "Deleted topics that are not removed from storage yet", cleaner.waiting),
+            OwnMetric(
+                "deleted_topics_failing", "Deleted topics that could not be removed, see the log", cleaner.failing
+            ),
+        )
+
+    def _of_etcd_database(self) -> Own:
+        """Return those of the leader, which has looked at etcd."""
+        controller = self._node.controller
+        upkeep = controller.upkeep if controller is not None else None
+        if upkeep is None or upkeep.status is None:
+            return ()
+        status = upkeep.status
+        return (
+            OwnMetric("etcd_database_bytes", "Size of etcd's database", status.bytes),
+            OwnMetric("etcd_database_bytes_in_use", "The same without what defragmenting frees", status.bytes_in_use),
+            OwnMetric("etcd_quota_bytes", "Size past which etcd takes no writes; 0: not known", status.quota_bytes),
+            OwnMetric("etcd_is_full", "Whether etcd takes no writes, since its database is full", status.is_full),
+            OwnMetric("etcd_compacted_revision", "Revision of this leader's last compaction", upkeep.history.compacted),
+        )
+
+    def _of_etcd_calls(self) -> Own:
+        store = self._node.store_times
+        if store is None:
+            return ()
+        return (
+            OwnHistogram(
+                "etcd_call_seconds",
+                "Seconds that a call to etcd took, with its further attempts",
+                store.calls_ms,
+                "call",
+            ),
+            OwnMetric("etcd_calls_failed", "Calls that no member of etcd answered in time", store.calls_failed, True),
+        )
+
+    def _of_cluster(self) -> Own:
+        """Return those of a process that is one of several."""
+        node = self._node
+        joined, remote = node.joined, node.remote
+        is_leader = joined is None or (node.controller is not None and node.controller.leading is not None)
+        active = OwnMetric(
+            "kafka_controller_kafkacontroller_activecontrollercount", "Whether this process leads", int(is_leader)
+        )
+        if joined is None or remote is None:
+            return (active,)
+        view = joined.view
+        return (
+            active,
+            OwnMetric("cluster_members", "Processes of the cluster", len(view.members)),
+            OwnMetric("cluster_has_leader", "Whether a controller is known to lead", view.controller is not None),
+            OwnMetric("is_leader", "Whether this process leads the cluster", is_leader),
+            OwnMetric("is_member", "Whether the metadata store knows this process", joined.membership.is_member),
+            OwnMetric(
+                "lease_age_seconds",
+                "Seconds since the metadata store renewed this process's lease",
+                joined.membership.lease_age_s,
+            ),
+            OwnMetric("assigned_partitions", "Partitions that this process is to own", view.owned_count(view.own)),
+            OwnMetric("peers_connected", "Processes that this one has a connection to", joined.peers.connected),
+            OwnMetric("ways_relayed", "Ways through other proxies to brokers not reached from here", remote.relayed),
+            OwnMetric("produces_kept", "Parts of produces that wait for a partition that is moving", remote.kept),
+            OwnMetric("partitions_followed", "Partitions of other processes that are read here", remote.followed),
+        )
+
+    def _of_leader(self) -> Own:
+        controller = self._node.controller
+        term = controller.leading if controller is not None else None
+        if term is None:
+            return ()
+        dead = "Members that this leader has declared dead"
+        moves = "Partitions and shards that this leader has given an owner"
+        return (
+            *(
+                OwnMetric("members_declared_dead", dead, count, True, "cause", cause)
+                for cause, count in term.failures.declared_dead.items()
+            ),
+            *(
+                OwnMetric("moves", moves, count, True, "why", why.name.lower())
+                for why, count in term.under_way.moves.items()
+            ),
+            OwnMetric("moves_pending", "Moves whose source has not handed over yet", len(term.under_way)),
+        )
+
+    def _of_reads(self) -> Own:
+        node = self._node
+        pool, budget = node.pool, node.config.cache_bytes
+        return (
+            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
+            OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", pool.cached_bytes),
+            OwnMetric("cache_budget_bytes", "Bytes that caches and responses may take together", budget),
+            OwnMetric("block_cache_hits", "Blocks found in the block cache", pool.hits, True),
+            OwnMetric("block_cache_hit_bytes", "Bytes of these blocks", pool.hit_bytes, True),
+            OwnMetric("storage_reads", "Reads from storage", pool.reads, True),
+            OwnMetric("storage_read_bytes", "Bytes read from storage", pool.read_bytes, True),
+        )
+
+    def _of_stages(self) -> Own:
+        node = self._node
+        produce: dict[str, Histogram] = {}
+        if node.remote is not None:
+            produce["route"] = node.remote.route_ms
+        if node.broker is not None:
+            shared = node.broker.broker.shared
+            produce |= {"queue": shared.queue_ms, "flush": shared.flush_ms}
+        fetch = {"wait": node.reading.wait_ms, "read": node.reading.read_ms}
+        return (
+            OwnHistogram("produce_stage_seconds", "Seconds that produced batches spent in a stage", produce, "stage"),
+            OwnHistogram("fetch_stage_seconds", "Seconds that fetches spent in a stage", fetch, "stage"),
+        )
+
+    def _of_loop(self) -> Own:
+        meter = self._meter
+        if meter is None:
+            return ()
+        return (
+            OwnHistogram("loop_delay_seconds", "Seconds that a timer of the event loop was late", {"": meter.delay_ms}),
+            OwnMetric(
+                "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent",
+                "Share of the last minute in which the event loop's thread was idle, 0 to 1",
+                meter.idle,
+            ),
+        )
+
+
+def _broker_times(broker: Broker) -> Own:
+    return (
+        OwnHistogram(
+            "checkpoint_flush_seconds",
+            "Seconds that a flush of checkpoints to the journal took",
+            {"": broker.journal.flush_ms},
+        ),
+        OwnHistogram(
+            "takeover_seconds",
+            "Seconds from the beginning of a takeover until the partition accepts batches",
+            {"": broker.shared.takeover_ms},
+        ),
+    )
