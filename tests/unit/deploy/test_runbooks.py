@@ -1,0 +1,40 @@
+"""Each alert has its runbook page, and each page its alert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = ROOT / "docs" / "operations" / "runbooks"
+SECTIONS = ("**Means**: ", "**Users see**: ", "**Look at**: ", "**Do**: ")
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+ALERTS = {
+    rule["alert"]: rule
+    for group in load(ROOT / "deploy" / "helm" / "bmq" / "files" / "rules.yaml")["groups"]
+    for rule in group["rules"]
+}
+
+
+def test_each_page_has_its_alert_and_is_listed() -> None:
+    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == set(ALERTS)
+    listed = (PAGES / "README.md").read_text()
+    for name, rule in ALERTS.items():
+        assert f"| [{name}]({name}.md) | {rule['labels']['severity']} |" in listed
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_each_alert_names_its_page_which_says_what_to_do(name: str) -> None:
+    page = ROOT / ALERTS[name]["annotations"]["runbook"]
+    assert page == PAGES / f"{name}.md"
+    text = page.read_text()
+    assert text.startswith(f"# {name}\n")
+    assert [text.count(section) for section in SECTIONS] == [1] * len(SECTIONS)
