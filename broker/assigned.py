@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from bmq.broker.config import LogConfig
@@ -134,6 +134,13 @@ class Assigned:
         if slot is not None:
             slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
         return task
+
+    def not_served(self) -> Iterator[tuple[str, str]]:
+        """Yield the partitions that cannot be served, each with the reason: those that are OFFLINE, and those whose
+        opening has failed. One that is merely being opened, or handed over, is not among them."""
+        for slot in self._slots.values():
+            if slot.reason and slot.place is not OpenState.OPEN:
+                yield str(slot.path), slot.reason
 
     def why_not_served(self, key: PartitionKey) -> str:
         """Return why the partition is not open here, "" when it is; "" too when it is not assigned here."""

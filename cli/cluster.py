@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bmq.cli import cluster_acts, cluster_status, merge_root, rebuild
+from bmq.cli import cluster_acts, cluster_status, doctor, merge_root, rebuild
 from bmq.cli.admin_client import EPILOG, Admin, UsageError, add_command
 from bmq.cli.output import print_json
 from bmq.cli.tables import print_table
@@ -17,8 +17,8 @@ Show a running cluster as a whole, and act on it: drain, balance or move.
 
 status, drain, balance and move ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one process of
 it: its incarnation as `bmq cluster status` prints it, the beginning of that if no other begins so, or one of its
-addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. rebuild
-and merge-root ask no server: none may run then.
+addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor looks
+at root, store and members from outside, whatever runs. rebuild and merge-root ask no server: none may run then.
 """
 
 
@@ -31,9 +31,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
-        dest="action", metavar="status|drain|balance|move|configs|rebuild|merge-root", required=True
+        dest="action", metavar="status|doctor|drain|balance|move|configs|rebuild|merge-root", required=True
     )
     cluster_status.add_parser(actions)
+    doctor.add_parser(actions)
     cluster_acts.add_parsers(actions)
     rebuild.add_parser(actions)
     merge_root.add_parser(actions)

@@ -83,7 +83,12 @@ class _Facts:
         if role is not None and not role.broker.is_serving:
             trouble = role.broker.shared.trouble
             return False, "storage acknowledges nothing" + (f": {trouble}" if trouble else "")
-        return True, "; ".join(filter(None, (_degraded(self._node.own_coordinator), _quarantined(self._node))))
+        not_served = (
+            _partitions_not_served(self._node),
+            _degraded(self._node.own_coordinator),
+            _quarantined(self._node),
+        )
+        return True, "; ".join(filter(None, not_served))
 
     def gauges(self) -> Gauges:
         catalog, coordinator = self._node.catalog, self._node.own_coordinator
@@ -234,6 +239,15 @@ class _Facts:
         return await self._node.coordinator.describe_groups(
             m.DescribeGroupsRequest(version=6, groups=group_ids), _CONSOLE
         )
+
+
+def _partitions_not_served(node: Node) -> str:
+    found = dict(node.broker.assigned.not_served()) if node.broker is not None else {}
+    if not found:
+        return ""
+    partition, why = min(found.items())
+    more = f", and {len(found) - 1} more partitions" if len(found) > 1 else ""
+    return f"{partition}{more} cannot be served: {why}"
 
 
 def _degraded(coordinator: Coordinator | None) -> str:

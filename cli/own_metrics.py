@@ -48,6 +48,11 @@ class OwnMetrics:
         broker = role.broker
         return (
             OwnMetric("alarms", "Conditions reported to the operator, see the log", broker.alarms_total, True),
+            OwnMetric(
+                "partitions_not_served",
+                "Partitions assigned here that cannot be served: OFFLINE, or opening them failed",
+                sum(1 for _ in role.assigned.not_served()),
+            ),
             OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
             OwnMetric(
                 "waiting_for_place",

@@ -501,6 +501,21 @@ def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
     play(story)
 
 
+def test_partitions_that_cannot_be_served_are_named_until_they_can_be() -> None:
+    async def story(w: World) -> None:
+        await offline(w)
+        ((name, why),) = w.assigned.not_served()
+        assert (name, "offline" in why) == (str(w.path()), True)
+        assert why in w.assigned.why_not_served(w.key())
+        await w.kv.commit([], [Delete(ownership.partition_key("bmq", w.key()))])
+        await asyncio.sleep(OFFLINE_LOOKS_MAX * OFFLINE_LOOK_MS / 1000)
+        assert w.assigned.get(w.key()) is not None
+        assert list(w.assigned.not_served()) == []
+        assert w.assigned.why_not_served(w.key()) == ""
+
+    play(story)
+
+
 def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> None:
     """What storage could not give may be there again: nobody has to say so."""
 

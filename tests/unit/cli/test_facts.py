@@ -134,6 +134,21 @@ def test_shards_that_cannot_be_loaded_are_said_aloud() -> None:
     assert console_state(broken).is_ready() == (True, text), "all other groups are served"
 
 
+def test_partitions_that_cannot_be_served_are_said_aloud() -> None:
+    def ready(**not_served: str) -> tuple[bool, str]:
+        process = cast(Any, node())
+        broker = SimpleNamespace(is_lost=False, is_serving=True)
+        process.broker = SimpleNamespace(
+            broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(not_served.items()))
+        )
+        return console_state(process).is_ready()
+
+    assert ready() == (True, "")
+    assert ready(t="a hole") == (True, "t cannot be served: a hole")
+    text = "a, and 1 more partitions cannot be served: offline"
+    assert ready(b="other", a="offline") == (True, text), "all others are served"
+
+
 @pytest.mark.parametrize("is_leading", [True, False])
 def test_who_leads(is_leading: bool) -> None:
     assert metrics(node(is_leading=is_leading))["is_leader"] == is_leading

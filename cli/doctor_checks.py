@@ -1,0 +1,112 @@
+"""Findings of ``bmq cluster doctor``: from facts that were gathered to what is wrong, and its remedy.  No I/O.
+
+| area | found when |
+|---|---|
+| store | it does not answer; it is full or nearly so; keys of members or topics cannot be read |
+| root | it does not answer; it is another cluster's, or another root of this one; nothing can be written or deleted |
+| storage | fewer live nodes than a topic wants copies |
+| members | none, or none of a role; no leader; several versions; one that drains, is not ready, or serves not all |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.core.config import ROLES
+from bmq.meta.cluster.member import Member
+from bmq.meta.controller.store_upkeep import NEARLY_FULL
+from bmq.meta.maintenance import StoreStatus
+
+NAMES_MAX = 5
+
+
+class Finding(NamedTuple):
+    """Something that is wrong, and what to do about it."""
+
+    area: str
+    subject: str
+    what: str
+    remedy: str
+
+
+class Health(NamedTuple):
+    """A response of ``/readyz``: `status` 0 when there was none, then `message` says why."""
+
+    status: int
+    message: str
+
+
+def check_store(url: str, status: StoreStatus) -> list[Finding]:
+    """Return what is wrong with etcd's room."""
+    remedy = "compact and defragment it (etcdctl compaction, etcdctl defrag), or raise --quota-backend-bytes"
+    if status.is_full:
+        what = f"it takes no writes (NOSPACE): its database has {status.bytes} bytes, {status.bytes_in_use} in use"
+        return [Finding("store", url, what, f"{remedy}; then etcdctl alarm disarm")]
+    if status.quota_bytes > 0 and status.bytes >= NEARLY_FULL * status.quota_bytes:
+        what = f"its database has {status.bytes} bytes of {status.quota_bytes}, {status.bytes_in_use} in use"
+        return [Finding("store", url, what, remedy)]
+    return []
+
+
+def check_unreadable(url: str, unreadable: Mapping[str, str]) -> list[Finding]:
+    """Return a finding for the keys that cannot be read, with the first of them."""
+    if not unreadable:
+        return []
+    key, why = min(unreadable.items())
+    more = f", and {len(unreadable) - 1} more keys" if len(unreadable) > 1 else ""
+    remedy = "a later version may have written it: finish the upgrade; else restore the key from a backup of the store"
+    return [Finding("store", url, f"{key}{more} cannot be read: {why}", remedy)]
+
+
+def check_copies(url: str, live: int, copies: Mapping[str, int]) -> list[Finding]:
+    """Return a finding for topics that want more copies than there are live nodes; `copies` by topic."""
+    short = sorted(name for name, wanted in copies.items() if wanted > live)
+    if not short:
+        return []
+    what = f"{live} live nodes, and {_some(short)} want {max(copies[name] for name in short)} copies at most"
+    remedy = "start datanodes (hdfs dfsadmin -report shows those that are dead), or create topics with fewer copies"
+    return [Finding("storage", url, what, remedy)]
+
+
+def check_members(members: Sequence[Member], leader: str | None) -> list[Finding]:
+    """Return what is wrong with the processes as the store has them."""
+    if not members:
+        return [Finding("members", "-", "no process is registered", "start the servers: `bmq serve --meta ...`")]
+    findings = []
+    staying = [member for member in members if not member.is_draining]
+    for role in ROLES:
+        if not any(member.has(role) for member in staying):
+            remedy = f"start a process with this role: `bmq serve --roles {role} ...`"
+            findings.append(Finding("members", role, "no process that stays has this role", remedy))
+    if leader is None:
+        remedy = "an election takes seconds: look again; if it stays so, look at the log of the controllers"
+        findings.append(Finding("members", "controller", "no controller leads", remedy))
+    versions = sorted({member.version for member in members if member.version})
+    if len(versions) > 1:
+        what = f"processes of {len(versions)} versions: {', '.join(versions)}"
+        findings.append(Finding("members", "-", what, "finish the upgrade"))
+    for member in members:
+        if member.is_draining:
+            remedy = "it ends by itself; if it does not, look at its log, and end it with SIGTERM"
+            findings.append(Finding("members", member.incarnation, "it is draining", remedy))
+    return findings
+
+
+def check_health(name: str, url: str, health: Health) -> list[Finding]:
+    """Return what a process says of itself."""
+    if health.status == 0:
+        remedy = "is it there, and its HTTP address reachable from this machine? `http` sets it"
+        return [Finding("members", name, f"{url} does not answer: {health.message}", remedy)]
+    if health.status != 200:
+        remedy = "clients are sent to other processes meanwhile; mend the cause, its log has more"
+        return [Finding("members", name, f"it is not ready: {health.message}", remedy)]
+    if health.message:
+        remedy = "all else is served; `bmq cluster status` and its log have more, docs/operations.md the remedies"
+        return [Finding("members", name, f"a part is not served: {health.message}", remedy)]
+    return []
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return f"topics {', '.join(names[:NAMES_MAX])}{more}"

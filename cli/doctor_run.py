@@ -1,0 +1,285 @@
+"""``bmq cluster doctor``, carried out: each look by itself, bounded in time, whatever became of the others."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from bmq.cli.admin_client import EXIT_USAGE
+from bmq.cli.doctor_checks import (
+    Finding,
+    Health,
+    check_copies,
+    check_health,
+    check_members,
+    check_store,
+    check_unreadable,
+)
+from bmq.cli.health import LOCAL
+from bmq.cli.output import fail, print_json, printable
+from bmq.cli.root_guard import Verdict, first_data, judge
+from bmq.cli.serve import load_settings
+from bmq.core.config import ConfigError, NodeConfig, parse_address
+from bmq.core.errors import FormatError
+from bmq.core.urls import without_userinfo
+from bmq.meta.catalog import catalog_prefix, cluster_id_key, decode_topic
+from bmq.meta.cluster.keys import controller_key, members_prefix
+from bmq.meta.cluster.member import Member, decode_member
+from bmq.meta.controller.store_upkeep import maintained
+from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.open import is_shared, open_keyvalue
+from bmq.meta.root import RootRecord, read_root
+from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageError, StorageUnavailable, Unsupported, write_once
+from bmq.storage.open import open_filesystem
+from bmq.storage.root_id import read_root_id
+from bmq.storage.topics import read_cluster
+
+HEALTH_BYTES_MAX = 64 << 10
+PARALLEL = 16
+T = TypeVar("T")
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class _Stored:
+    """What the store has of the cluster."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.root: RootRecord | None = None
+        self.has_data = False
+        self.members: list[Member] = []
+        self.copies: dict[str, int] = {}
+        self.unreadable: dict[str, str] = {}
+
+
+def perform(arguments: argparse.Namespace) -> int:
+    """Print the findings and return the exit status."""
+    flags = {name: getattr(arguments, name) for name in ("root", "meta", "cluster", "http")}
+    try:
+        config = load_settings(arguments.config, flags)
+        if not config.root or not config.meta:
+            raise ConfigError("doctor looks at the servers' places: give --root and --meta, or --config")
+        findings = asyncio.run(examine(config, arguments.timeout))
+    except (ConfigError, ValueError) as error:
+        return fail(str(error), status=EXIT_USAGE)
+    for finding in findings:
+        if arguments.json:
+            print_json(finding._asdict())
+        else:
+            print(printable(f"{finding.area}: {finding.subject}: {finding.what}"))
+            print(printable(f"    {finding.remedy}"))
+    if not findings and not arguments.json:
+        print("all is well")
+    if findings and not arguments.json:
+        print(f"{len(findings)} found", file=sys.stderr)
+    return 1 if findings else 0
+
+
+async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:
+    """Return all findings.  Raises ValueError when an address is none of a store or root."""
+    findings, stored = await _look_at_store(config, timeout_s)
+    findings += await _look_at_root(config, stored, timeout_s)
+    return findings + await _look_at_members(config, stored, timeout_s)
+
+
+# --------------------------------------------------------------------------------------------------------------- store
+
+
+async def _look_at_store(config: NodeConfig, timeout_s: float) -> tuple[list[Finding], _Stored | None]:
+    """Return the findings, and what the store has; None when it cannot be read, or is a running server's own."""
+    url = without_userinfo(config.meta)
+    if not is_shared(config.meta) and (await _ask_health(_own_url(config), timeout_s)).status:
+        return [], None  # one process has the file, and answers for it
+    try:
+        kv = await _bounded(open_keyvalue(config.meta, password_file=config.meta_password_file), timeout_s)
+    except (KvError, TimeoutError) as error:
+        return [_no_store(url, error, timeout_s)], None
+    try:
+        return await _bounded(_read_store(kv, config, url), timeout_s)
+    except (KvError, TimeoutError) as error:
+        return [_no_store(url, error, timeout_s)], None
+    finally:
+        await kv.close()
+
+
+def _no_store(url: str, error: Exception, timeout_s: float) -> Finding:
+    what = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+    remedy = "is it up, has it a majority of its members, and are --meta, user and certificates right?"
+    return Finding("store", url, what, remedy)
+
+
+async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[Finding], _Stored]:
+    stored, findings = _Stored(), list[Finding]()
+    cluster = config.cluster
+    upkeep = maintained(kv)
+    if upkeep is not None:
+        findings += check_store(url, await upkeep.status())
+    entry = await kv.get(cluster_id_key(cluster))
+    if entry is None:
+        remedy = "is --cluster, or --meta, another one's? A new cluster begins with its first `bmq serve`"
+        findings.append(Finding("store", url, f"it has no cluster {cluster}", remedy))
+        return findings, stored
+    stored.cluster_id = entry.value.decode("ascii", "backslashreplace")
+    try:
+        stored.root = await read_root(kv, cluster)
+    except FormatError as error:
+        stored.unreadable[f"/{cluster}/root"] = str(error)
+    stored.has_data = await first_data(kv, cluster) is not None
+    prefix = f"{catalog_prefix(cluster)}topics/"
+    async for each in kv.list(prefix):
+        try:
+            topic = decode_topic(each.key.removeprefix(prefix), each)
+            stored.copies[topic.name] = topic.replication_factor
+        except FormatError as error:
+            stored.unreadable[each.key] = str(error)
+    if is_shared(config.meta):
+        async for each in kv.list(members_prefix(cluster)):
+            try:
+                stored.members.append(decode_member(each.value))
+            except FormatError as error:
+                stored.unreadable[each.key] = str(error)
+        leader = await kv.get(controller_key(cluster))
+        findings += check_members(stored.members, None if leader is None else leader.value.decode(errors="replace"))
+    return findings + check_unreadable(url, stored.unreadable), stored
+
+
+# ---------------------------------------------------------------------------------------------------------------- root
+
+
+async def _look_at_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+    url = without_userinfo(config.root)
+    try:
+        fs = await _bounded(open_filesystem(config.root, holder=f"doctor-{uuid.uuid4().hex}"), timeout_s)
+    except (StorageError, TimeoutError) as error:
+        return [_no_root(url, error, timeout_s)]
+    try:
+        findings = await _check_root(fs, url, stored, timeout_s)
+        findings += await _check_write(fs, url, timeout_s)
+        if stored is not None:
+            findings += await _check_nodes(fs, url, stored, timeout_s)
+        return findings
+    finally:
+        await fs.close()
+
+
+def _no_root(url: str, error: Exception, timeout_s: float) -> Finding:
+    what = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+    if isinstance(error, StorageUnavailable):
+        remedy = "is the NameNode up, active and out of safe mode (hdfs dfsadmin -safemode get), and --root right?"
+    elif isinstance(error, OutOfSpace):
+        remedy = "make room on the disk or the datanodes, or raise the folder's quota"
+    else:
+        remedy = "does the servers' user own the folder, and is --root right?"
+    return Finding("root", url, what, remedy)
+
+
+async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+    """Compare the root's identity with what the store says of it."""
+    try:
+        file = await _bounded(read_cluster(fs), timeout_s)
+        root_id = await _bounded(read_root_id(fs), timeout_s)
+    except (StorageError, FormatError, TimeoutError) as error:
+        return [_no_root(url, error, timeout_s)]
+    if stored is None:
+        return []
+    cluster_id = stored.cluster_id or ""
+    remedy = "check --root: every process needs the same; `bmq cluster merge-root` puts two roots together"
+    match judge(stored.root, stored.has_data, file, root_id, cluster_id):
+        case Verdict.EMPTY_ROOT:
+            what = f"it has no cluster.json, and the store has cluster {cluster_id}"
+        case Verdict.TWO_CLUSTERS if cluster_id:
+            what = f"it is the root of cluster {file.cluster_id if file else ''}, the store has cluster {cluster_id}"
+        case Verdict.OTHER_ROOT if stored.root is not None:
+            what = f"it is root {root_id or 'without an id'}, the cluster is served from {stored.root.url}"
+        case _:
+            return []
+    return [Finding("root", url, what, remedy)]
+
+
+async def _check_write(fs: FileSystem, url: str, timeout_s: float) -> list[Finding]:
+    """Write a small file and delete it."""
+    path = f"/.doctor-{uuid.uuid4().hex}"
+    try:
+        await _bounded(write_once(fs, path, b"bmq cluster doctor\n"), timeout_s)
+    except (StorageError, TimeoutError) as error:
+        finding = _no_root(url, error, timeout_s)
+        findings = [finding._replace(what=f"a file cannot be written: {finding.what}")]
+    else:
+        findings = []
+    try:
+        await _bounded(fs.delete(path), timeout_s)
+    except (StorageError, TimeoutError) as error:
+        if not findings:
+            finding = _no_root(url, error, timeout_s)
+            findings = [finding._replace(what=f"{path} cannot be deleted: {finding.what}")]
+    return findings
+
+
+async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: float) -> list[Finding]:
+    try:
+        live = await _bounded(fs.replicas_max(), timeout_s)
+    except Unsupported:
+        return []  # HDFS tells its superusers only
+    except (StorageError, TimeoutError) as error:
+        return [_no_root(url, error, timeout_s)]
+    return check_copies(url, live, stored.copies)
+
+
+# ------------------------------------------------------------------------------------------------------------- members
+
+
+async def _look_at_members(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+    if is_shared(config.meta):
+        members = stored.members if stored is not None else []
+        asked = [(member.incarnation, f"http://{member.http}") for member in members if member.http.port]
+    else:
+        asked = [("the server", _own_url(config))]
+    turns = asyncio.Semaphore(PARALLEL)
+
+    async def look(name: str, url: str) -> Sequence[Finding]:
+        async with turns:
+            return check_health(name, url, await _ask_health(url, timeout_s))
+
+    found = await asyncio.gather(*(look(name, url) for name, url in sorted(asked)))
+    return [finding for findings in found for finding in findings]
+
+
+def _own_url(config: NodeConfig) -> str:
+    host, port = parse_address(config.http, "http")
+    host = LOCAL.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _ask_health(url: str, timeout_s: float) -> Health:
+    return await asyncio.to_thread(_readyz, url, timeout_s)
+
+
+def _readyz(url: str, timeout_s: float) -> Health:
+    try:
+        try:
+            with _OPENER.open(f"{url}/readyz", timeout=timeout_s) as response:
+                return Health(response.status, _message(response.read(HEALTH_BYTES_MAX)))
+        except urllib.error.HTTPError as error:
+            with error:
+                return Health(error.code, _message(error.read(HEALTH_BYTES_MAX)))
+    except (OSError, http.client.HTTPException) as error:
+        return Health(0, str(getattr(error, "reason", error)))
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"its response is not one of `bmq serve`: {body[:80]!r}"
+
+
+async def _bounded(work: Awaitable[T], timeout_s: float) -> T:
+    return await asyncio.wait_for(work, timeout_s)
