@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -87,8 +88,11 @@ def of_type(kind: type[Event]) -> Event:
 def test_every_state_with_every_event(state: State, kind: type[Event]) -> None:
     failures = brought_to(state)
     after, effects = OUTCOMES[kind][state]
+    before = failures.declared_dead.copy()
     assert failures.handle(of_type(kind), LATER) == effects
     assert failures.state("m") is after
+    cause = "no_answer" if kind is ProbeFailed else "lease_ended"
+    assert failures.declared_dead - before == (Counter({cause: 1}) if effects == DEAD else Counter())
 
 
 def test_the_table_is_whole() -> None:
