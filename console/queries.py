@@ -123,6 +123,7 @@ async def read_body(
     required = [name for name, wanted in fields.items() if wanted.default is _REQUIRED]
     try:
         body = json.loads(data) if data or required else {}
+        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair, which JSON can escape, is no text
     except (ValueError, RecursionError) as error:
         raise NotPossible(400, "no_json", f"the body is no JSON: {error}") from None
     if not isinstance(body, dict) or not set(required) <= set(body) <= set(fields):

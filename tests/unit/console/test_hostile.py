@@ -1,0 +1,58 @@
+"""Hostile parameters and bodies, of every path: a described refusal or an answer, never a fault of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+
+from bmq.console.http import HttpServer
+from tests.unit.console.states import state
+from tests.unit.console.test_http import OPENAPI, faults, path_of
+
+VALUES = ("", "-1", "0", "1", "9" * 40, "1e9", "٣", "\ud7ff", "../..", "a" * 3000, "null", "%00", "<script>", "true")
+BODIES: tuple[Any, ...] = (
+    None, [], {}, 7, "x", {"name": None}, {"name": ""}, {"name": "t", "configs": {"a": 1}}, {"to": "earliest"},
+    {"name": "t", "partitions": -1}, {"to": "offset", "value": 1 << 70}, {"to": "shift", "value": True},
+    {"partitions": 1.5}, {"set": [], "delete": {}}, {"name": "\ud800"}, {"set": {"\ud800": "x"}},
+    {"topics": [{"topic": "orders", "partitions": [-1]}], "to": "latest"},
+    {"value": "x", "headers": [{"key": "\ud800", "value": None}]}, {"headers": [{"key": "k", "value": "\udfff"}]},
+    {"key": 1}, {"value": "x", "value_format": "hex"}, {"value": "x", "headers": [{"key": "h"}]}, {"partition": 99},
+)  # fmt: skip
+
+
+def questions() -> Iterator[tuple[str, str, str, dict[str, str], Any]]:
+    """Yield (method, template, path, parameters, body)."""
+    for template, operations in OPENAPI["paths"].items():
+        for method, described in operations.items():
+            if method == "get":
+                for each in described.get("parameters", ()):
+                    for value in VALUES:
+                        if each["in"] == "query":
+                            yield method, template, path_of(template), {each["name"]: value}, None
+            elif method == "post" and "/cluster/" not in template:
+                for body in BODIES:
+                    yield method, template, path_of(template), {}, body
+
+
+def test_hostile_questions_are_refused_as_described() -> None:
+    async def main() -> None:
+        server = HttpServer(state(), "127.0.0.1", 0)
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as session:
+            for method, template, path, params, body in questions():
+                kind = {} if method == "get" else {"json": body}
+                async with session.request(method, path, params=params, **kind) as response:
+                    told = json.loads(await response.read())
+                    asked = (method, path, params, body)
+                    assert response.status != 500, (asked, told)
+                    responses = OPENAPI["paths"][template][method]["responses"]
+                    assert str(response.status) in responses, (asked, response.status, told)
+                    schema = responses[str(response.status)]["content"]["application/json"]["schema"]
+                    assert faults(told, schema) == [], (asked, told)
+        await server.stop()
+
+    asyncio.run(main())
