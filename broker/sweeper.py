@@ -5,8 +5,9 @@ Each is *fenced* first: an open file's writer goes on being acknowledged when it
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from bmq.broker.shared import Shared
 from bmq.broker.writer import PartitionWriter
@@ -18,6 +19,8 @@ from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
 _DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}-(.+)")
 _CONCAT = re.compile(r"\..+\.concat")
+FENCED_AT_ONCE = 16
+"""A fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait for the sweep."""
 
 
 class Sweeper:
@@ -62,8 +65,7 @@ class Sweeper:
         ]
         if old:
             await writer.prove()
-        for status, holder in old:
-            self.files_swept += await self._remove(status, holder)
+        await self._remove_all(old)
         return bool(old)
 
     def _left_by(self, status: FileStatus, epoch: int) -> str | None:
@@ -76,6 +78,19 @@ class Sweeper:
         if draft is not None:
             return draft[1] if draft[1] != self._shared.incarnation else None
         return "" if _CONCAT.fullmatch(name) else None
+
+    async def _remove_all(self, files: Sequence[tuple[FileStatus, str]]) -> None:
+        """Remove each of ``files`` (with its holder), several at once.  Raises the first error, once all were tried."""
+        turns = asyncio.Semaphore(FENCED_AT_ONCE)
+
+        async def remove(status: FileStatus, holder: str) -> None:
+            async with turns:
+                is_removed = await self._remove(status, holder)
+            self.files_swept += is_removed
+
+        for error in await asyncio.gather(*(remove(*file) for file in files), return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _remove(self, status: FileStatus, holder: str) -> bool:
         """Stop its writer, then delete it."""
@@ -105,9 +120,7 @@ class Sweeper:
                 raise FormatError(f"key {entry.key}: {error}; no journal is removed meanwhile") from error
             for incarnation in (record.owner, *record.journals):
                 dead.pop(incarnation, None)
-        for incarnation, files in dead.items():
-            for status in files:
-                self.files_swept += await self._remove(status, incarnation)
+        await self._remove_all([(status, incarnation) for incarnation, files in dead.items() for status in files])
 
     async def _lives(self, incarnation: str) -> bool:
         if self._is_alive is not None:
