@@ -31,6 +31,9 @@ class FakeNode:
         self.told: list[str] = []
         self._leaves_s = leaves_s
 
+    def is_response_room_wanted(self) -> bool:
+        return False
+
     async def leave(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(min(self._leaves_s, deadline - loop.time()))

@@ -136,7 +136,13 @@ class Network:
     async def create_server(self, make: Callable[[], Any], host: str, port: int, **_: Any) -> Any:
         self._listening[host, port] = make
 
+        class Socket:
+            def getsockname(_) -> tuple[str, int]:
+                return host, port
+
         class Server:
+            sockets = (Socket(),)
+
             def close(_) -> None:
                 self._listening.pop((host, port), None)
 
