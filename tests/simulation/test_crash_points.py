@@ -93,6 +93,7 @@ async def story(at: int, how: str) -> tuple[int, bool]:
     await _write(world, heir, 100, 4)
     first.resume()
     await _write(world, heir, 104, 2)
+    point.at = -1  # the judge may have it take the log over at the end
     await world.verdict()
     return point.count, point.is_reached
 
