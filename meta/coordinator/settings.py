@@ -39,7 +39,7 @@ class CoordinatorSettings:
     It bounds how long groups wait after their coordinator's death: a shard replays 200,000 records, about 20 MB, in a
     second, and a process may have to load 25 shards of another.  It costs a third of what is written at most.
     """
-    snapshot_chunk_bytes: int = 256 << 10
+    snapshot_chunk_bytes: int = 128 << 10
 
     @classmethod
     def of(cls, config: NodeConfig) -> CoordinatorSettings:

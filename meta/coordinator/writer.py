@@ -15,8 +15,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import HEADER_BYTES, Record, build_batch
 from bmq.meta.coordinator.log import ShardLog
 
-BATCH_BYTES = 512 << 10
-"""Records of several operations share a batch up to this; a batch holds at least one record of any size that fits."""
+BATCH_BYTES = 192 << 10
+"""Records of several operations share a batch up to this, thousands of small ones: they are encoded in one turn of the
+loop. A batch holds at least one record of any size that fits."""
 QUEUE_BYTES_MAX = 16 << 20
 """Records that wait for the log; past it operations wait before they decide anything."""
 _RECORD_OVERHEAD = 32  # varints around key and value, at most
