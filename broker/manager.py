@@ -188,6 +188,17 @@ class Broker:
         return not self.is_lost and not self._stalls.is_stalled
 
     @property
+    def storage_trouble(self) -> str:
+        """Return why nothing that is produced here is acknowledged; "" while storage acknowledges, or nothing waits.
+
+        Other processes can be better off or not: see ``is_serving``.
+        """
+        if not self._stalls.is_stalled:
+            return ""
+        trouble = self.shared.trouble
+        return "storage acknowledges nothing" + (f": {trouble}" if trouble else "")
+
+    @property
     def is_gray(self) -> bool:
         """Whether this broker should give its partitions to others: storage acknowledges nothing to it.
 

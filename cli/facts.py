@@ -74,16 +74,19 @@ class _Facts:
         return True, ""
 
     def is_ready(self) -> tuple[bool, str]:
+        """Return False while clients are better served elsewhere.
+
+        Storage that acknowledges nothing leaves this True: it fails for all processes at once, and a service without
+        any endpoint serves neither reads from memory nor an error that says why.
+        """
         if not self._node.is_serving:
             return False, "starting, or draining"
         joined, role = self._node.joined, self._node.broker
         is_member = joined.membership.is_member if joined is not None else role is None or not role.broker.is_lost
         if not is_member:
-            return False, "the metadata store says that this process's lease is gone; it registers anew"
-        if role is not None and not role.broker.is_serving:
-            trouble = role.broker.shared.trouble
-            return False, "storage acknowledges nothing" + (f": {trouble}" if trouble else "")
+            return False, "the metadata store says that this process's lease is gone; it registers again"
         not_served = (
+            role.broker.storage_trouble if role is not None else "",
             _partitions_not_served(self._node),
             _degraded(self._node.own_coordinator),
             _quarantined(self._node),

@@ -97,7 +97,7 @@ class OwnMetrics:
             OwnMetric(
                 "storage_stalled",
                 "1: storage acknowledges nothing that this broker writes",
-                int(not broker.is_serving and not broker.is_lost),
+                int(bool(broker.storage_trouble)),
             ),
             OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
             OwnMetric("unflushed_bytes_limit", "Bytes that may be so", broker.config.buffer_bytes_total),

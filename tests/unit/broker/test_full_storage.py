@@ -14,7 +14,7 @@ from bmq.core.errors import ErrorCode
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
-from tests.simulation.world import read_log
+from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 
 
@@ -117,9 +117,11 @@ def test_a_flush_without_room_closes_the_line_and_names_the_cause(caplog: pytest
         assert not any(task.done() for task in waiting)
         assert len(made) <= 120, "twenty partitions share the tries: one of them finds out whether there is room again"
         assert not w.broker.is_serving
+        assert "No space left on device" in w.broker.storage_trouble
         setattr(w.fs, "create", plain)  # noqa: B010
         for task in waiting:
             assert (await task).base_offset == 1
+        await until(lambda: w.broker.storage_trouble == "")
 
     play(story, broker=BrokerConfig(stalled_ms=5_000))
     assert "No space left on device" in caplog.text

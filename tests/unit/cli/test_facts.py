@@ -137,7 +137,7 @@ def test_shards_that_cannot_be_loaded_are_said_aloud() -> None:
 def test_partitions_that_cannot_be_served_are_said_aloud() -> None:
     def ready(**not_served: str) -> tuple[bool, str]:
         process = cast(Any, node())
-        broker = SimpleNamespace(is_lost=False, is_serving=True)
+        broker = SimpleNamespace(is_lost=False, storage_trouble="")
         process.broker = SimpleNamespace(
             broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(not_served.items()))
         )
@@ -147,6 +147,19 @@ def test_partitions_that_cannot_be_served_are_said_aloud() -> None:
     assert ready(t="a hole") == (True, "t cannot be served: a hole")
     text = "a, and 1 more partitions cannot be served: offline"
     assert ready(b="other", a="offline") == (True, text), "all others are served"
+
+
+def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
+    """It fails for all processes at once: each would leave the service, and clients would see nothing at all."""
+    process = cast(Any, node())
+    trouble = "storage acknowledges nothing: No space left on device"
+    broker = SimpleNamespace(is_lost=False, is_serving=False, storage_trouble=trouble)
+    process.broker = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(())))
+    assert console_state(process).is_ready() == (True, trouble)
+    process.joined.membership.is_member = False
+    assert not console_state(process).is_ready()[0], "a process that joins again is not ready"
+    process.joined.membership.is_member, process.is_serving = True, False
+    assert console_state(process).is_ready() == (False, "starting, or draining")
 
 
 @pytest.mark.parametrize("is_leading", [True, False])
