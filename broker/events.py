@@ -212,6 +212,19 @@ class CopiesWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesCounted:
+    """The result of ``CountCopies``: the file of the offsets [base, end) has so many copies on nodes that answer.
+
+    ``reason``: why they are 0, if storage could not say.
+    """
+
+    base: int
+    end: int
+    copies: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StorageSlow:
     """A node of the open pipeline is slow against the others: go on elsewhere, when the last such roll is long ago."""
 
@@ -249,6 +262,7 @@ Event = (
     | LogStartRaised
     | PlaceWanted
     | CopiesWanted
+    | CopiesCounted
     | StorageSlow
     | Tick
 )
@@ -400,6 +414,14 @@ class DeleteEmpty:
 
 
 @dataclass(frozen=True, slots=True)
+class CountCopies:
+    """Count the copies of the file that holds ``offset``.  The log is flushed up to ``end`` at least."""
+
+    offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgain:
     """Perform ``effect`` after ``delay_ms``."""
 
@@ -442,6 +464,7 @@ Effect = (
     | CloseSegment
     | SealSegment
     | DeleteEmpty
+    | CountCopies
     | RunAgain
     | Abort
     | Alarm

@@ -27,6 +27,7 @@ from bmq.broker.batches import Batches, Duplicate
 from bmq.broker.checkpointer import Checkpointer, OpenSegment
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.events import Effect, Event, Pending
+from bmq.broker.found_copies import Count, FoundCopies
 from bmq.broker.left_segments import LeftSegments
 from bmq.broker.next_segment import NextSegment, Spare, block_for, whole_mb
 from bmq.broker.producers import ProducerTable
@@ -36,7 +37,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records import NO_PRODUCER_ID, Batch, check_batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
-from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.checkpoint import Checkpoint, ProducerBatch
 
 _WAKE = ev.Wake()
 
@@ -73,6 +74,7 @@ class Partition:
         self._last_slow_ms = -(1 << 62)
         self._probe_due_ms = -(1 << 62)
         self._shortage = Shortage(broker.short_hold_ms)
+        self._found_copies = FoundCopies()
         self._final: Checkpoint | None = None
 
     def __repr__(self) -> str:
@@ -103,7 +105,10 @@ class Partition:
         if batch.producer_id != NO_PRODUCER_ID:
             kept = self.producers.find_duplicate(batch)
             if kept is not None:
-                return Duplicate(kept.base_offset, self._find(kept.base_offset), kept.timestamp)
+                pending = self._find(kept.base_offset)
+                if copies > 1:
+                    self._check_copies(kept, pending, copies)
+                return Duplicate(kept.base_offset, pending, kept.timestamp)
             self.producers.check(batch)
         if self.config.rules.log_append_time:
             batch.set_append_time(wall_ms)
@@ -249,6 +254,7 @@ class Partition:
         recovered = event.recovered
         self.high_watermark = self.next_offset = recovered.end_offset
         self.log_start = min(event.log_start, recovered.end_offset)
+        self._found_copies.doubt(recovered.end_offset)
         self.producers = ProducerTable(event.producers)
         self._failures = 0
         base = event.checkpoint
@@ -404,16 +410,42 @@ class Partition:
         return effects
 
     def _on_copies_wanted(self, event: ev.CopiesWanted, now_ms: int) -> list[Effect]:
-        """Try, unless a try is under way or was made a moment ago."""
-        following = self._next
+        """Try, and count the copies of a repeated batch, unless that is under way or was done a moment ago."""
+        following, effects = self._next, list[Effect]()
+        wanted = self._found_copies.take_wanted(now_ms)
+        if wanted is not None:
+            effects.append(ev.CountCopies(wanted, self._found_copies.end))
         if self.batches.unsent or following.is_chosen or not self._shortage.may_try(now_ms):
-            return []
+            return effects
         if following.spare is Spare.CREATING:
-            return []
-        return [*following.drop(), self._create_spare(self.config.min_insync)]
+            return effects
+        return [*effects, *following.drop(), self._create_spare(self.config.min_insync)]
+
+    def _check_copies(self, kept: ProducerBatch, pending: Pending | None, copies: int) -> None:
+        """Check that a repeated batch has, or will have when it is flushed, so many copies.  Raises RequestError."""
+        if pending is not None:
+            if pending.copies >= copies:
+                return
+            why = f"it was accepted for {pending.copies}, and is not flushed yet"
+        elif kept.base_offset + kept.last_delta < self.log_start or self._found_copies.has(kept.base_offset, copies):
+            return
+        else:
+            why = self._found_copies.why(kept.base_offset)
+        raise RequestError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"the batch is at offset {kept.base_offset}; min.insync.replicas asks for {copies} copies: {why}",
+        )
+
+    def _on_copies_counted(self, event: ev.CopiesCounted, now_ms: int) -> list[Effect]:
+        """Keep the count; too few are counted again when a repetition comes after a while."""
+        again_ms = now_ms + self.broker.retry_max_ms
+        self._found_copies.counted(Count(event.base, event.end, event.copies, again_ms, event.reason))
+        return []
 
     def reconfigure(self, config: LogConfig) -> None:
         """Follow other settings; what waits for more copies than are asked for now waits for these."""
+        if config.min_insync > self.config.min_insync:
+            self._found_copies.doubt(self.high_watermark)
         if config.min_insync < self.config.min_insync:
             self._shortage.end()
             for pending in self.batches.unsent:
@@ -470,6 +502,8 @@ class Partition:
         if segment.dirty_since_ms < 0:
             segment.dirty_since_ms = now_ms
         self.high_watermark = last.batch.next_offset
+        if segment.copies < self.config.min_insync:
+            self._found_copies.doubt(self.high_watermark)
         self._failures = 0
         effects: list[Effect] = [ev.Acknowledge(done)]
         if segment.uncovered_bytes >= self.broker.checkpoint_bytes:

@@ -111,6 +111,7 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
             _S.WRITE: "_on_copies_wanted",
             _S.MOVE: _LATE,
         },
+        ev.CopiesCounted: {_S.WRITE: "_on_copies_counted", _S.MOVE: "_on_copies_counted"},
         ev.StorageSlow: {
             _S.START: _LATE,
             _S.FENCE: _LATE,

@@ -16,6 +16,7 @@ from bmq.broker import events as ev
 from bmq.broker.batches import Duplicate
 from bmq.broker.closing import Closing
 from bmq.broker.config import LogConfig
+from bmq.broker.copy_counter import CopyCounter
 from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.flights import Flights
 from bmq.broker.handed import NOTHING, Handed
@@ -57,6 +58,7 @@ class PartitionWriter:
         self._files = OpenFiles(shared, self._segments)
         self._closing = Closing(shared, self._segments, self._files, self._is_ours)
         self._flights = Flights(shared, self, self.post)
+        self._copy_counter: CopyCounter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
@@ -651,6 +653,14 @@ class PartitionWriter:
 
         self.spawn(work())
 
+    def _do_count_copies(self, effect: ev.CountCopies) -> None:
+        counter = self._copy_counter = self._copy_counter or CopyCounter(self._shared.fs, self.path)
+
+        async def work() -> None:
+            self.post(await counter.count(effect))
+
+        self.spawn(work())
+
     def _closed(self, entry: SegmentEntry | None) -> None:
         if entry is not None:
             self.post(ev.SegmentClosed(entry))
@@ -674,6 +684,7 @@ PERFORM: dict[type, Callable[[PartitionWriter, Any], None]] = {
     ev.CloseSegment: PartitionWriter._do_close_segment,
     ev.SealSegment: PartitionWriter._do_seal_segment,
     ev.DeleteEmpty: PartitionWriter._do_delete_empty,
+    ev.CountCopies: PartitionWriter._do_count_copies,
     ev.RunAgain: PartitionWriter._do_run_again,
     ev.Abort: PartitionWriter._do_abort,
     ev.Alarm: PartitionWriter._do_alarm,

@@ -232,6 +232,13 @@ class FileSystem(Protocol):
         Unsupported where the root does not tell.
         """
 
+    async def copies(self, path: str) -> int:
+        """Count the copies, on nodes that answer, of that block of a file which has the fewest; 1 for a local folder.
+
+        Storage may make more of a closed file by itself.  Raises NoSuchFile, and Unsupported where ``replicas_max``
+        does for want of a protocol (WebHDFS).
+        """
+
     async def close(self) -> None: ...
 
 

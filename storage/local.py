@@ -161,6 +161,11 @@ class LocalFileSystem:
         await self.status(path)
         return ()
 
+    async def copies(self, path: str) -> int:
+        if (await self.status(path)).is_dir:
+            raise NoSuchFile(f"{path} is a folder")
+        return 1
+
     async def close(self) -> None:
         """Open files are aborted, not closed: whoever owns them decides."""
         if self._writer is not None:

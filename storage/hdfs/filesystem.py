@@ -143,14 +143,23 @@ class HdfsFileSystem:
 
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
         locations = await self._client.namenode.block_locations(self._address.full_path(path))
-        blocks = {block.block.id: block for block in locations.blocks}
-        last = _open_block(locations)
-        if last is not None:
-            blocks.setdefault(last.block.id, last)
         return [
             BlockPlace(block.offset, block.block.length, tuple(node_name(node.id) for node in block.nodes))
-            for block in blocks.values()
+            for block in _blocks(locations)
         ]
+
+    async def copies(self, path: str) -> int:
+        """Ask the NameNode for the nodes of each block, and these nodes whether they answer.
+
+        The NameNode notices a dead node after 10.5 minutes.  It lists the nodes of a corrupt block too.
+        """
+        blocks = _blocks(await self._client.namenode.block_locations(self._address.full_path(path)))
+        if not blocks:
+            return 0
+        copies = [{} if block.corrupt else {node_name(node.id): node.id for node in block.nodes} for block in blocks]
+        nodes = {name: node for held in copies for name, node in held.items()}
+        silent = set(await self._client.datanodes.silent(list(nodes.values()), blocks[-1].block))
+        return min(len(held.keys() - silent) for held in copies)
 
     # ---- reading
 
@@ -275,6 +284,15 @@ def _open_block(locations: pb.LocatedBlocks) -> pb.LocatedBlock | None:
     if locations.under_construction and locations.HasField("last_block") and not locations.last_block_complete:
         return locations.last_block
     return None
+
+
+def _blocks(locations: pb.LocatedBlocks) -> list[pb.LocatedBlock]:
+    """Return all blocks of a file in order, the one that is being written too."""
+    blocks = {located.block.id: located for located in locations.blocks}
+    open_block = _open_block(locations)
+    if open_block is not None:
+        blocks.setdefault(open_block.block.id, open_block)
+    return list(blocks.values())
 
 
 def _status(path: str, info: pb.FileInfo) -> FileStatus:

@@ -135,6 +135,9 @@ class WebHdfsFileSystem:
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
         raise Unsupported(f"block_places: {self._url} does not tell datanodes; use its hdfs:// address")
 
+    async def copies(self, path: str) -> int:
+        self._refuse("copies")
+
     # ---- within
 
     def _refuse(self, what: str) -> NoReturn:

@@ -227,6 +227,9 @@ class MemoryFileSystem:
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
         return await self.call(lambda: self.storage.block_places(path), writes=False)
 
+    async def copies(self, path: str) -> int:
+        return await self.call(lambda: self.storage.copies(path), writes=False)
+
     async def close(self) -> None:
         """Forget what is open, as the end of the process would; tells storage nothing."""
         for appender in self._appenders():

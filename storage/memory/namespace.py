@@ -66,11 +66,13 @@ class File:
         "holder",
         "incarnation",
         "is_deleted",
+        "is_joined",
         "length",
         "modified_ms",
         "name",
         "parent",
         "replicas",
+        "replication",
         "stamp",
         "synced",
         "told",
@@ -87,12 +89,14 @@ class File:
         self.block_bytes = 0
         self.data = bytearray()
         self.replicas: list[Replica] = []
+        self.replication = 0  # as many replicas as the file is to have
         self.generation = 1  # of the writer that the NameNode accepts
         self.stamp = 1  # highest generation handed out
         self.length = 0  # as the NameNode knows it
         self.told = False  # whether it was ever told
         self.synced = 0  # bytes on the disks of all replicas
         self.is_deleted = False
+        self.is_joined = False  # of several files, the nodes of the first of which are known
         self.modified_ms = modified_ms
 
     @property

@@ -185,6 +185,7 @@ class MemoryStorage:
             raise StorageUnavailable(f"{path}: no pipeline")
         file = self.namespace.create(path, holder=holder, incarnation=self.incarnation, now_ms=self.now_ms())
         file.block_bytes = options.block_bytes
+        file.replication = options.replication
         nodes = self._choose(options)
         if fails or not nodes:
             suspects = [node.name for node in nodes[:1]]
@@ -237,6 +238,16 @@ class MemoryStorage:
             return []
         return [BlockPlace(0, inode.length, tuple(replica.node.name for replica in inode.reachable))]
 
+    def copies(self, path: str) -> int:
+        """Count the replicas that can be read.  The NameNode then makes one more of a closed file that has too few."""
+        file = self.namespace.file(path)
+        copies = len(file.reachable)
+        if copies and not file.is_open and copies < file.replication:
+            holders = [replica.node for replica in file.replicas]
+            free = [node for node in self.datanodes.values() if node.is_up and node not in holders]
+            file.replicas += [Replica(node, file.generation, file.length) for node in free[:1]]
+        return copies
+
     def list_page(self, path: str, after: str) -> list[FileStatus]:
         folder = self.namespace.find(path)
         if not isinstance(folder, Folder):
@@ -275,6 +286,7 @@ class MemoryStorage:
                 joined.synced += part.synced
             joined.data += part.data
             self.namespace.remove(part)
+        joined.is_joined = True
         self._settle(joined, len(joined.data))  # replicas stay the target's: the model keeps no block list
 
     def _closed(self, path: str) -> File:

@@ -47,6 +47,8 @@ async def _send(world: World, process: Process, batches: list[Sent], sizes: list
         try:
             futures.append(writer.append(make(sent.producer, sent.number, pid=pid, size=size, timestamp=now)))
             copies = writer.partition.config.min_insync
+            if futures[-1].done():
+                world.check_repeated(process, futures[-1].result(), copies)
             world.judge.ask_copies(process.name, encode(sent.producer, sent.number), copies)
         except RequestError as error:
             if not error.code.is_retriable and error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:

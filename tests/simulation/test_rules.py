@@ -22,7 +22,19 @@ from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
 from tests.simulation.stories import HUNG, RECORD, logs, names, nodes_of, owner, story, write, writer_of
-from tests.simulation.world import KEY, PATH, SMALL, Process, Sent, World, make, read_log, until
+from tests.simulation.world import (
+    KEY,
+    PATH,
+    SMALL,
+    SMALL_LOG,
+    Process,
+    Sent,
+    World,
+    make,
+    read_log,
+    repeated,
+    until,
+)
 
 # ---------------------------------------------------------------------------------------------------------- rule 1
 
@@ -56,6 +68,64 @@ def test_rule_1_namenode_restarted_before_the_first_length_was_told() -> None:
         await owner(world)
 
     story(body)
+
+
+def test_rule_1_a_found_batch_is_acknowledged_when_it_has_its_copies() -> None:
+    """A take-over finds a batch that was in flight on the one datanode that is left: its repetition waits for two."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(1))
+        segment = writer_of(first).partition.current
+        assert segment is not None
+        file = world.storage.namespace.files[segment.entry.file_id]
+        world.storage.faults = replace(Faults(), ack_s=(1.0, 1.0))
+        answer = writer_of(first).append(make(1, 1, pid=1, size=100))
+        await until(lambda: min(replica.length for replica in file.replicas) > segment.flushed, every_s=0.001)
+        assert not answer.done()
+        kept, *others = nodes_of(first)
+        first.crash()
+        world.storage.faults = Faults()
+        for name in world.storage.datanodes:
+            if name != kept:
+                world.storage.kill_datanode(name)
+        heir = await owner(world)
+        assert writer_of(heir).partition.high_watermark == 2
+        for _ in range(5):
+            with pytest.raises(RequestError, match=r"offset 1; min\.insync\.replicas asks for 2 copies") as refused:
+                writer_of(heir).append(make(1, 1, pid=1, size=100))
+            assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            await asyncio.sleep(1)
+        for name in others:
+            world.storage.start_datanode(name)
+        assert await repeated(heir, make(1, 1, pid=1, size=100)) == 1
+        world.check_repeated(heir, 1, 2)
+        await write(heir, range(1, 3))
+        assert writer_of(heir).partition.high_watermark == 3
+
+    story(body, datanodes=3, log_config=replace(SMALL_LOG, min_insync=2))
+
+
+def test_rule_1_found_batches_with_copies_enough_are_acknowledged() -> None:
+    """Storage is asked once for all batches of a file, and not at all where one copy is enough."""
+
+    async def body(world: World) -> None:
+        counted: list[str] = []
+        count = world.storage.copies
+        world.storage.copies = lambda path: counted.append(path) or count(path)  # type: ignore[func-returns-value, method-assign]
+        is_asked = world.log_config.min_insync > 1
+        await write(await owner(world), range(4))
+        world.processes[-1].crash()
+        heir = await owner(world)
+        for number in range(4):
+            assert await repeated(heir, make(1, number, pid=1, size=100)) == number
+            world.check_repeated(heir, number, world.log_config.min_insync)
+        await write(heir, range(4, 6))
+        assert await writer_of(heir).append(make(1, 5, pid=1, size=100)) == 5
+        assert len(counted) == is_asked
+
+    for copies in (1, 2, 3):
+        story(body, log_config=replace(SMALL_LOG, min_insync=copies))
 
 
 # ---------------------------------------------------------------------------------------------------------- rule 2

@@ -26,17 +26,19 @@ from bmq.broker.manager import Broker
 from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import LoopClock
-from bmq.core.errors import RequestError
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records import Batch
 from bmq.meta import ownership
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.memory import KvFaults, MemoryStore
+from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.checkpoint import encode as encode_checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryStorage
+from bmq.storage.memory.namespace import File
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, MARK, PATH, Judge, Sent, decode, encode, make, read_log
 from tests.simulation.versions import LATER_RECORD, SpokenKeyValue, Version
@@ -292,6 +294,28 @@ class World:
         file = self.storage.namespace.files.get(process.writer.partition.record.segments[-1].file_id)
         return len(file.replicas) if file is not None else 0
 
+    def check_repeated(self, process: Process, offset: int, asked: int) -> None:
+        """The batch at ``offset``, which ``process`` acknowledges because it is in the log, is on ``asked`` datanodes.
+
+        The model does not know the nodes of a joined file's parts, nor does the store tell what an owner of the past
+        has seen.
+        """
+        assert process.writer is not None
+        if asked < 2 or process.writer.partition.epoch != self.epoch:
+            return
+        held: tuple[SegmentName, File] | None = None
+        for file in self.storage.namespace.files.values():
+            if not self.storage.namespace.path_of(file).startswith(PATH.folder + "/"):
+                continue
+            named = layout.parse_segment(file.name)
+            if named is None or named[1] != "log" or not file.data or named[0].base > offset:
+                continue
+            if held is None or held[0].order < named[0].order:
+                held = named[0], file
+        if held is not None and not held[1].is_joined:
+            copies = len(held[1].replicas)
+            assert copies >= asked, f"{process.name} acknowledges offset {offset} again with {copies} copies of {asked}"
+
     def ask_copies(self, copies: int) -> None:
         """An administrator sets min.insync.replicas."""
         self.log_config = replace(self.log_config, min_insync=copies)
@@ -394,7 +418,7 @@ class World:
             standing.setdefault(producer, []).append((number, batch.base_offset))
         for producer in sorted(self.idempotent & set(standing)):
             for number, offset in standing[producer][-5:]:
-                again = await self.last.writer.append(make(producer, number, pid=producer, size=5))
+                again = await repeated(self.last, make(producer, number, pid=producer, size=5))
                 assert again == offset, f"producer {producer}'s batch {number} stands at {offset}; again at {again}"
             end = partition.next_offset
             number = standing[producer][-1][0] + 1
@@ -404,6 +428,19 @@ class World:
         batches = await self.settle()
         self.judge.check(batches, self.idempotent, self.log_start)
         return batches
+
+
+async def repeated(process: Process, batch: memoryview, limit_s: float = OPENS_S) -> int:
+    """Send a batch again until it has its copies; return its offset."""
+    assert process.writer is not None
+    async with asyncio.timeout(limit_s):
+        while True:
+            try:
+                return await process.writer.append(batch)
+            except RequestError as error:
+                if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                    raise
+            await asyncio.sleep(0.1)
 
 
 async def until(is_met: Callable[[], bool], limit_s: float = 600.0, *, every_s: float = 0.01) -> None:

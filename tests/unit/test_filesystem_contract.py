@@ -588,6 +588,18 @@ async def test_the_blocks_of_a_file_name_the_nodes_that_it_was_written_to(world:
         await fs.block_places("/g")
 
 
+async def test_a_closed_files_copies_are_counted(world: World) -> None:
+    fs = await world.client("a")
+    appender = await fs.create("/f", SMALL)
+    nodes = len(appender.nodes) or 1
+    appender.write(b"abc")
+    await appender.flush()
+    await appender.close()
+    assert await fs.copies("/f") == nodes
+    with pytest.raises(NoSuchFile):
+        await fs.copies("/none")
+
+
 # Reading
 
 

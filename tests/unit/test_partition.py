@@ -55,6 +55,7 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.LogStartRaised: {State.WRITE},
     ev.PlaceWanted: {State.WRITE},
     ev.CopiesWanted: {State.WRITE},
+    ev.CopiesCounted: {State.WRITE, State.MOVE},
     ev.StorageSlow: {State.WRITE},
     ev.Tick: {State.WRITE, State.MOVE},
 }
@@ -182,6 +183,7 @@ def sample(event: Any) -> Event:
         ev.RecoveryRefused: ("x",),
         ev.CheckpointWritten: (0, 0),
         ev.SpareReady: (SPARE,),
+        ev.CopiesCounted: (0, 1, 1),
         ev.SpareFailed: ("x",),
         ev.SegmentNamed: (SPARE.name,),
         ev.NamingFailed: (SPARE.name, "x"),
