@@ -588,6 +588,7 @@ async def test_the_blocks_of_a_file_name_the_nodes_that_it_was_written_to(world:
         await fs.block_places("/g")
 
 
+@story
 async def test_a_closed_files_copies_are_counted(world: World) -> None:
     fs = await world.client("a")
     appender = await fs.create("/f", SMALL)
