@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import re
 import socket
 import sys
@@ -30,7 +29,9 @@ from kafka.errors import (
     RequestTimedOutError,
 )
 
+from bmq.cli import profiles
 from bmq.cli.output import fail
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode
 
@@ -90,12 +91,9 @@ COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressErr
 RETRY_WAIT_S = 0.2
 
 Result = TypeVar("Result")
+Client = TypeVar("Client")
 Command = Callable[[Admin, argparse.Namespace], int]
 Connect = Callable[[str, float], "contextlib.AbstractContextManager[Admin]"]
-
-
-class UsageError(Exception):
-    """The command line asks for what makes no sense; ``str`` says what would."""
 
 
 class Unreachable(Exception):
@@ -116,10 +114,11 @@ def add_command(
     parser = add_bare_command(actions, name, text, example)
     parser.add_argument(
         "--bootstrap-server",
-        default=os.environ.get("BMQ_BOOTSTRAP") or DEFAULT_SERVER,
         metavar="HOST:PORT",
-        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, else " + DEFAULT_SERVER,
+        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, the profile's, else "
+        + DEFAULT_SERVER,
     )
+    profiles.add_profile(parser)
     parser.set_defaults(run=run, command=command)
     return parser
 
@@ -184,17 +183,24 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
     """The exit status of the command on a Kafka connection; every error that is to be expected is told in one line."""
 
     def work() -> int:
-        try:
-            with connect(arguments.bootstrap_server, arguments.timeout) as admin:
-                command: Command = arguments.command
-                return command(admin, arguments)
-        except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
-            text = f"{arguments.bootstrap_server} did not answer within {arguments.timeout:g} s"
-            raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
-        except KafkaError as error:
-            raise Refused(explain(error)) from error
+        servers = arguments.bootstrap_server = profiles.value(arguments, "bootstrap_server") or DEFAULT_SERVER
+        with explained(servers, arguments.timeout), connect(servers, arguments.timeout) as admin:
+            command: Command = arguments.command
+            return command(admin, arguments)
 
     return tell(work)
+
+
+@contextlib.contextmanager
+def explained(servers: str, timeout_s: float) -> Iterator[None]:
+    """Raise what kafka-python raises within as Unreachable or Refused, with a text that says what to do."""
+    try:
+        yield
+    except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
+        text = f"{servers} did not answer within {timeout_s:g} s"
+        raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
+    except KafkaError as error:
+        raise Refused(explain(error)) from error
 
 
 def tell(work: Callable[[], int]) -> int:
@@ -218,26 +224,26 @@ def _told(text: str, status: int) -> int:
 @contextlib.contextmanager
 def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
     """A connection to the first of ``servers`` that answers.  UsageError, Unreachable."""
-    addresses = _addresses(servers)
-    _knock(addresses, timeout_s)
+    admin = open_client(KafkaAdminClient, servers, timeout_s)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def open_client(make: Callable[..., Client], servers: str, timeout_s: float, **configs: object) -> Client:
+    """Make a client of kafka-python that has reached one of `servers`.  Raises UsageError, Unreachable."""
+    knock(servers, timeout_s)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of its warnings is in the errors below
     timeout_ms = int(timeout_s * 1000)
+    given = {"client_id": "bmq", "bootstrap_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms, **configs}
     try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=servers.split(","),
-            client_id="bmq",
-            bootstrap_timeout_ms=timeout_ms,
-            request_timeout_ms=timeout_ms,
-        )
+        return make(bootstrap_servers=servers.split(","), **given)
     except KafkaError as error:
         raise Unreachable(
             f"{servers} accepts connections but does not answer as Kafka within {timeout_s:g} s "
             f"({_name(error)}): is it the Kafka port?"
         ) from error
-    try:
-        yield admin
-    finally:
-        admin.close()
 
 
 def _addresses(servers: str) -> list[tuple[str, int]]:
@@ -247,8 +253,9 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
         raise UsageError(str(error)) from None
 
 
-def _knock(addresses: Sequence[tuple[str, int]], timeout_s: float) -> None:
-    """Whether anybody listens: told at once and in plain words, where a Kafka client would go on trying."""
+def knock(servers: str, timeout_s: float) -> None:
+    """Raise Unreachable if none of `servers` listens: at once, in plain words, where a Kafka client tries for long."""
+    addresses = _addresses(servers)
     causes = []
     for host, port in addresses:
         try:

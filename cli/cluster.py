@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from bmq.cli import cluster_acts, cluster_status, doctor, merge_root, rebuild
-from bmq.cli.admin_client import EPILOG, Admin, UsageError, add_command
+from bmq.cli.admin_client import EPILOG, Admin, add_command
 from bmq.cli.output import print_json
 from bmq.cli.tables import print_table
+from bmq.cli.usage import UsageError
 
 _DESCRIPTION = """\
 Show a running cluster as a whole, and act on it: drain, balance or move.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bmq.cli import profiles
 from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, tell
 from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
@@ -61,6 +62,7 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     acts: dict[argparse.ArgumentParser, Act] = {draining: drain, balancing: balance, moving: move}
     for parser, act in acts.items():
         add_http(parser)
+        profiles.add_profile(parser)
         parser.set_defaults(run=run, act=act)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli import admin_client
+from bmq.cli import admin_client, profiles
 from bmq.cli.admin_client import Admin, add_bare_command, tell
 from bmq.cli.console_client import Console
 from bmq.cli.output import print_json, printable
@@ -45,9 +44,10 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     where.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help="ask over Kafka's protocol instead, for what any Kafka cluster tells; "
-        "$BMQ_BOOTSTRAP when there is no $BMQ_HTTP_URL",
+        help="ask over Kafka's protocol instead, for what any Kafka cluster tells; $BMQ_BOOTSTRAP, or the profile's, "
+        "where there is no HTTP address",
     )
+    profiles.add_profile(parser)
     parser.set_defaults(run=run, command=over_kafka)
 
 
@@ -55,20 +55,27 @@ def add_http(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--http",
         metavar="URL",
-        help="a server's HTTP address; default: $BMQ_HTTP_URL, else " + DEFAULT_HTTP,
+        help="a server's HTTP address; default: $BMQ_HTTP_URL, the profile's, else " + DEFAULT_HTTP,
     )
 
 
 def http_url(arguments: argparse.Namespace) -> str:
-    return arguments.http or os.environ.get("BMQ_HTTP_URL") or DEFAULT_HTTP
+    """Return the address to ask.  Raises UsageError if the profile cannot be read."""
+    return profiles.value(arguments, "http") or DEFAULT_HTTP
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not arguments.http and not arguments.bootstrap_server and not os.environ.get("BMQ_HTTP_URL"):
-        arguments.bootstrap_server = os.environ.get("BMQ_BOOTSTRAP")
-    if arguments.bootstrap_server:
+    """Ask over HTTP, or over Kafka's protocol if only such an address is given.  Returns the exit status."""
+    return tell(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = profiles.find(arguments, "http", "bootstrap_server")
+    if found is not None and found[0] == "bootstrap_server":
+        arguments.bootstrap_server = found[1]
         return admin_client.run(arguments)
-    return tell(lambda: over_http(Console(http_url(arguments), arguments.timeout), arguments))
+    url = DEFAULT_HTTP if found is None else found[1]
+    return over_http(Console(url, arguments.timeout), arguments)
 
 
 # ------------------------------------------------------------------------------------------------------- over HTTP

@@ -15,7 +15,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli.admin_client import Refused, Unreachable, UsageError
+from bmq.cli.admin_client import Refused, Unreachable
+from bmq.cli.usage import UsageError
 
 ANSWER_BYTES_MAX = 16 << 20
 """An answer that is larger comes from no console of ours."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from bmq.cli import profiles, store_command
+
 _DESCRIPTION = """\
 Look at everything that a cluster needs, and print what is wrong with its remedy.
 
@@ -22,24 +24,16 @@ exit status:
 
 
 def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser(
+    """Add the command's parser."""
+    parser = store_command.add_command(
+        actions,
         "doctor",
-        help="look at root, store, storage and members; print what is wrong with its remedy",
+        "bmq.cli.doctor_run",
+        text="look at root, store, storage and members; print what is wrong with its remedy",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--root", metavar="URL", help="where segments lie, as for `bmq serve` (BMQ_ROOT)")
-    parser.add_argument("--meta", metavar="URL", help="the cluster's store: sqlite:///file or etcd://... (BMQ_META)")
-    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys (BMQ_CLUSTER)")
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address of a single process (BMQ_HTTP)")
-    parser.add_argument("--config", metavar="FILE.toml", help="the servers' settings (BMQ_CONFIG)")
+    profiles.add_profile(parser)
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds for each look [%(default)g]")
     parser.add_argument("--json", action="store_true", help="one JSON object a finding")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from bmq.cli.doctor_run import perform
-
-    return perform(arguments)

@@ -10,9 +10,11 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from bmq.cli import profiles
 from bmq.cli.admin_client import EXIT_USAGE
 from bmq.cli.doctor_checks import (
     Finding,
@@ -27,6 +29,8 @@ from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.root_guard import Verdict, first_data, judge
 from bmq.cli.serve import load_settings
+from bmq.cli.store_command import PLACES
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.errors import FormatError
 from bmq.core.urls import without_userinfo
@@ -62,13 +66,12 @@ class _Stored:
 
 def perform(arguments: argparse.Namespace) -> int:
     """Print the findings and return the exit status."""
-    flags = {name: getattr(arguments, name) for name in ("root", "meta", "cluster", "http")}
     try:
-        config = load_settings(arguments.config, flags)
+        config = _settings(arguments)
         if not config.root or not config.meta:
-            raise ConfigError("doctor looks at the servers' places: give --root and --meta, or --config")
+            raise ConfigError("doctor looks at the servers' places: give --root and --meta, --config or --profile")
         findings = asyncio.run(examine(config, arguments.timeout))
-    except (ConfigError, ValueError) as error:
+    except (UsageError, ConfigError, ValueError) as error:
         return fail(str(error), status=EXIT_USAGE)
     for finding in findings:
         if arguments.json:
@@ -81,6 +84,21 @@ def perform(arguments: argparse.Namespace) -> int:
     if findings and not arguments.json:
         print(f"{len(findings)} found", file=sys.stderr)
     return 1 if findings else 0
+
+
+def _settings(arguments: argparse.Namespace) -> NodeConfig:
+    """Return the servers' settings; a profile stands in for flags, or for defaults.  Raises UsageError, ConfigError."""
+    chosen = _places(profiles.named(arguments))
+    flags = {name: getattr(arguments, name) or chosen.get(name) for name in (*PLACES, "http")}
+    return load_settings(arguments.config, flags, replace(NodeConfig(), **_places(profiles.implied(arguments))))
+
+
+def _places(profile: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that a profile gives; `http` is an address there."""
+    given = {name: profile[name] for name in PLACES if name in profile}
+    if "http" in profile:
+        given["http"] = profile["http"].rpartition("://")[2].rstrip("/")
+    return given
 
 
 async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:

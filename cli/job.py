@@ -11,6 +11,9 @@ import importlib
 import logging
 from functools import partial
 
+from bmq.cli import profiles
+from bmq.cli.output import fail
+from bmq.cli.usage import UsageError
 from bmq.spark.jobs import JOBS
 from bmq.spark.jobs.session import add_session_arguments, run_job
 
@@ -47,10 +50,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(job)
+        job.set_defaults(root=None)  # the environment's is not stronger than a profile that is named
+        profiles.add_profile(job)
         add_session_arguments(job)
         job.set_defaults(run=partial(_run, module_name))
 
 
 def _run(module_name: str, arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        arguments.root = profiles.value(arguments, "root")
+    except UsageError as error:
+        return fail(str(error), status=2)
     return run_job(importlib.import_module(module_name), arguments)

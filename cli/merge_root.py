@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from bmq.cli import store_command
+
 _DESCRIPTION = """\
 Put a cluster together again whose processes were given different roots, and make --root the cluster's.
 
@@ -27,25 +29,17 @@ exit status:
 
 
 def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser(
+    """Add the command's parser."""
+    parser = store_command.add_command(
+        actions,
         "merge-root",
-        help="move what was written to a wrong root into the right one",
+        "bmq.cli.merge_root_run",
+        text="move what was written to a wrong root into the right one",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        root="the right root, as for `bmq serve`",
     )
-    parser.add_argument("--root", metavar="URL", help="the right root, as for `bmq serve` (BMQ_ROOT)")
     parser.add_argument(
         "--from", dest="wrong", action="append", default=[], metavar="URL", help="a wrong root; repeatable"
     )
-    parser.add_argument("--meta", metavar="URL", help="the cluster's store: sqlite:///file or etcd://... (BMQ_META)")
-    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys (BMQ_CLUSTER)")
-    parser.add_argument("--config", metavar="FILE.toml", help="the servers' settings (BMQ_CONFIG)")
     parser.add_argument("--dry-run", action="store_true", help="change nothing: print what would be moved")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from bmq.cli.merge_root_run import perform
-
-    return perform(arguments)

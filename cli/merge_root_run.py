@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from urllib.parse import SplitResult, quote, unquote
 
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused, UsageError
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
 from bmq.cli.output import fail, printable
 from bmq.cli.rebuild_store import NotLost, check_nobody, mark_key
-from bmq.cli.serve import load_settings
+from bmq.cli.store_command import check_root, check_store_file, settings
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.urls import normal_url, split_url, without_userinfo
@@ -201,20 +201,12 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> NodeConfig:
-    flags = {name: getattr(arguments, name) for name in ("root", "meta", "cluster")}
-    config = load_settings(arguments.config, flags)
-    for name, what in (("root", "the right root"), ("meta", "the cluster's store")):
-        if not getattr(config, name):
-            raise UsageError(f"give --{name}, {what}: a server without has ./bmq-data/log and ./bmq-data/meta.db")
+    config = settings(arguments, root="the right root", meta="the cluster's store")
     for url in (config.root, *arguments.wrong):
-        parts = split_url(url)
-        if parts.scheme not in ("file", "hdfs"):
+        if split_url(url).scheme not in ("file", "hdfs"):
             raise UsageError(f"{without_userinfo(url)}: roots of this command are file:///dir or hdfs://namenode/dir")
-        if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
-            raise UsageError(f"{without_userinfo(url)}: there is no such folder")
-    store = split_url(config.meta)
-    if store.scheme == "sqlite" and not os.path.isfile(unquote(store.path)):
-        raise UsageError(f"{config.meta}: there is no such file")
+        check_root(url)
+    check_store_file(config.meta)
     return config
 
 

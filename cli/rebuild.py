@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 
+from bmq.cli import store_command
+
 _DESCRIPTION = """\
 Make the metadata store anew from what lies on storage, after its data was lost.
 
@@ -28,17 +30,16 @@ exit status:
 
 
 def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser(
+    """Add the command's parser."""
+    parser = store_command.add_command(
+        actions,
         "rebuild",
-        help="make a lost metadata store anew from storage",
+        "bmq.cli.rebuild_run",
+        text="make a lost metadata store again from storage",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        meta="the new store: sqlite:///file or etcd://...",
     )
-    parser.add_argument("--root", metavar="URL", help="where segments lie, as for `bmq serve` (BMQ_ROOT)")
-    parser.add_argument("--meta", metavar="URL", help="the new store: sqlite:///file or etcd://... (BMQ_META)")
-    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys (BMQ_CLUSTER)")
-    parser.add_argument("--config", metavar="FILE.toml", help="the servers' settings (BMQ_CONFIG)")
     parser.add_argument(
         "--adopt",
         action="append",
@@ -49,7 +50,6 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("--dry-run", action="store_true", help="write nothing: print what would be written")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 def _topic(text: str) -> tuple[str, int]:
@@ -57,9 +57,3 @@ def _topic(text: str) -> tuple[str, int]:
     if not name or not partitions.isascii() or not partitions.isdecimal() or int(partitions) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not TOPIC=PARTITIONS, as in orders=12")
     return name, int(partitions)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from bmq.cli.rebuild_run import perform
-
-    return perform(arguments)

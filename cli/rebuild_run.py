@@ -9,22 +9,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote
 
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused, UsageError
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.rebuild_scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
 from bmq.cli.rebuild_store import NotLost, Rebuilding, check_lost
-from bmq.cli.serve import load_settings
+from bmq.cli.store_command import settings
 from bmq.cli.tables import print_table
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
-from bmq.core.urls import split_url, without_userinfo
+from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.controller.topics import internal_configs
 from bmq.meta.kv import KeyValue, KvError
@@ -183,7 +182,7 @@ def _fail(error: Exception, status: int) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    config = _settings(arguments)
+    config = settings(arguments, root="where the segments lie", meta="the store to be rebuilt")
     rows: list[Sequence[object]] = []
     tell = (_print if arguments.json else lambda found: rows.append(_row(found))) if arguments.dry_run else None
     kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
@@ -201,26 +200,6 @@ async def _run(arguments: argparse.Namespace) -> int:
         print_table(_TITLES, rows)
     _print_outcome(outcome, arguments)
     return 0
-
-
-def _settings(arguments: argparse.Namespace) -> NodeConfig:
-    flags = {name: getattr(arguments, name) for name in ("root", "meta", "cluster")}
-    config = load_settings(arguments.config, flags)
-    for name, where in (("root", "where the segments lie"), ("meta", "the store to be rebuilt")):
-        if not getattr(config, name):
-            raise UsageError(
-                f"give --{name}, {where}: a server that is given none has ./bmq-data/log and ./bmq-data/meta.db"
-            )
-    if config.root.startswith("webhdfs:"):
-        raise UsageError(
-            f"{without_userinfo(config.root)} can be read and not written; give the same cluster's hdfs:// address"
-        )
-    parts = split_url(config.root)
-    if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
-        raise UsageError(f"{without_userinfo(config.root)}: there is no such folder")
-    if config.meta == "memory:":
-        raise UsageError("a store in memory ends with this command; give sqlite:///file or etcd://host:port")
-    return config
 
 
 def _row(found: FoundPartition) -> Sequence[object]:

@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli import targets
-from bmq.cli.admin_client import Refused, UsageError, tell
+from bmq.cli import profiles, store_command
+from bmq.cli.admin_client import Refused, tell
 from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
 from bmq.cli.output import print_json
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
 
@@ -68,12 +69,9 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--timeout", type=float, default=REPAIR_S, metavar="S", help="seconds (default: %(default)g)")
     add_http(parser)
-    parser.add_argument("--root", metavar="URL", help="where segments lie, as for `bmq serve`: no server is asked")
-    parser.add_argument("--meta", metavar="URL", help="the metadata store: sqlite:///file or etcd://...")
-    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys")
-    parser.add_argument(
-        "--config", metavar="FILE.toml", help="the servers' settings: root, meta and cluster from there"
-    )
+    profiles.add_profile(parser)
+    direct = parser.add_argument_group("without a server", "--root and --meta, or --config")
+    store_command.add_places(direct)
     parser.set_defaults(run=run)
 
 
@@ -123,11 +121,11 @@ def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
 
     try:
         return asyncio.run(repair(arguments, _body(arguments), f"bmq-repair-{uuid.uuid4().hex}"))
-    except (ConfigError, targets.UsageError) as error:
+    except (ConfigError, UsageError) as error:
         raise UsageError(str(error)) from error
     except NotRepaired as error:
         raise Refused(str(error)) from error
-    except (StorageError, KvError, FormatError, OSError) as error:
+    except (StorageError, KvError, FormatError, OSError, ValueError) as error:
         raise UsageError(f"{error}" or type(error).__name__) from error
 
 

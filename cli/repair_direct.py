@@ -10,8 +10,7 @@ from typing import Any
 from bmq.cli.repair_plan import Choice
 from bmq.cli.repair_run import NotRepaired, Repair, Wanted, find_partition
 from bmq.cli.root_guard import Verdict, judge
-from bmq.cli.serve import load_settings
-from bmq.cli.targets import check_folder
+from bmq.cli.store_command import check_store_file, settings
 from bmq.core.clock import SystemClock
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import cluster_id_key
@@ -53,12 +52,11 @@ async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
 
 
 async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
-    """Return the report.  Raises ConfigError, NotRepaired, StorageError, KvError."""
-    flags = {name: value for name in ("root", "meta", "cluster") if (value := getattr(arguments, name)) is not None}
-    config = load_settings(arguments.config, flags)
-    check_folder(config.root)
+    """Return the report.  Raises UsageError, ConfigError, NotRepaired, StorageError, KvError."""
+    config = settings(arguments, root="where the segments lie", meta="the cluster's store")
+    check_store_file(config.meta)
     async with AsyncExitStack() as stack:
-        kv = await open_keyvalue(config.meta)
+        kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
         stack.push_async_callback(kv.close)
         fs = await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
         stack.push_async_callback(fs.close)

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.protocol.consumer import OffsetTimestamp
 
-from bmq.cli.admin_client import Admin, Refused, UsageError, add_command, describe_code, of_coordinator
+from bmq.cli.admin_client import Admin, Refused, add_command, describe_code, of_coordinator
 from bmq.cli.offsets import Ends, ends_of, led_partitions
 from bmq.cli.output import fail, print_json
 from bmq.cli.tables import print_table
+from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 
 EMPTY_STATES = ("Empty", "Dead")

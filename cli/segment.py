@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
 
-from bmq.cli import repair
+from bmq.cli import profiles, repair
 from bmq.cli.cat import cat
 from bmq.cli.dump import dump
 from bmq.cli.output import fail
-from bmq.cli.targets import Targets, UsageError, check_folder, find_targets
+from bmq.cli.targets import Targets, check_folder, find_targets
+from bmq.cli.usage import UsageError
 from bmq.cli.verify import verify
 from bmq.core.errors import FormatError
 from bmq.core.record_reader import RECORDS_BYTES_MAX
@@ -88,10 +88,10 @@ def _add_action(
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a .log, .idx or .jnl file within the root")
     parser.add_argument(
         "--root",
-        default=os.environ.get("BMQ_ROOT"),
         metavar="URL",
-        help="file:///folder, hdfs://host:port/folder or webhdfs://host:port/folder; default: $BMQ_ROOT",
+        help="file:///folder, hdfs://host:port/folder or webhdfs://host:port/folder; default: $BMQ_ROOT, the profile's",
     )
+    profiles.add_profile(parser)
     parser.add_argument("--topic", help="look at this topic instead of paths")
     parser.add_argument("--partition", type=_number, metavar="P", help="only this partition of the topic")
     parser.add_argument("--topic-id", metavar="ID", help="which one, when a name was deleted and used again")
@@ -129,10 +129,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    if not arguments.root:
-        raise UsageError("which root? Give --root URL, or set BMQ_ROOT")
-    check_folder(arguments.root)
-    fs = await open_filesystem(arguments.root, holder=f"bmq-segment-{uuid.uuid4().hex}")
+    root = profiles.value(arguments, "root")
+    if not root:
+        raise UsageError("which root? Give --root URL, set BMQ_ROOT, or have one in a profile (`bmq profile`)")
+    check_folder(root)
+    fs = await open_filesystem(root, holder=f"bmq-segment-{uuid.uuid4().hex}")
     try:
         targets = await find_targets(fs, arguments)
         command: Command = arguments.command

@@ -8,15 +8,12 @@ from argparse import Namespace
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from bmq.cli.usage import UsageError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.urls import split_url, without_userinfo
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.recovery import ends
-
-
-class UsageError(Exception):
-    """What was asked for makes no sense; the text says what would."""
 
 
 @dataclass(frozen=True, slots=True)

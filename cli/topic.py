@@ -14,7 +14,6 @@ from bmq.cli.admin_client import (
     EPILOG,
     Admin,
     Refused,
-    UsageError,
     add_command,
     check,
     config_pair,
@@ -25,6 +24,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.offsets import ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import format_size, print_table
+from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 
 _NOT_COMPACTED = (

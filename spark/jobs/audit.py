@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import as_options, plan
-from bmq.spark.jobs.session import check_machine, main_of, start_session
+from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
 from bmq.spark.jobs.topic import PLACE, Topic, look_at
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ATTEMPTS_MAX = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--root", required=True, metavar="URL", help="the cluster's root: hdfs:// or file://")
+    add_root(parser)
     parser.add_argument("--topic", required=True, metavar="NAME")
     which = parser.add_argument_group("offsets", f"A place is {PLACE}.")
     which.add_argument("--from", dest="start", default="earliest", metavar="PLACE")

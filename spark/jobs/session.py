@@ -39,6 +39,16 @@ _LOCAL = {
 }
 
 
+def add_root(parser: ArgumentParser) -> None:
+    """Add the option that names the cluster's root; `run_job` refuses to run without one."""
+    parser.add_argument(
+        "--root",
+        default=os.environ.get("BMQ_ROOT"),
+        metavar="URL",
+        help="the cluster's root: hdfs:// or file:// (default: $BMQ_ROOT)",
+    )
+
+
 def add_session_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--master",
@@ -143,6 +153,8 @@ def main_of(job: str, arguments: Sequence[str] | None = None) -> int:
 def run_job(module: ModuleType, arguments: Namespace) -> int:
     """The exit status; what is the user's to put right is told in a line."""
     try:
+        if not arguments.root:
+            raise JobError("which root? Give --root URL, or set BMQ_ROOT")
         status: int = module.run(arguments)
     except JobError as error:
         sys.stderr.write(f"bmq: {error}\n")

@@ -15,7 +15,7 @@ from bmq.spark.jobs import JobError
 from bmq.spark.jobs.manifest import Append, Identity, ManifestError, Merge, State
 from bmq.spark.jobs.merging import choose
 from bmq.spark.jobs.ranges import Ranges, as_options, plan
-from bmq.spark.jobs.session import check_machine, main_of, start_session
+from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
 from bmq.spark.jobs.table import Fenced, Run, Step, read_state
 from bmq.spark.jobs.topic import PLACE, Topic, look_at
 from bmq.spark.loop import storage_loop
@@ -39,7 +39,7 @@ FRAMINGS = ("none", "confluent")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--root", required=True, metavar="URL", help="the cluster's root: hdfs:// or file://")
+    add_root(parser)
     parser.add_argument("--topic", required=True, metavar="NAME")
     parser.add_argument("--table", required=True, metavar="URL", help="the table's folder: hdfs:// or file://")
     parser.add_argument("--by", choices=("date", "hour"), default="date", help="folders (default: %(default)s)")

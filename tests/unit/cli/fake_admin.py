@@ -272,11 +272,13 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def runner(admin: FakeAdmin) -> Callable[..., int]:
-    """``bmq`` on this cluster: words to exit status."""
+def runner(admin: FakeAdmin, connected: list[str] | None = None) -> Callable[..., int]:
+    """Return ``bmq`` on this cluster, words to exit status; `connected` is given the addresses that it connects to."""
 
     @contextlib.contextmanager
     def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+        if connected is not None:
+            connected.append(servers)
         yield admin
 
     return lambda *words: perform(parse(*words), connect)

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -57,12 +57,15 @@ def test_somebody_listens_who_is_no_kafka(capsys: pytest.CaptureFixture[str]) ->
     assert "accepts connections but does not answer as Kafka within 0.5 s" in capsys.readouterr().err
 
 
-def test_the_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_comes_from_the_environment(
+    bmq: Callable[..., int], servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BMQ_BOOTSTRAP", "broker:1234")
-    assert parse("topic", "list").bootstrap_server == "broker:1234"
-    assert parse("topic", "list", "--bootstrap-server", "other:1").bootstrap_server == "other:1"
+    assert bmq("topic", "list") == 0
+    assert bmq("topic", "list", "--bootstrap-server", "other:1") == 0
     monkeypatch.delenv("BMQ_BOOTSTRAP")
-    assert parse("topic", "list").bootstrap_server == "127.0.0.1:9092"
+    assert bmq("topic", "list") == 0
+    assert servers == ["broker:1234", "other:1", "127.0.0.1:9092"]
 
 
 def test_no_answer_in_time(capsys: pytest.CaptureFixture[str]) -> None:

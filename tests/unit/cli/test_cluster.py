@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.cli import admin_client, cluster_acts, cluster_status
+from bmq.cli.console_client import Console
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition, parse
 from tests.unit.cli.fake_console import FakeCluster, member
 
@@ -95,12 +96,12 @@ def test_which_way_status_asks(
         ways.append(arguments.bootstrap_server)
         return 0
 
-    def over_http(work: Callable[[], int]) -> int:
+    def over_http(console: Console, arguments: argparse.Namespace) -> int:
         ways.append("http")
         return 0
 
     monkeypatch.setattr(admin_client, "run", over_kafka)
-    monkeypatch.setattr(cluster_status, "tell", over_http)
+    monkeypatch.setattr(cluster_status, "over_http", over_http)
     assert ask("status", *words) == 0
     assert ways == ["k:1" if is_kafka else "http"]
 

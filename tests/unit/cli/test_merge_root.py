@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bmq.cli.admin_client import UsageError
 from bmq.cli.main import main
 from bmq.cli.merge_root_run import common_folder, merge
 from bmq.cli.root_guard import RootGuard
+from bmq.cli.usage import UsageError
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.kv import Put

@@ -1,9 +1,12 @@
-"""`bmq segment repair` as text, of a partition that is whole."""
+"""`bmq segment repair`: its text of a partition that is whole, and what it says of places that are wrong."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from bmq.cli.main import main
 from bmq.cli.repair import lines
 
 
@@ -19,3 +22,28 @@ def test_a_whole_partition(start: int, end: int, holds: str) -> None:
     told = {"topic": "orders", "partition": 3, "log_start": start, "end_offset": end}
     told |= {"offline_reason": "", "segments": [], "notes": []}
     assert lines(told) == [f"orders-3: nothing is damaged; {holds}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "give --meta, the cluster's store"),
+        (["--meta", "bogus://x"], "bogus"),
+        (["--meta", "sqlite:///nowhere/meta.db"], "sqlite:///nowhere/meta.db: there is no such file"),
+    ],
+)
+def test_a_store_that_is_none(words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["segment", "repair", "orders", "3", "--root", f"file://{tmp_path}", *words]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_password_comes_from_the_servers_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty file of a password ends the command before it asks anybody."""
+    password = tmp_path / "password"
+    password.touch()
+    monkeypatch.setenv("BMQ_META_PASSWORD_FILE", str(password))
+    words = ["--root", f"file://{tmp_path}", "--meta", "etcd://me@127.0.0.1:1"]
+    assert main(["segment", "repair", "orders", "3", *words]) == 2
+    assert f"{password} is empty" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""``bmq profile``: name the clusters that you use, and choose one."""
+
+from __future__ import annotations
+
+import argparse
+
+from bmq.cli import profiles
+from bmq.cli.admin_client import tell
+from bmq.cli.console_client import Console
+from bmq.cli.output import print_json, printable
+from bmq.cli.tables import print_table
+from bmq.cli.usage import UsageError
+from bmq.core.urls import without_passwords
+
+_DESCRIPTION = """\
+Name the clusters that you use, and choose one. Then commands need no addresses.
+
+  bmq profile set prod --bootstrap-server kafka1:9092 --http http://kafka1:9080 --root hdfs://namenode:8020/bmq
+  bmq profile use prod
+  bmq topic list                       of prod
+  bmq topic list --profile test        of test, this once
+
+A value is taken from: a flag, else the profile named by --profile, else the environment (BMQ_BOOTSTRAP, BMQ_HTTP_URL,
+BMQ_ROOT, BMQ_META, BMQ_CLUSTER), else the profile named by BMQ_PROFILE, else the current one, else the default.
+`bmq serve`, `bmq health`, `bmq cluster rebuild` and `bmq cluster merge-root` read no profile.
+"""
+_EPILOG = """\
+The profiles are in $XDG_CONFIG_HOME/bmq/profiles.toml, else ~/.config/bmq/profiles.toml.
+
+exit status:
+  0  done      2  wrong usage, no such profile, or the file cannot be read or written
+"""
+_HELP = {
+    "bootstrap_server": ("HOST:PORT", "a server of the cluster, or several with commas: for topic, group, produce..."),
+    "http": ("URL", "a server's HTTP address: for cluster status, drain, balance, move; segment repair"),
+    "root": ("URL", "where segments lie: for segment, job, cluster doctor"),
+    "meta": ("URL", "the metadata store: for cluster doctor"),
+    "cluster": ("NAME", "name of the cluster in its store: for cluster doctor"),
+}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "profile",
+        help="name the clusters that you use, and choose one",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="list|show|use|set|remove", required=True)
+    listing = _add(actions, "list", list_profiles, "print the profiles; a star marks the current one")
+    listing.add_argument("--json", action="store_true", help="one JSON object a line")
+    showing = _add(actions, "show", show, "print one profile, its passwords masked")
+    showing.add_argument("name", nargs="?", metavar="NAME", help="which one (default: the one in use)")
+    showing.add_argument("--json", action="store_true", help="one JSON object")
+    using = _add(actions, "use", use, "make a profile the current one")
+    chosen = using.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("name", nargs="?", metavar="NAME", help="which one")
+    chosen.add_argument("--none", action="store_true", help="none of them")
+    setting = _add(actions, "set", set_values, "make a profile, or change what is given of it")
+    setting.add_argument("name", metavar="NAME", help="which one")
+    for key, (metavar, text) in _HELP.items():
+        setting.add_argument(f"--{key.replace('_', '-')}", metavar=metavar, help=f'{text}; "" takes it out')
+    setting.add_argument("--use", action="store_true", help="and make it the current one")
+    removing = _add(actions, "remove", remove, "remove profiles")
+    removing.add_argument("names", nargs="+", metavar="NAME", help="which ones")
+
+
+def _add(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: object, text: str
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run, command=command)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Return the exit status; errors go to standard error in one line."""
+    return tell(lambda: arguments.command(arguments))
+
+
+def list_profiles(arguments: argparse.Namespace) -> int:
+    """Print every profile."""
+    known = profiles.read()
+    rows = [(name, name == known.current, profile) for name, profile in sorted(known.by_name.items())]
+    if arguments.json:
+        for name, is_current, profile in rows:
+            print_json({"profile": name, "is_current": is_current, **_masked(profile)})
+        return 0
+    print_table(
+        ("", "PROFILE", "BOOTSTRAP", "HTTP", "ROOT"),
+        [
+            ("*" if is_current else "", name, *(_masked(profile).get(key) for key in list(profiles.KEYS)[:3]))
+            for name, is_current, profile in rows
+        ],
+        if_none="there are no profiles; `bmq profile set NAME --bootstrap-server HOST:PORT` makes one",
+    )
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the profile that is named, or the one that commands use now."""
+    known = profiles.read()
+    name = arguments.name or profiles.chosen_name(known)
+    if name is None:
+        raise UsageError("no profile is in use; `bmq profile use NAME` chooses one")
+    profile = _masked(known.get(name))
+    if arguments.json:
+        print_json({"profile": name, "is_current": name == known.current, **profile})
+        return 0
+    print(printable(f"profile {name}"))
+    for key, value in profile.items():
+        print(printable(f"  {key:<16} {value}"))
+    return 0
+
+
+def _masked(profile: dict[str, str]) -> dict[str, str]:
+    return {key: without_passwords(profile[key]) for key in profiles.KEYS if key in profile}
+
+
+def use(arguments: argparse.Namespace) -> int:
+    """Set the current profile."""
+    known = profiles.read()
+    if arguments.none:
+        known.current = None
+    else:
+        known.get(arguments.name)
+        known.current = arguments.name
+    profiles.write(known)
+    print("no profile is in use" if known.current is None else f"profile {known.current} is in use")
+    return 0
+
+
+def set_values(arguments: argparse.Namespace) -> int:
+    """Change one profile; an empty value takes the key out."""
+    name = profiles.check_name(arguments.name)
+    given = {key: text for key in profiles.KEYS if (text := getattr(arguments, key)) is not None}
+    if given.get("http"):
+        Console(given["http"], timeout_s=1.0)  # checks the URL, and asks nobody
+    known = profiles.read()
+    if not given and not (arguments.use and name in known.by_name):
+        raise UsageError("what shall the profile hold? Give --bootstrap-server, --http, --root, --meta or --cluster")
+    profile = {**known.by_name.get(name, {}), **given}
+    known.by_name[name] = {key: text for key, text in profile.items() if text}
+    if arguments.use:
+        known.current = name
+    profiles.write(known)
+    told = "is in use" if known.current == name else f"is set; `bmq profile use {name}` makes it the current one"
+    print(f"profile {name} {told}")
+    return 0
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    """Remove profiles: all that are named, or none if one of them is missing."""
+    known = profiles.read()
+    for name in arguments.names:
+        known.get(name)
+    for name in dict.fromkeys(arguments.names):
+        del known.by_name[name]
+        if known.current == name:
+            known.current = None
+    profiles.write(known)
+    for name in dict.fromkeys(arguments.names):
+        print(f"profile {name} removed")
+    return 0

@@ -1,0 +1,223 @@
+"""Profiles: the clusters of one user, by name, in ``$XDG_CONFIG_HOME/bmq/profiles.toml`` (``~/.config/bmq/...``).
+
+    current = "prod"
+
+    [profiles.prod]
+    bootstrap_server = "kafka1:9092,kafka2:9092"
+    http = "http://kafka1:9080"
+    root = "hdfs://namenode:8020/bmq"
+
+Commands that ask a running cluster, or look at its files, take from a profile what neither a flag nor the environment
+gives.  A profile that is named on the command line (``--profile``) counts as flags do, and so is stronger than the
+environment.  Servers (``bmq serve``) and commands that write a metadata store (``cluster rebuild``, ``cluster
+merge-root``) read no profile: those act on the place that their command line names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bmq.cli.usage import UsageError
+
+KEYS: Mapping[str, str] = {
+    "bootstrap_server": "BMQ_BOOTSTRAP",
+    "http": "BMQ_HTTP_URL",
+    "root": "BMQ_ROOT",
+    "meta": "BMQ_META",
+    "cluster": "BMQ_CLUSTER",
+}
+"""What a profile may hold, each with the environment's name of the same.  A key is also the flag's name."""
+FILE_BYTES_MAX = 1 << 20
+_CURRENT, _PROFILES = "current", "profiles"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class ProfileError(UsageError):
+    """The file of profiles, or the choice of one, is wrong; the text says what to do."""
+
+
+@dataclass(slots=True)
+class Profiles:
+    """The file's content.  ``current`` is the name of the profile in use, None if there is none."""
+
+    current: str | None = None
+    by_name: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def get(self, name: str) -> dict[str, str]:
+        """Return one profile.  Raises ProfileError naming those that there are."""
+        if name not in self.by_name:
+            known = ", ".join(sorted(self.by_name)) or "none yet; `bmq profile set NAME ...` makes one"
+            raise ProfileError(f"there is no profile {name!r}; there is {known}")
+        return self.by_name[name]
+
+
+# --------------------------------------------------------------------------------------------------------- the text
+
+
+def parse(text: str) -> Profiles:
+    """Return the content of a file of profiles.  Raises ProfileError."""
+    try:
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ProfileError(f"not TOML: {error}") from None
+    current, tables = values.pop(_CURRENT, None), values.pop(_PROFILES, {})
+    if values:
+        raise ProfileError(f"unknown key {next(iter(values))!r}; expected {_CURRENT} and tables [{_PROFILES}.NAME]")
+    if not isinstance(tables, dict):
+        raise ProfileError(f"{_PROFILES} is not a table: write [{_PROFILES}.NAME]")
+    profiles = Profiles(by_name={check_name(name): _parse_profile(name, table) for name, table in tables.items()})
+    if current is not None:
+        profiles.get(str(current))
+        profiles.current = str(current)
+    return profiles
+
+
+def _parse_profile(name: str, table: Any) -> dict[str, str]:
+    if not isinstance(table, dict):
+        raise ProfileError(f"{_PROFILES}.{name} is not a table: write [{_PROFILES}.{name}]")
+    for key, value in table.items():
+        if key not in KEYS:
+            raise ProfileError(f"profile {name}: unknown key {key!r}; known are {', '.join(KEYS)}")
+        if not isinstance(value, str):
+            raise ProfileError(f"profile {name}: {key} is not a string")
+    return dict(table)
+
+
+def check_name(name: str) -> str:
+    """Return `name`.  Raises ProfileError if no profile can be called so."""
+    if not _NAME.fullmatch(name):
+        raise ProfileError(f"{name!r} is not a profile's name: letters, digits, dots, dashes, underscores, at most 64")
+    return name
+
+
+def render(profiles: Profiles) -> str:
+    """Return the file's text, of which `parse` makes the same again."""
+    lines = [] if profiles.current is None else [f"{_CURRENT} = {_quoted(profiles.current)}", ""]
+    for name, profile in sorted(profiles.by_name.items()):
+        lines.append(f"[{_PROFILES}.{_quoted(name)}]" if "." in name else f"[{_PROFILES}.{name}]")
+        lines += [f"{key} = {_quoted(profile[key])}" for key in KEYS if key in profile]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string of TOML: JSON's escapes are among TOML's, but for DEL, which JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+
+def path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where the file is, by the XDG Base Directory Specification: a relative XDG_CONFIG_HOME is ignored."""
+    base = Path(environment.get("XDG_CONFIG_HOME") or "")
+    return (base if base.is_absolute() else Path.home() / ".config") / "bmq" / "profiles.toml"
+
+
+def read() -> Profiles:
+    """Return the profiles; none if there is no file.  Raises ProfileError naming the file."""
+    file = path()
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(FILE_BYTES_MAX + 1).decode()
+        if len(text) > FILE_BYTES_MAX:
+            raise ProfileError(f"larger than {FILE_BYTES_MAX} bytes")
+        return parse(text)
+    except FileNotFoundError:
+        return Profiles()
+    except OSError as error:
+        raise ProfileError(f"cannot read {file}: {error.strerror}") from None
+    except (UnicodeDecodeError, ProfileError) as error:
+        raise ProfileError(f"{file}: {error}: mend it, or remove it") from None
+
+
+def write(profiles: Profiles) -> None:
+    """Replace the file as a whole; only its owner may read it, as the store's URL may hold a password.
+
+    Raises ProfileError.
+    """
+    file = path()
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".profiles-", dir=file.parent)  # mode 0600
+        try:
+            with open(handle, "w", encoding="utf-8") as stream:
+                stream.write(render(profiles))
+            os.replace(name, file.resolve())  # a link, to a folder of dot files say, stays one
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise ProfileError(f"cannot write {file}: {error.strerror}") from None
+
+
+# --------------------------------------------------------------------------------------------- what a command takes
+
+
+def add_profile(parser: argparse._ActionsContainer) -> None:
+    """Add ``--profile`` to a command that takes places from one."""
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="take what no flag gives from this profile (`bmq profile`); default: $BMQ_PROFILE, else the current one",
+    )
+
+
+def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
+    """Return the key and value of the strongest layer that has one of `keys`; in one layer, the first of them.
+
+    The file is not read if a stronger layer has one.  Raises ProfileError.
+    """
+    for layer in _layers(arguments):
+        for key in keys:
+            if layer.get(key):
+                return key, layer[key]
+    return None
+
+
+def value(arguments: argparse.Namespace, key: str) -> str | None:
+    """Return what the strongest layer has of `key`.  Raises ProfileError."""
+    found = find(arguments, key)
+    return None if found is None else found[1]
+
+
+def named(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the profile that the command line names, empty if it names none.  Raises ProfileError."""
+    name = getattr(arguments, "profile", None)
+    return read().get(name) if name else {}
+
+
+def implied(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the profile that the environment or the file chooses, empty if neither does.  Raises ProfileError.
+
+    An empty $BMQ_PROFILE chooses none.
+    """
+    if getattr(arguments, "profile", None):
+        return {}
+    if os.environ.get("BMQ_PROFILE") == "":
+        return {}
+    profiles = read()
+    name = chosen_name(profiles)
+    return {} if name is None else profiles.get(name)
+
+
+def chosen_name(profiles: Profiles) -> str | None:
+    """Return the name of the profile that the environment, else the file, chooses; None if neither does."""
+    return os.environ.get("BMQ_PROFILE", profiles.current) or None
+
+
+def _layers(arguments: argparse.Namespace) -> Iterator[Mapping[str, str]]:
+    """Yield flags, the profile of the command line, the environment, the profile of the environment or the file."""
+    yield {key: getattr(arguments, key, None) or "" for key in KEYS}
+    yield named(arguments)
+    yield {key: os.environ.get(name, "") for key, name in KEYS.items()}
+    yield implied(arguments)
