@@ -212,6 +212,16 @@ class Assigned:
             return owner
         return self._find(slot)
 
+    def open_owner(self, key: PartitionKey) -> PartitionOwner | None:
+        """Return the owner if it is in WRITE now; the order in which others are opened stays as it is."""
+        slot = self._slots.get(key)
+        owner = slot.owner if slot is not None else None
+        return owner if owner is not None and owner.is_open else None
+
+    def open_owners(self) -> list[PartitionOwner]:
+        """Return all owners that are in WRITE now."""
+        return [slot.owner for slot in self._slots.values() if slot.owner is not None and slot.owner.is_open]
+
     follow = get
     """What is here is read here."""
 

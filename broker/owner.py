@@ -65,6 +65,10 @@ class PartitionOwner:
         return f"<PartitionOwner {self._writer!r}>"
 
     @property
+    def topic(self) -> str:
+        return self._writer.path.topic
+
+    @property
     def epoch(self) -> int:
         return self._writer.partition.epoch
 
@@ -290,11 +294,23 @@ class PartitionOwner:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
         return self.log_start
 
+    @property
+    def log_bytes_known(self) -> int | None:
+        """Return `log_bytes` as far as it is known without a look at storage; None if it has never been counted."""
+        if self._size is None:
+            return None
+        return self._size.known(self._writer)
+
+    @property
+    def is_log_size_current(self) -> bool:
+        """Whether `log_bytes_known` is what `log_bytes` would find."""
+        return self._size is not None and self._size.is_current(self._writer)
+
     async def log_bytes(self) -> int:
         """Bytes on storage from the log start on, as Kafka counts a replica: whole segments."""
         partition = self._writer.partition
         if self._size is None or self._size.log_start != partition.log_start:
-            self._size = LogSize(partition.log_start)
+            self._size = LogSize(partition.log_start, self.log_bytes_known)
         try:
             return await self._size.count(self._shared.fs, self._writer)
         except StorageError as error:
@@ -305,10 +321,12 @@ class LogSize:
     """Bytes of a log, counted as it grows: listed only when a segment was registered or closed since, and only what
     is new."""
 
-    __slots__ = ("_closed", "_counted_to", "_is_settled", "_open", "_record", "log_start")
+    __slots__ = ("_closed", "_counted_to", "_is_settled", "_last", "_open", "_record", "log_start")
 
-    def __init__(self, log_start: int) -> None:
+    def __init__(self, log_start: int, last: int | None = None) -> None:
+        """`last`: what was known under an earlier log start."""
         self.log_start = log_start
+        self._last = last  # counted last
         self._record: PartitionRecord | None = None
         self._counted_to: SegmentName | None = None
         self._closed = 0  # bytes up to there
@@ -316,10 +334,25 @@ class LogSize:
         self._is_settled = False  # the newest segment is closed
 
     async def count(self, fs: FileSystem, writer: PartitionWriter) -> int:
+        if not self._is_counted(writer):
+            await self._list(fs, writer, writer.partition.record)
+        self._last = self._sum(writer)
+        return self._last
+
+    def is_current(self, writer: PartitionWriter) -> bool:
+        """Whether `known` is what `count` would return."""
+        return self.log_start == writer.partition.log_start and self._is_counted(writer)
+
+    def known(self, writer: PartitionWriter) -> int | None:
+        """Return the size without a look at storage: as it was counted last, if files came or went since."""
+        return self._sum(writer) if self.is_current(writer) else self._last
+
+    def _is_counted(self, writer: PartitionWriter) -> bool:
         partition = writer.partition
-        if partition.record is not self._record or (partition.current is None and not self._is_settled):
-            await self._list(fs, writer, partition.record)
-        current = partition.current
+        return partition.record is self._record and (partition.current is not None or self._is_settled)
+
+    def _sum(self, writer: PartitionWriter) -> int:
+        current = writer.partition.current
         return self._closed + max(self._open, current.flushed if current is not None else 0)
 
     async def _list(self, fs: FileSystem, writer: PartitionWriter, record: PartitionRecord) -> None:

@@ -21,13 +21,15 @@ from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.internal_endpoint import Handler, InternalCall
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.turns import run_in_turns
+from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.core.wire.internal import (
     ENDS_SETTLED,
     AskRequest,
     AskResponse,
     HandedOverRequest,
     HandedOverResponse,
+    HighWatermarksRequest,
+    HighWatermarksResponse,
     InternalKey,
     LiveSegmentRequest,
     LiveSegmentResponse,
@@ -71,6 +73,7 @@ class Serving:
         endpoint.register(InternalKey.ASK, self.ask)
         endpoint.register(InternalKey.PRODUCERS, self.producers)
         endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
+        endpoint.register(InternalKey.HIGH_WATERMARKS, self.high_watermarks)
         endpoint.register(InternalKey.HANDED_OVER, self.handed_over, role=BROKER)
         endpoint.register(InternalKey.LOAD, self.tell_load, role=CONTROLLER)
         endpoint.register(InternalKey.OPEN_FILES, self.open_files, role=CONTROLLER)
@@ -100,6 +103,18 @@ class Serving:
         entries = big_endian(live.index.entries[first * ENTRY :])
         return LiveSegmentResponse(
             ErrorCode.NONE, "", owner.epoch, *live.name, live.position, live.end_offset, first, entries
+        ).encode()
+
+    async def high_watermarks(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return what is known now, of many partitions at once: none of them is waited for."""
+        asked = HighWatermarksRequest.decode(body)
+
+        def high_watermark(pair: tuple[UUID, int]) -> int:
+            owner = self._assigned.open_owner(PartitionKey(*pair))
+            return owner.high_watermark if owner is not None else -1
+
+        return HighWatermarksResponse(
+            ErrorCode.NONE, tuple(await map_in_turns(high_watermark, asked.partitions))
         ).encode()
 
     async def _owner(self, topic_id: UUID, partition: int) -> PartitionOwner:

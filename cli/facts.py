@@ -95,11 +95,13 @@ class _Facts:
 
     def gauges(self) -> Gauges:
         catalog, coordinator = self._node.catalog, self._node.own_coordinator
+        sizes = self._node.collected.log_sizes
         return Gauges(
             partitions_by_state=self._states(),
             groups_by_state=coordinator.groups_by_state() if coordinator is not None else None,
             topics=len(catalog.topics),
             partitions=sum(topic.partitions for topic in catalog.topics.values()),
+            log_bytes_by_topic=sizes.by_topic if sizes is not None else {},
         )
 
     def _states(self) -> dict[str, int]:

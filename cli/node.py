@@ -16,6 +16,7 @@ from functools import partial
 from bmq.broker.config import BrokerConfig
 from bmq.broker.janitor import JanitorConfig
 from bmq.cli.broker_role import BrokerRole
+from bmq.cli.collected import Collected
 from bmq.cli.internal import internal_dispatch, internal_services, register_broker
 from bmq.cli.joined import Joined
 from bmq.cli.repair_run import Repair, Report, Wanted, find_partition
@@ -139,6 +140,11 @@ class Node:
         self.own_coordinator = self._make_own_coordinator()
         self._routed: RoutedCoordinator | None = None
         self.coordinator = self._make_coordinator()
+        self.collected = Collected(
+            config, self.catalog, self.view,
+            broker=self.broker, coordinator=self.own_coordinator, joined=joined,
+        )  # fmt: skip
+        """Numbers that only `/metrics` shows."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self._services = Services(
             config=config,
@@ -232,6 +238,7 @@ class Node:
 
     async def close(self) -> None:
         """Hand everything over.  Also after a ``start`` that failed."""
+        await self.collected.close()
         if self._relay is not None:
             self._relay.close()
         if self._forwarding is not None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from bmq.broker.manager import Broker
 from bmq.cli.node import Node
-from bmq.console.state import OwnHistogram, OwnMetric
+from bmq.console.state import Own as OneOwn
+from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.loop_meter import LoopMeter
 from bmq.core.metrics import Histogram
 from bmq.core.record_walk import WALKER
 
-Own = Sequence[OwnMetric | OwnHistogram]
+Own = Sequence[OneOwn]
 
 
 class OwnMetrics:
@@ -27,9 +28,11 @@ class OwnMetrics:
     def read(self) -> Own:
         node = self._node
         text = "Keys of the metadata store and topics that this process cannot use, see the log"
+        node.collected.request()
         return (
             *self._of_broker(),
             *self._of_coordinator(),
+            *self._of_group_lag(),
             OwnMetric("quarantined", text, len(node.quarantined())),
             *self._of_cluster(),
             *self._of_leader(),
@@ -99,18 +102,61 @@ class OwnMetrics:
                 "1: storage acknowledges nothing that this broker writes",
                 int(bool(broker.storage_trouble)),
             ),
+            *self._of_log_sizes(),
             OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
             OwnMetric("unflushed_bytes_limit", "Bytes that may be so", broker.config.buffer_bytes_total),
             OwnMetric("partitions_handed_over", "Partitions that left this process", broker.moved_total, True),
             *_broker_times(broker),
         )
 
+    def _of_log_sizes(self) -> Own:
+        sizes = self._node.collected.log_sizes
+        if sizes is None:
+            return ()
+        text = "Partitions owned here whose bytes on storage are not counted yet"
+        return (OwnMetric("log_size_unknown", text, sizes.partitions_unknown),)
+
     def _of_coordinator(self) -> Own:
         coordinator = self._node.own_coordinator
         if coordinator is None:
             return ()
         text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
-        return (OwnMetric("shards_not_loaded", text, len(coordinator.shards_not_loaded())),)
+        return [
+            OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
+            for reason, count in coordinator.shards_not_loaded_by_reason().items()
+        ]
+
+    def _of_group_lag(self) -> Own:
+        """Return those of the groups that this process coordinates."""
+        lag = self._node.collected.group_lag
+        if lag is None:
+            return ()
+        pairs, report = ("consumergroup", "topic"), lag.report
+        return (
+            OwnSeries(
+                "kafka_consumergroup_lag_sum",
+                "Records between a group's committed offsets and the high watermarks, in all partitions of a topic",
+                pairs,
+                [((each.group, each.topic), each.lag) for each in report.pairs],
+            ),
+            OwnSeries(
+                "kafka_consumergroup_current_offset_sum",
+                "Sum of a group's committed offsets in all partitions of a topic",
+                pairs,
+                [((each.group, each.topic), each.offset_sum) for each in report.pairs],
+            ),
+            OwnSeries(
+                "kafka_consumergroup_lag",
+                "Records between a group's committed offset and the high watermark",
+                (*pairs, "partition"),
+                [((each.group, each.topic, str(each.partition)), each.lag) for each in report.partitions],
+            ),
+            OwnMetric(
+                "group_lag_unknown",
+                "Partitions with committed offsets of which no broker has told the high watermark",
+                report.partitions_unknown,
+            ),
+        )
 
     def _of_deleted_topics(self) -> Own:
         """Return those of the process that removes what deleted topics leave."""

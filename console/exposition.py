@@ -18,14 +18,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bmq.console.state import ConsoleState, Gauges, OwnHistogram, OwnMetric
+from bmq.console.state import ConsoleState, Gauges, OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics import LATENCY_BOUNDS_MS
+from bmq.core.metrics import LATENCY_BOUNDS_MS, OTHER_TOPICS
 from bmq.core.version import VERSION
 from bmq.core.wire.api import ApiKey
 
-OTHER_TOPICS = "(other)"
-"""Label of what topics past the bound share: no topic can have this name."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _TOPIC_METRICS = (
@@ -66,6 +64,7 @@ class Numbers(NamedTuple):
     gauges: Gauges
     own: Sequence[OwnMetric]
     own_times: Sequence[_OwnTimes]
+    own_series: Sequence[OwnSeries]
 
 
 def take(state: ConsoleState) -> Numbers:
@@ -128,6 +127,7 @@ def take(state: ConsoleState) -> Numbers:
             for each in own
             if isinstance(each, OwnHistogram)
         ],
+        own_series=[each for each in own if isinstance(each, OwnSeries)],
     )
 
 
@@ -169,6 +169,7 @@ class _Families(Collector):
             yield from _group_families(numbers.gauges.groups_by_state)
         yield from _own_families(numbers.own)
         yield from map(_own_histogram, numbers.own_times)
+        yield from map(_own_series, numbers.own_series)
 
 
 def own_name(name: str) -> str:
@@ -192,6 +193,13 @@ def _own_histogram(times: _OwnTimes) -> Metric:
     for value, total_ms, buckets in times.series:
         cumulative = list(zip(_BOUNDS_S, map(float, accumulate(buckets)), strict=True))
         family.add_metric([value] if times.label else [], cumulative, total_ms / 1000)
+    return family
+
+
+def _own_series(series: OwnSeries) -> Metric:
+    family = _gauge(own_name(series.name), series.doc, *series.labels)
+    for values, value in series.samples:
+        family.add_metric(values, value)
     return family
 
 

@@ -155,7 +155,7 @@ class Gauges:
     partitions: int = 0
     """Of the whole cluster."""
     log_bytes_by_topic: Mapping[str, int] = field(default_factory=dict)
-    """Bytes on storage, where they are known without a call."""
+    """Bytes on storage of the partitions that this process owns, as they were counted last."""
 
 
 class OwnMetric(NamedTuple):
@@ -180,7 +180,20 @@ class OwnHistogram(NamedTuple):
     label: str = ""
 
 
-def no_own_metrics() -> Sequence[OwnMetric | OwnHistogram]:
+class OwnSeries(NamedTuple):
+    """Gauges that differ in the values of several labels, under Kafka's or another well-known name as it stands.  The
+    samples are never changed."""
+
+    name: str
+    doc: str
+    labels: Sequence[str]
+    samples: Sequence[tuple[Sequence[str], float]]
+
+
+Own = OwnMetric | OwnHistogram | OwnSeries
+
+
+def no_own_metrics() -> Sequence[Own]:
     return ()
 
 
@@ -210,4 +223,4 @@ class ConsoleState:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     pick: Callable[[int], int] = random.randrange
     """Chooses one of so many partitions for a record without a key."""
-    own_metrics: Callable[[], Sequence[OwnMetric | OwnHistogram]] = no_own_metrics
+    own_metrics: Callable[[], Sequence[Own]] = no_own_metrics

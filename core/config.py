@@ -104,6 +104,14 @@ class NodeConfig:
     metrics_topics_max: int = _option(
         1_000, 'topics with series of their own in /metrics; those past it share one, topic="(other)"'
     )
+    metrics_group_lag_ms: int = _option(
+        15_000, "least time between two counts of groups' lag for /metrics; 0: none is counted"
+    )
+    metrics_groups_max: int = _option(
+        1_000,
+        "groups' lag in /metrics: pairs of a group and a topic with series of their own, and partitions with theirs;"
+        ' pairs past it share one, consumergroup="(other)"',
+    )
     log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
     drain_ms: int = _option(
         10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"
@@ -320,6 +328,9 @@ _LEAST = {  # those of Kafka's settings are ConfigDef's, where ours are not narr
     "cache_bytes": 16 << 20,
     "held_produce_ms": 0,
     "drain_ms": 0,
+    "metrics_topics_max": 0,
+    "metrics_group_lag_ms": 0,
+    "metrics_groups_max": 0,
     "workers": 1,
     "etcd_history_ms": 0,
     "internal_credit_bytes": 64 << 10,

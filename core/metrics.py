@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
-
-
+OTHER_TOPICS = "(other)"
+"""Label of what topics past a bound share: no topic can have this name."""
 TOPICS_MAX = 1_000
 """Topics with counters of their own.  Each costs seven series of a scrape."""
 

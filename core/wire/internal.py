@@ -67,6 +67,7 @@ class InternalKey(IntEnum):
     SHARDS_NOT_LOADED = 10014
     SHARD_CONFIRM = 10015
     OPEN_FILES = 10016
+    HIGH_WATERMARKS = 10017
 
 
 class Question(IntEnum):
@@ -370,6 +371,21 @@ class OpenFilesResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class HighWatermarksRequest(Message):
+    """Where do these partitions end?"""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarksResponse(Message):
+    """A number for each partition, in the order of the request: its high watermark, or -1 if it is not open here."""
+
+    error: Code = ErrorCode.NONE
+    watermarks: Int64s = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequest(Message):
     """Drain, then end."""
 
@@ -433,4 +449,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.SHARDS_NOT_LOADED: ShardsNotLoadedResponse,
     InternalKey.SHARD_CONFIRM: ShardConfirmResponse,
     InternalKey.OPEN_FILES: OpenFilesResponse,
+    InternalKey.HIGH_WATERMARKS: HighWatermarksResponse,
 }

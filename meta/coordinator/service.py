@@ -8,7 +8,7 @@ long, COORDINATOR_NOT_AVAILABLE.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -17,7 +17,9 @@ from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.coordinator import group_admin, membership_api, offset_api
 from bmq.meta.coordinator.api import ClientInfo, GroupListing
+from bmq.meta.coordinator.load_failure import LoadFailure
 from bmq.meta.coordinator.log import ShardLogs
+from bmq.meta.coordinator.offsets import Offsets
 from bmq.meta.coordinator.settings import CoordinatorSettings
 from bmq.meta.coordinator.shards import Shards
 from bmq.meta.members import Members
@@ -78,6 +80,14 @@ class Coordinator:
     def shards_not_loaded(self) -> dict[int, str]:
         """Shards of this process whose groups are not served, and why: what an operator must see."""
         return self._shards.not_loaded()
+
+    def shards_not_loaded_by_reason(self) -> Mapping[LoadFailure, int]:
+        """Count them by the kind of the reason, kinds with none included: for metrics."""
+        return self._shards.not_loaded_by_reason()
+
+    def offsets(self) -> list[Offsets]:
+        """Return the committed offsets of each shard that is loaded here, as they change."""
+        return self._shards.offsets()
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
         return await membership_api.join_group(self._shards, self._settings, request, client.client_id, client.host)

@@ -31,6 +31,7 @@ from bmq.meta.coordinator.answer_queue import AnswerQueue
 from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.meta.coordinator.freshness import Freshness
 from bmq.meta.coordinator.group import Group
+from bmq.meta.coordinator.load_failure import LoadFailure, kind_of
 from bmq.meta.coordinator.log import ShardLog, ShardLogs
 from bmq.meta.coordinator.membership_budget import MembershipBudget
 from bmq.meta.coordinator.offsets import TopicRef
@@ -106,7 +107,7 @@ class Shard:
         self._snapshot_at = settings.snapshot_bytes  # of the writer's count
         self._is_in_snapshot = False
         self._loading_since: float | None = None  # the monotonic clock's seconds; None: it is loaded, or need not be
-        self._failure = ""  # of the last try
+        self._failure: RequestError | FormatError | None = None  # of the last try
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
     @property
@@ -124,7 +125,12 @@ class Shard:
         since = self._loading_since
         if self.is_closed or since is None or self._clock.monotonic() - since < self._settings.load_timeout_s:
             return None
-        return self._failure or "it is being read"
+        return "it is being read" if self._failure is None else str(self._failure)
+
+    @property
+    def failure_reason(self) -> LoadFailure | None:
+        """The kind of `failure`; None when all is well."""
+        return None if self.failure is None else kind_of(self._failure)
 
     def start(self) -> None:
         """See to it that the shard is loaded if there is anything in it, in the background."""
@@ -169,7 +175,7 @@ class Shard:
             return self._serving
         if self.is_closed:
             raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} is closed")
-        why = f": {self._failure}" if self._failure else ""
+        why = "" if self._failure is None else f": {self._failure}"
         raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {self.partition} is {self.phase.value}{why}")
 
     def close(self) -> None:
@@ -231,7 +237,7 @@ class Shard:
                         return
                     self._move(Phase.FAILED)
                     logger.warning("shard %d not loaded, again in %.1f s: %s", self.partition, pause_s, error)
-                    self._failure = str(error)
+                    self._failure = error.with_traceback(None)
                     if isinstance(error, RequestError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         self._loading_since = None
                         return  # the next request that needs it asks for the topic first
@@ -253,7 +259,7 @@ class Shard:
         if log.log_start >= log.high_watermark and not self._is_wanted:
             self.is_empty = True
             self._move(Phase.INITIAL)
-            self._loading_since, self._failure = None, ""
+            self._loading_since, self._failure = None, None
             return
         async with self._loads:
             await self._replay_and_serve(log)
@@ -291,7 +297,7 @@ class Shard:
         self._serving = serving
         self.epoch = log.epoch
         self._move(Phase.ACTIVE)
-        self._loading_since, self._failure = None, ""
+        self._loading_since, self._failure = None, None
         serving.begin(waking)
         gone = [each for each in gone_topics(state.offsets, self._catalog, self._deleted) if each not in unsure]
         self._deleted.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
@@ -18,8 +19,10 @@ from bmq.core.turns import map_in_turns
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.coordinator.answer_queue import AnswerQueue
+from bmq.meta.coordinator.load_failure import LoadFailure
 from bmq.meta.coordinator.log import ShardLogs
 from bmq.meta.coordinator.membership_budget import MembershipBudget
+from bmq.meta.coordinator.offsets import Offsets
 from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.serving import Serving
 from bmq.meta.coordinator.settings import CoordinatorSettings
@@ -171,6 +174,16 @@ class Shards:
     def not_loaded(self) -> dict[int, str]:
         """Shards for which requests no longer wait, and why they are not loaded."""
         return {number: why for number, shard in self._shards.items() if (why := shard.failure) is not None}
+
+    def not_loaded_by_reason(self) -> Counter[LoadFailure]:
+        """Count the shards of `not_loaded` by the kind of the reason; kinds of which there are none count 0."""
+        counts = Counter(dict.fromkeys(LoadFailure, 0))
+        counts.update(kind for shard in self._shards.values() if (kind := shard.failure_reason) is not None)
+        return counts
+
+    def offsets(self) -> list[Offsets]:
+        """Return the committed offsets of each shard that is loaded."""
+        return [shard.serving.state.offsets for shard in self._shards.values() if shard.serving is not None]
 
     # ---------------------------------------------------------------------------------------------- background
 

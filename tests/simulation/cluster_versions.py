@@ -2,7 +2,7 @@
 
 | | the version before | a later one |
 |---|---|---|
-| APIs | neither ShardsNotLoaded nor ShardConfirm; Ask without ConfirmEnd, and Ends never waits for flushes | as now |
+| APIs | no ShardsNotLoaded, ShardConfirm, HighWatermarks; Ask without ConfirmEnd, Ends waits for no flush | as now |
 | messages | no tagged field of this version | a tagged field more in each |
 | Hello | protocol 1 | protocols 1 to 2 |
 
@@ -63,7 +63,7 @@ def speak(process: Process) -> None:
         case Version.LATER:
             endpoint._protocols = joined.peers._protocols = (1, 2)
         case Version.EARLIER:
-            for key in (InternalKey.SHARDS_NOT_LOADED, InternalKey.SHARD_CONFIRM):
+            for key in (InternalKey.SHARDS_NOT_LOADED, InternalKey.SHARD_CONFIRM, InternalKey.HIGH_WATERMARKS):
                 endpoint._handlers.pop(key, None)
             if (ask := endpoint._handlers.get(InternalKey.ASK)) is not None:
                 endpoint._handlers[InternalKey.ASK] = (_earlier_ask(ask[0]), *ask[1:])

@@ -20,6 +20,8 @@ from bmq.core.steps import finish_steps
 from bmq.core.wire.internal import (
     AskRequest,
     AskResponse,
+    HighWatermarksRequest,
+    HighWatermarksResponse,
     InternalKey,
     LiveSegmentRequest,
     LiveSegmentResponse,
@@ -274,6 +276,21 @@ def test_load_since_the_callers_last_question() -> None:
         assert await loads("first") == ()
         await c.write("a", keys[3], bytearray(data))
         assert list(await loads("second")) == [(keys[3].topic_id, 3, len(data), 0, 1)]
+
+    play(story)
+
+
+def test_high_watermarks_of_many_partitions_at_once_and_none_is_opened_for_it() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic(3)
+        keys = c.keys()
+        c.give("a", *keys[:2])
+        for _ in range(2):
+            await c.write("a", keys[1], batch())
+        await c["a"].assigned.wait(keys[0], 5.0)
+        request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in reversed(keys)))
+        found = await Caller(c["a"]).ask(InternalKey.HIGH_WATERMARKS, request, HighWatermarksResponse)
+        assert found == HighWatermarksResponse(ErrorCode.NONE, (-1, 2, 0))
 
     play(story)
 

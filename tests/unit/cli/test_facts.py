@@ -12,7 +12,7 @@ import pytest
 
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
-from bmq.console.state import OwnHistogram, OwnMetric
+from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.loop_meter import LoopMeter
@@ -25,6 +25,7 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.controller.planner_view import Why
 from bmq.meta.coordinator.api import GroupListing
 from bmq.meta.coordinator.group_admin import described
+from bmq.meta.coordinator.lag import LagReport, PairLag, PartitionLag
 from bmq.meta.coordinator.placement import shard_of
 from tests.simulation.loop import run
 
@@ -43,6 +44,13 @@ TERM = SimpleNamespace(
     failures=SimpleNamespace(declared_dead={"lease_ended": 2, "no_answer": 1}),
     under_way=PendingMoves(),
 )
+
+
+def coordinator(not_loaded: dict[int, str]) -> SimpleNamespace:
+    return SimpleNamespace(
+        shards_not_loaded=lambda: not_loaded,
+        shards_not_loaded_by_reason=lambda: {"storage": len(not_loaded), "no_owner": 0},
+    )
 
 
 def node(
@@ -66,7 +74,8 @@ def node(
         metrics=Metrics(),
         broker=None,
         is_serving=True,
-        own_coordinator=SimpleNamespace(shards_not_loaded=lambda: not_loaded) if not_loaded is not None else None,
+        own_coordinator=coordinator(not_loaded) if not_loaded is not None else None,
+        collected=SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=None),
         joined=joined if is_joined else None,
         quarantined=lambda: quarantined or {},
         remote=SimpleNamespace(kept=5, followed=7, relayed=4, route_ms=Histogram()) if is_joined else None,
@@ -127,11 +136,38 @@ def test_what_cannot_be_used_is_said_aloud() -> None:
 
 def test_shards_that_cannot_be_loaded_are_said_aloud() -> None:
     assert console_state(node(not_loaded={})).is_ready() == (True, "")
-    assert metrics(node(not_loaded={}))["shards_not_loaded"] == 0
+    assert metrics(node(not_loaded={}))["shards_not_loaded{storage}"] == 0
     broken = node(not_loaded={12: "other", 3: "the log ends at 566"})
-    assert metrics(broken)["shards_not_loaded"] == 2
+    assert metrics(broken)["shards_not_loaded{storage}"] == 2
+    assert metrics(broken)["shards_not_loaded{no_owner}"] == 0, "a series that is there shows that it is over"
     text = "groups of shard 3 of __consumer_offsets, and 1 more are not served: the log ends at 566"
     assert console_state(broken).is_ready() == (True, text), "all other groups are served"
+
+
+def test_lag_of_groups_under_the_names_of_kafka_exporter() -> None:
+    process, asked = cast(Any, node()), []
+    report = LagReport([PairLag("g", "orders", 140, 10)], [PartitionLag("g", "orders", 3, 10)], 2)
+    process.collected = SimpleNamespace(
+        request=lambda: asked.append(1), group_lag=SimpleNamespace(report=report), log_sizes=None
+    )
+    own = console_state(process).own_metrics()
+    series = {each.name: (tuple(each.labels), each.samples) for each in own if isinstance(each, OwnSeries)}
+    pair = ("consumergroup", "topic")
+    assert series == {
+        "kafka_consumergroup_lag_sum": (pair, [(("g", "orders"), 10)]),
+        "kafka_consumergroup_current_offset_sum": (pair, [(("g", "orders"), 140)]),
+        "kafka_consumergroup_lag": ((*pair, "partition"), [(("g", "orders", "3"), 10)]),
+    }
+    assert metrics(process)["group_lag_unknown"] == 2
+    assert asked == [1, 1], "a scrape asks for the next count"
+
+
+def test_bytes_on_storage_are_those_that_were_counted_last() -> None:
+    process = cast(Any, node())
+    sizes = SimpleNamespace(by_topic={"orders": 12}, partitions_unknown=1)
+    process.catalog = SimpleNamespace(topics={})
+    process.collected = SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=sizes)
+    assert console_state(process).gauges().log_bytes_by_topic == {"orders": 12}
 
 
 def test_partitions_that_cannot_be_served_are_said_aloud() -> None:

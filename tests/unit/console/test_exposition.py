@@ -8,10 +8,10 @@ from importlib.metadata import version
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bmq.console.exposition import OTHER_TOPICS, error_name, render, request_name, take
-from bmq.console.state import ConsoleState, Gauges, OwnHistogram, OwnMetric
+from bmq.console.exposition import error_name, render, request_name, take
+from bmq.console.state import ConsoleState, Gauges, Own, OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics import LATENCY_BOUNDS_MS, Histogram, Metrics
+from bmq.core.metrics import LATENCY_BOUNDS_MS, OTHER_TOPICS, Histogram, Metrics
 from bmq.core.wire.api import ApiKey
 from bmq.storage.layout import is_topic_name
 from tests.unit.console.states import state
@@ -178,7 +178,8 @@ def test_own_histograms_in_seconds_and_own_metrics_with_labels() -> None:
     flush = Histogram()
     for ms in (1.0, 3.0, 60_000.0):
         flush.observe(ms)
-    own: list[OwnMetric | OwnHistogram] = [
+    own: list[Own] = [
+        OwnSeries("kafka_consumergroup_lag_sum", "Lag", ("consumergroup", "topic"), [(('g"1', "orders"), 7)]),
         OwnHistogram("produce_stage_seconds", "Stages", {"flush": flush, "queue": Histogram()}, "stage"),
         OwnHistogram("loop_delay_seconds", "Delay", {"": flush}),
         OwnMetric("moves", "Moves", 2, True, "why", "dead"),
@@ -199,6 +200,7 @@ def test_own_histograms_in_seconds_and_own_metrics_with_labels() -> None:
     assert value(samples, f"{stage}_count", stage="queue") == 0
     assert value(samples, f"{stage}_sum", stage="flush") == pytest.approx(60.004)
     assert value(samples, "bmq_loop_delay_seconds_count") == 3
+    assert value(samples, "kafka_consumergroup_lag_sum", consumergroup='g"1', topic="orders") == 7
     assert value(samples, "bmq_moves_total", why="dead") == 2
     assert value(samples, "bmq_moves_total", why="drain") == 3
     assert value(samples, "kafka_controller_kafkacontroller_activecontrollercount") == 1

@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def own_names() -> Iterator[str]:
-    """Yield the names of all OwnMetric and OwnHistogram calls of the command."""
+    """Yield the names of all OwnMetric, OwnHistogram and OwnSeries calls of the command."""
     for path in (ROOT / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OwnMetric", "OwnHistogram"):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OwnMetric", "OwnHistogram", "OwnSeries"):
                 name = node.args[0]
                 assert isinstance(name, ast.Constant), "name a metric where it is made"
                 assert isinstance(name.value, str)

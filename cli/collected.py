@@ -1,0 +1,59 @@
+"""The numbers of a `Node` that are collected between scrapes of `/metrics`: groups' lag, and bytes on storage."""
+
+from __future__ import annotations
+
+from bmq.broker.log_sizes import LogSizes
+from bmq.cli.broker_role import BrokerRole
+from bmq.cli.joined import Joined
+from bmq.core.config import NodeConfig
+from bmq.core.refresh import Refresh
+from bmq.meta.catalog import Catalog
+from bmq.meta.cluster.view import ClusterView
+from bmq.meta.coordinator.lag import GroupLag
+from bmq.meta.coordinator.service import Coordinator
+from bmq.proxy.remote.high_watermarks import HighWatermarks
+
+LOG_SIZES_S = 15.0
+"""Least time between two refreshes of the log sizes."""
+
+
+class Collected:
+    """One process's.  A scrape that shows them asks for the next collection: without scrapes nothing is collected."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        catalog: Catalog,
+        view: ClusterView,
+        *,
+        broker: BrokerRole | None,
+        coordinator: Coordinator | None,
+        joined: Joined | None,
+    ) -> None:
+        self.group_lag: GroupLag | None = None
+        self.log_sizes: LogSizes | None = None
+        self._refreshes: list[Refresh] = []
+        if coordinator is not None:
+            local = broker.assigned.open_owner if broker is not None else None
+            ends = HighWatermarks(view, local, joined.peers if joined is not None else None)
+            self.group_lag = GroupLag(coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
+            interval_s = config.metrics_group_lag_ms / 1000
+            self._refreshes.append(Refresh(self.group_lag.refresh, interval_s, "the lag of groups"))
+        if broker is not None:
+            self.log_sizes = LogSizes(broker.assigned.open_owners, config.metrics_topics_max)
+            self._refreshes.append(Refresh(self.log_sizes.refresh, LOG_SIZES_S, "the sizes of logs"))
+
+    def request(self) -> None:
+        """Collect again in the background, unless that was done lately."""
+        for refresh in self._refreshes:
+            refresh.request()
+
+    async def wait(self) -> None:
+        """Wait for what is being collected."""
+        for refresh in self._refreshes:
+            await refresh.wait()
+
+    async def close(self) -> None:
+        """Collect no more."""
+        for refresh in self._refreshes:
+            await refresh.close()

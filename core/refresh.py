@@ -1,0 +1,71 @@
+"""Numbers that cost too much for a scrape, and are collected in the background between scrapes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+from bmq.core.errors import BmqError
+
+logger = logging.getLogger(__name__)
+
+
+class Refresh:
+    """Run `work` in the background each time that it is asked for: one run at a time, and none within `interval_s`
+    after the beginning of the last.
+
+    A scrape asks, and shows what the last run has left: where nobody scrapes, nothing runs.  An `interval_s` of 0
+    turns it off.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[None]], interval_s: float, name: str) -> None:
+        self._work = work
+        self._interval_s = interval_s
+        self._name = name
+        self._began = -math.inf
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._is_failing = False  # the log says so
+        self.runs = 0
+        """Runs that came to their end."""
+
+    def __repr__(self) -> str:
+        return f"<Refresh of {self._name}, {self.runs} runs, every {self._interval_s:g} s at most>"
+
+    def request(self) -> None:
+        """Begin a run, unless one is under way or was begun lately."""
+        loop = asyncio.get_running_loop()
+        is_early = loop.time() - self._began < self._interval_s
+        if self._is_closed or not self._interval_s or self._task is not None or is_early:
+            return
+        self._began = loop.time()
+        self._task = loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+            self.runs += 1
+            self._is_failing = False
+        except BmqError as error:
+            if not self._is_failing:
+                logger.warning("%s cannot be refreshed; it is tried again with each scrape: %s", self._name, error)
+            self._is_failing = True
+        except Exception:  # a metric that is not refreshed must not end anything else; the next request tries again
+            logger.exception("%s could not be refreshed", self._name)
+        finally:
+            self._task = None
+
+    async def wait(self) -> None:
+        """Wait for the end of the run that is under way, if there is one."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def close(self) -> None:
+        """End the run that is under way, and begin no more."""
+        self._is_closed = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))

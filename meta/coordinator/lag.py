@@ -1,0 +1,151 @@
+"""Lag of the groups of this process's shards: high watermarks less committed offsets, as in Kafka's tools.
+
+A group is one coordinator's, so the sum over all coordinators is the cluster's, and no group is told twice.  Only
+offsets of topics and partitions that exist count.  What a refresh costs: a look at each committed offset, in turns of
+the loop, and one question to each broker for the watermarks of the partitions that it owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bmq.core.metrics import OTHER_TOPICS
+from bmq.core.model import PartitionKey
+from bmq.core.series_bound import SeriesBound
+from bmq.core.turns import Turns, next_turn
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.coordinator.offsets import Offsets
+
+Watermarks = Callable[[Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, int]]]
+"""Returns the high watermarks of partitions; those whose owner does not answer are missing."""
+Pair = tuple[str, str]
+"""A group and the name of a topic that it has committed offsets of."""
+
+
+class PairLag(NamedTuple):
+    """One group's progress in one topic."""
+
+    group: str
+    topic: str
+    offset_sum: int
+    """Sum of the committed offsets: its rate is the rate of consumption."""
+    lag: int
+    """Sum over the partitions whose high watermark is known."""
+
+
+class PartitionLag(NamedTuple):
+    """One group's lag in one partition, in records."""
+
+    group: str
+    topic: str
+    partition: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagReport:
+    """All lag that is shown, as of one refresh."""
+
+    pairs: Sequence[PairLag] = ()
+    """The last one is of `OTHER_TOPICS`, if there are more pairs than series."""
+    partitions: Sequence[PartitionLag] = ()
+    partitions_unknown: int = 0
+    """Partitions with committed offsets whose owner did not tell the high watermark."""
+
+
+class _Totals:
+    """Sums of one pair, while they are counted."""
+
+    __slots__ = ("lag", "offset_sum", "partitions")
+
+    def __init__(self) -> None:
+        self.lag = self.offset_sum = self.partitions = 0
+
+
+class GroupLag:
+    """Lag of one coordinator's groups.  `refresh` counts it again; `report` is the last count.
+
+    `series_max` bounds the series: so many pairs of group and topic have a sum of their own, all others share one, and
+    partitions are told one by one of as many pairs as fit into `series_max` partitions.
+    """
+
+    def __init__(
+        self, offsets: Callable[[], Sequence[Offsets]], catalog: Catalog, watermarks: Watermarks, series_max: int
+    ) -> None:
+        self._offsets = offsets
+        self._catalog = catalog
+        self._watermarks = watermarks
+        self._pairs_shown: SeriesBound[Pair] = SeriesBound(series_max)
+        self._partitions_shown: SeriesBound[Pair] = SeriesBound(series_max)
+        self.report = LagReport()
+
+    async def refresh(self) -> None:
+        """Count all lag again."""
+        keys: dict[PartitionKey, None] = {}
+        async for _, topic, committed in self._pairs():
+            keys.update((PartitionKey(topic.topic_id, number), None) for number in committed)
+        ends = await self._watermarks(list(keys))
+        totals = await self._count(ends)
+        lags = {pair: float(each.lag) for pair, each in totals.items()}
+        shown = self._pairs_shown.choose(lags)
+        by_partition = self._partitions_shown.choose(
+            {pair: lags[pair] for pair in shown}, {pair: totals[pair].partitions for pair in shown}
+        )
+        self.report = LagReport(
+            pairs=_pair_lags(totals, shown),
+            partitions=await self._partition_lags(by_partition, ends),
+            partitions_unknown=sum(1 for key in keys if key not in ends),
+        )
+
+    async def _count(self, ends: Mapping[PartitionKey, int]) -> dict[Pair, _Totals]:
+        totals: dict[Pair, _Totals] = {}
+        async for group, topic, committed in self._pairs():
+            each = totals[group, topic.name] = _Totals()
+            for number, offset in committed.items():
+                end = ends.get(PartitionKey(topic.topic_id, number))
+                each.partitions += 1
+                each.offset_sum += offset
+                each.lag += max(0, end - offset) if end is not None else 0
+        return totals
+
+    async def _partition_lags(self, shown: set[Pair], ends: Mapping[PartitionKey, int]) -> list[PartitionLag]:
+        found = []
+        async for group, topic, committed in self._pairs():
+            if (group, topic.name) not in shown:
+                continue
+            for number, offset in committed.items():
+                end = ends.get(PartitionKey(topic.topic_id, number))
+                if end is not None:
+                    found.append(PartitionLag(group, topic.name, number, max(0, end - offset)))
+        return found
+
+    async def _pairs(self) -> AsyncIterator[tuple[str, Topic, Mapping[int, int]]]:
+        """Yield each group with each topic that it has offsets of, and these by partition; groups may come and go
+        meanwhile."""
+        turns = Turns()
+        for offsets in self._offsets():
+            for group in offsets.group_ids:
+                for name in list(offsets.of_group(group)):
+                    if turns.is_over(1 + len(offsets.of_topic(group, name))):
+                        await next_turn()
+                    topic = self._catalog.topics.get(name)
+                    if topic is None:
+                        continue
+                    committed = {
+                        number: each.offset
+                        for number, each in offsets.of_topic(group, name).items()
+                        if number < topic.partitions and each.topic_id in (None, topic.topic_id)
+                    }
+                    if committed:
+                        yield group, topic, committed
+
+
+def _pair_lags(totals: Mapping[Pair, _Totals], shown: set[Pair]) -> list[PairLag]:
+    pairs = [PairLag(*pair, each.offset_sum, each.lag) for pair, each in totals.items() if pair in shown]
+    others = [each for pair, each in totals.items() if pair not in shown]
+    if others:
+        lag, offsets = sum(each.lag for each in others), sum(each.offset_sum for each in others)
+        pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, offsets, lag))
+    return pairs

@@ -1,0 +1,83 @@
+"""High watermarks of many partitions wherever their owners are: one question to each broker, and none is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from bmq.core.errors import RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.rpc import PeerLost
+from bmq.core.steps import batched
+from bmq.core.turns import Turns, next_turn
+from bmq.core.wire.internal import HighWatermarksRequest, HighWatermarksResponse, InternalKey
+from bmq.meta.cluster.member import BROKER, Member
+from bmq.meta.cluster.view import ClusterView
+from bmq.proxy.owners import Followed
+from bmq.proxy.remote.asking import Asker
+
+ANSWER_S = 2.0
+"""For one question; a broker answers it from memory."""
+PARTITIONS_A_QUESTION = 5_000
+"""100 KB of a request, 5 ms of the broker's processor time."""
+PARALLEL = 8
+"""Questions under way at once."""
+
+
+class HighWatermarks:
+    """Looks them up, for numbers that an operator sees: an owner that is being fenced may still answer.
+
+    `local` returns a partition that is open in this process; None in a process that is not a broker.  `asker` reaches
+    other processes; None if there are none.
+    """
+
+    def __init__(
+        self, view: ClusterView, local: Callable[[PartitionKey], Followed | None] | None, asker: Asker | None
+    ) -> None:
+        self._view = view
+        self._local = local
+        self._asker = asker
+
+    async def find(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        """Return those that are told now: a partition is missing that is not open, or whose owner does not answer or
+        is of a version that does not know the question."""
+        found: dict[PartitionKey, int] = {}
+        elsewhere: dict[str, list[PartitionKey]] = {}
+        turns = Turns()
+        for key in keys:
+            if turns.is_over():
+                await next_turn()
+            owner = self._view.owner_of(key)
+            if owner != self._view.own:
+                elsewhere.setdefault(owner, []).append(key)
+            elif self._local is not None and (partition := self._local(key)) is not None:
+                found[key] = partition.high_watermark
+        limit = asyncio.Semaphore(PARALLEL)
+        for answers in await asyncio.gather(*(self._ask(*question, limit) for question in self._questions(elsewhere))):
+            found.update(answers)
+        return found
+
+    def _questions(
+        self, by_owner: Mapping[str, Sequence[PartitionKey]]
+    ) -> Iterator[tuple[Asker, Member, Sequence[PartitionKey]]]:
+        for incarnation, keys in by_owner.items():
+            member = self._view.members.get(incarnation)
+            if self._asker is None or member is None or not member.has(BROKER):
+                continue
+            for part in batched(keys, PARTITIONS_A_QUESTION):
+                yield self._asker, member, part
+
+    async def _ask(
+        self, asker: Asker, member: Member, keys: Sequence[PartitionKey], limit: asyncio.Semaphore
+    ) -> dict[PartitionKey, int]:
+        request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in keys))
+        async with limit:
+            try:
+                response = await asker.ask(
+                    member, request, InternalKey.HIGH_WATERMARKS, HighWatermarksResponse, ANSWER_S
+                )
+            except (RequestError, PeerLost, TimeoutError):
+                return {}  # its partitions are counted as unknown
+        if len(response.watermarks) != len(keys):
+            return {}
+        return {key: end for key, end in zip(keys, response.watermarks, strict=True) if end >= 0}

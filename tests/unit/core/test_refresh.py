@@ -1,0 +1,127 @@
+"""Work that scrapes ask for: one run at a time, not too often, and nothing after the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.refresh import Refresh
+from tests.simulation.loop import run
+
+
+class Work:
+    def __init__(self) -> None:
+        self.begun = 0
+        self.may_end = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        await self.may_end.wait()
+        if self.error is not None:
+            raise self.error
+
+
+def play(story: Callable[[Work, Refresh], Awaitable[None]], interval_s: float = 10.0) -> None:
+    async def main() -> None:
+        work = Work()
+        refresh = Refresh(work, interval_s, "lag")
+        await story(work, refresh)
+        await refresh.close()
+
+    run(main())
+
+
+def test_one_run_at_a_time_and_none_too_early() -> None:
+    async def story(work: Work, refresh: Refresh) -> None:
+        refresh.request()
+        await asyncio.sleep(20)
+        refresh.request()
+        assert work.begun == 1, "the first is not at its end"
+        work.may_end.set()
+        await refresh.wait()
+        refresh.request()
+        await refresh.wait()
+        assert (work.begun, refresh.runs) == (2, 2)
+        await asyncio.sleep(9)
+        refresh.request()
+        assert work.begun == 2, "10 s from the beginning of the last"
+        await asyncio.sleep(1)
+        refresh.request()
+        await refresh.wait()
+        assert work.begun == 3
+
+    play(story)
+
+
+def test_nothing_runs_that_nobody_asks_for() -> None:
+    async def story(work: Work, refresh: Refresh) -> None:
+        await asyncio.sleep(1000)
+        assert work.begun == 0
+
+    play(story)
+
+
+def test_an_interval_of_zero_turns_it_off() -> None:
+    async def story(work: Work, refresh: Refresh) -> None:
+        refresh.request()
+        await refresh.wait()
+        await asyncio.sleep(1000)
+        assert work.begun == 0
+
+    play(story, 0.0)
+
+
+def test_a_failure_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(work: Work, refresh: Refresh) -> None:
+        work.may_end.set()
+        work.error = RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "no datanode")
+        for _ in range(3):
+            refresh.request()
+            await refresh.wait()
+            await asyncio.sleep(10)
+        assert (work.begun, refresh.runs) == (3, 0)
+        work.error = None
+        refresh.request()
+        await refresh.wait()
+        assert refresh.runs == 1
+
+    with caplog.at_level(logging.WARNING):
+        play(story)
+    assert [record.getMessage() for record in caplog.records] == [
+        "lag cannot be refreshed; it is tried again with each scrape: KAFKA_STORAGE_ERROR: no datanode"
+    ]
+
+
+def test_a_fault_of_ours_is_logged_with_its_place_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(work: Work, refresh: Refresh) -> None:
+        work.may_end.set()
+        work.error = KeyError("gone")
+        refresh.request()
+        await refresh.wait()
+        work.error = None
+        await asyncio.sleep(10)
+        refresh.request()
+        await refresh.wait()
+        assert refresh.runs == 1
+
+    play(story)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+
+
+def test_close_ends_the_run_and_begins_no_more() -> None:
+    async def story(work: Work, refresh: Refresh) -> None:
+        refresh.request()
+        await asyncio.sleep(1)
+        await refresh.close()
+        await asyncio.sleep(100)
+        refresh.request()
+        await asyncio.sleep(1)
+        assert (work.begun, refresh.runs) == (1, 0)
+
+    play(story)

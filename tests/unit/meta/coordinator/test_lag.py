@@ -1,0 +1,171 @@
+"""Lag of groups: committed offsets against high watermarks, in a bounded number of series."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+
+from bmq.core.metrics import OTHER_TOPICS
+from bmq.core.model import PartitionKey
+from bmq.meta.coordinator.lag import GroupLag, LagReport, PairLag, PartitionLag
+from bmq.meta.coordinator.load_failure import LoadFailure
+from bmq.meta.coordinator.offsets import Offsets
+from bmq.meta.coordinator.records import Offset, OffsetRecord
+from tests.simulation.loop import run
+from tests.unit.loop_stops import TurnCounter
+from tests.unit.meta.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
+
+
+class Ends:
+    """High watermarks; a partition without one is not told."""
+
+    def __init__(self, ends: Mapping[tuple[str, int], int]) -> None:
+        self._ends = {PartitionKey(topic(name).topic_id, number): end for (name, number), end in ends.items()}
+        self.asked: list[PartitionKey] = []
+
+    async def __call__(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        self.asked += keys
+        return {key: self._ends[key] for key in keys if key in self._ends}
+
+
+def committed(*commits: tuple[str, str, int, int], topic_id: uuid.UUID | None = None) -> Offsets:
+    offsets = Offsets()
+    for group, name, number, offset in commits:
+        offsets.apply(OffsetRecord(group, name, number, Offset(offset, topic_id=topic_id or topic(name).topic_id)))
+    return offsets
+
+
+def report(
+    ends: Ends, *offsets: Offsets, series_max: int = 100, catalog: MemoryCatalog | None = None, times: int = 1
+) -> LagReport:
+    lag = GroupLag(lambda: offsets, catalog or MemoryCatalog(topic("orders"), topic("events")), ends, series_max)
+    for _ in range(times):
+        run(lag.refresh())
+    return lag.report
+
+
+def test_lag_by_pair_and_by_partition() -> None:
+    ends = Ends({("orders", 0): 100, ("orders", 1): 50, ("events", 7): 9})
+    found = report(
+        ends,
+        committed(("billing", "orders", 0, 90), ("billing", "orders", 1, 50), ("billing", "events", 7, 0)),
+        committed(("audit", "orders", 0, 1)),
+    )
+    assert found == LagReport(
+        pairs=[
+            PairLag("billing", "orders", 140, 10),
+            PairLag("billing", "events", 0, 9),
+            PairLag("audit", "orders", 1, 99),
+        ],
+        partitions=[
+            PartitionLag("billing", "orders", 0, 10), PartitionLag("billing", "orders", 1, 0),
+            PartitionLag("billing", "events", 7, 9), PartitionLag("audit", "orders", 0, 99),
+        ],
+    )  # fmt: skip
+    assert len(ends.asked) == 3, "each partition is asked for once"
+
+
+def test_an_offset_past_the_watermark_is_no_lag() -> None:
+    """A commit may overtake the watermark that was told, and a topic may have been made again."""
+    found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 8)))
+    assert found.pairs == [PairLag("g", "orders", 8, 0)]
+    assert found.partitions == [PartitionLag("g", "orders", 0, 0)]
+
+
+def test_an_owner_that_does_not_answer_is_counted_and_its_partition_has_no_lag() -> None:
+    found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 1), ("g", "orders", 1, 1)))
+    assert found.pairs == [PairLag("g", "orders", 2, 4)]
+    assert found.partitions == [PartitionLag("g", "orders", 0, 4)]
+    assert found.partitions_unknown == 1
+
+
+def test_what_is_deleted_does_not_lag() -> None:
+    ends = Ends({("orders", 0): 5})
+    catalog = MemoryCatalog(topic("orders", 1))
+    assert report(ends, committed(("g", "gone", 0, 1)), catalog=catalog) == LagReport([], [])
+    assert report(ends, committed(("g", "orders", 1, 1)), catalog=catalog) == LagReport([], []), "no such partition"
+    earlier = committed(("g", "orders", 0, 1), topic_id=topic("orders", incarnation=1).topic_id)
+    assert report(ends, earlier, catalog=catalog) == LagReport([], []), "of another topic of that name"
+
+
+def test_pairs_past_the_bound_share_one_series_and_nothing_is_lost() -> None:
+    ends = Ends({("orders", 0): 100})
+    groups = committed(*((f"g{number}", "orders", 0, number) for number in range(50)))
+    found = report(ends, groups, series_max=3, times=2)
+    assert [pair.group for pair in found.pairs] == ["g0", "g1", "g2", OTHER_TOPICS], "those that lag most"
+    assert sum(pair.lag for pair in found.pairs) == sum(100 - number for number in range(50))
+    assert [each.group for each in found.partitions] == ["g0", "g1", "g2"]
+
+
+def test_a_wide_topic_has_its_sum_where_its_partitions_have_no_room() -> None:
+    ends = Ends({("orders", number): 10 for number in range(200)} | {("events", 0): 3})
+    wide = committed(*(("g", "orders", number, 0) for number in range(200)), ("g", "events", 0, 0))
+    found = report(ends, wide, series_max=100)
+    assert found.pairs == [PairLag("g", "orders", 0, 2000), PairLag("g", "events", 0, 3)]
+    assert found.partitions == [PartitionLag("g", "events", 0, 3)]
+
+
+def test_many_groups_are_counted_in_turns_of_the_loop() -> None:
+    many = committed(*((f"g{number}", "orders", number % 200, 0) for number in range(10_000)))
+    lag = GroupLag(lambda: [many], MemoryCatalog(topic("orders")), Ends({}), 100)
+
+    async def main() -> list[int]:
+        turns, of_group = TurnCounter(), many.of_group
+
+        def counted(group_id: str) -> Mapping[str, Mapping[int, Offset]]:
+            turns.count()
+            return of_group(group_id)
+
+        many.of_group = counted  # type: ignore[method-assign]
+        await lag.refresh()
+        return turns.take()
+
+    worked = run(main())
+    assert sum(worked) >= 3 * 10_000
+    assert max(worked) <= 3_000, "no turn is long"
+    assert len(lag.report.pairs) == 101
+    assert lag.report.partitions_unknown == 200
+
+
+def test_a_coordinator_gives_the_offsets_of_its_loaded_shards() -> None:
+    async def main() -> None:
+        async with running(World(MemoryLogs(3))) as world:
+            for number in range(10):
+                assert await world.commit(f"g{number}", number) == 0
+            lag = GroupLag(world.coordinator.offsets, world.catalog, Ends({("orders", 0): 10}), 100)
+            await lag.refresh()
+            assert {pair.group: pair.lag for pair in lag.report.pairs} == {f"g{n}": 10 - n for n in range(10)}
+
+    run(main())
+
+
+def test_shards_that_are_not_loaded_are_counted_by_the_kind_of_reason() -> None:
+    none = dict.fromkeys(LoadFailure, 0)
+
+    async def main() -> None:
+        world = World()
+        async with running(world):
+            assert await world.commit("g", 1) == 0
+            assert world.coordinator.shards_not_loaded_by_reason() == none
+            world.log.fail_reads = "segment 0 ends at 566"
+            await world.crash()
+            await asyncio.sleep(60)
+            assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.STORAGE: 1}
+            world.log.fail_reads = None
+            world.logs.fail_opens = 1 << 30
+            await asyncio.sleep(60)
+            await world.crash()
+            await asyncio.sleep(60)
+            assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.NO_OWNER: 1}
+            world.logs.fail_opens, world.log.hang = 0, True
+            await asyncio.sleep(60)
+            await world.crash()
+            await asyncio.sleep(60)
+            assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.LOADING: 1}
+            world.log.hang = False
+            await world.crash()
+            await asyncio.sleep(60)
+            assert world.coordinator.shards_not_loaded_by_reason() == none
+
+    run(main())
