@@ -36,6 +36,8 @@ class GoModule:
     """String variables that the linker sets: what a release build does for the version that a program tells."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """Modules and the versions that stand in for what `path` requires."""
+    tags: Sequence[str] = ()
+    """Build tags: what a program is built with, or without."""
 
 
 def build(module: GoModule, folder: Path) -> None:
@@ -53,7 +55,8 @@ def build(module: GoModule, folder: Path) -> None:
     stamps = " ".join(f"-X {name}={value}" for name, value in module.stamps.items())
     for name, package in module.packages.items():
         program = str(folder / name)
-        run(["go", "build", "-mod=mod", "-trimpath", f"-ldflags=-s -w {stamps}", "-o", program, package], source)
+        options = ["-mod=mod", "-trimpath", f"-tags={','.join(module.tags)}", f"-ldflags=-s -w {stamps}"]
+        run(["go", "build", *options, "-o", program, package], source)
     shutil.rmtree(source)
 
 
