@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from bmq.broker.handed import INDEX_BYTES_MAX
 from bmq.broker.open_files import OpenFiles
@@ -15,6 +16,10 @@ from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.segment import encode_idx
+
+SEAL_WAIT_S = 5.0
+"""So long at most a broken segment's takeover waits while others open files, and then for its turn: a move may wait for
+it, and storage may let those whose turn it is wait without end."""
 
 
 class Closing:
@@ -80,18 +85,26 @@ class Closing:
         return index if len(index) <= INDEX_BYTES_MAX else b""
 
     async def seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
-        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds."""
+        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds.
+
+        It costs more than to open a file, and nobody waits for it, unless the partition is handed over: so first the
+        partitions that broke with this one get their next files.
+        """
+        if not self.has_successor:
+            await asyncio.sleep(0)  # for the partition's own next file to be asked for
+            await self._shared.places.until_opened(SEAL_WAIT_S)
         config, attempt, is_missing = self._shared.config, 0, False
         while True:
             try:
-                if not await self._is_ours():
-                    return None
-                length = await self._segments.fence(entry)
-                if checkpoint is not None:
-                    if length < checkpoint.position:
-                        lost = checkpoint.position - length
-                        self._shared.report(f"{self._log(entry)}: storage lost {lost} flushed bytes")
-                    await self._segments.write_idx(entry.name, checkpoint)
+                async with self._turn():
+                    if not await self._is_ours():
+                        return None
+                    length = await self._segments.fence(entry)
+                    if checkpoint is not None:
+                        if length < checkpoint.position:
+                            lost = checkpoint.position - length
+                            self._shared.report(f"{self._log(entry)}: storage lost {lost} flushed bytes")
+                        await self._segments.write_idx(entry.name, checkpoint)
             except NoSuchFile:
                 if not is_missing:  # a successor may have joined it to its neighbour since we looked whose it is
                     is_missing = True
@@ -103,6 +116,20 @@ class Closing:
                 await asyncio.sleep(min(config.retry_ms << min(attempt, 16), config.retry_max_ms) / 1000)
                 continue
             return _closed(entry, checkpoint)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of the broker's turns, and hold it; a hand-over needs none."""
+        turns, has_turn = self._shared.seals, False
+        if not self.has_successor:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SEAL_WAIT_S):
+                    has_turn = await turns.acquire()
+        try:
+            yield
+        finally:
+            if has_turn:
+                turns.release()
 
     def _log(self, entry: SegmentEntry) -> str:
         return self._segments.path.log(entry.name)

@@ -41,6 +41,7 @@ class Places:
 
     __slots__ = (
         "_beats",
+        "_behind",
         "_held",
         "_is_closed",
         "_is_refused",
@@ -72,6 +73,7 @@ class Places:
         self._held = 0
         self._leaving = 0
         self._line: deque[Waiter] = deque()  # one of each partition at most
+        self._behind: set[asyncio.Future[None]] = set()  # wait until no file is being opened
         self._refusal = ""  # lately, and why: nobody is let in
         self._refusals = 0
         self._is_refused = False  # the last one that was asked for
@@ -170,12 +172,14 @@ class Places:
         self._held += 1
         self._is_refused = False
         self._admit()
+        self._wake()
 
     def failed(self) -> None:
         """For any reason but room."""
         self._opening -= 1
         self._is_refused = False
         self._admit()
+        self._wake()
 
     def refused(self, why: str) -> None:
         """Storage has no room for the file.  What that means is seen when it has answered all that were asked for."""
@@ -189,6 +193,25 @@ class Places:
         self._refusals += 1
         self._is_refused = True
         self._arm()
+        self._wake()
+
+    async def until_opened(self, within_s: float) -> None:
+        """Wait until no file is being opened, or storage has refused one: at most `within_s`.
+
+        For work that frees storage's room and can wait: when a datanode dies under a thousand open files, as many are
+        opened elsewhere, and produces wait for these.
+        """
+        if not self._is_opening:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._behind.add(future)
+        try:
+            async with asyncio.timeout(within_s):
+                await future
+        except TimeoutError:
+            return
+        finally:
+            self._behind.discard(future)
 
     def leaves(self) -> None:
         """An open file is being closed."""
@@ -229,6 +252,16 @@ class Places:
     @property
     def _has_place(self) -> bool:
         return not self._refusal and self._opening < self._opening_max and self._taken < self._limit
+
+    @property
+    def _is_opening(self) -> bool:
+        return self._opening > 0 and not self._is_refused
+
+    def _wake(self) -> None:
+        if self._behind and not self._is_opening:
+            for future in self._behind:
+                if not future.done():
+                    future.set_result(None)
 
     def _insert(self, waiter: Waiter) -> None:
         """Put it behind those that have waited for as long: at the end, unless it was refused."""

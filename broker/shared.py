@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -49,6 +50,11 @@ class Tails(Protocol):
         """It has left WRITE.  What it still flushes while it hands over is not told."""
 
 
+SEALS_AT_ONCE = 16
+"""Half as many as files are opened at once by default (`open_parallel`): a takeover costs the NameNode more, and nobody
+waits for it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Shared:
     """What all partitions of a broker share."""
@@ -67,6 +73,8 @@ class Shared:
     budget: Budget
     places: Places
     first_files: FirstFiles
+    seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
+    """Turns of those who take their own broken segments over."""
     late_indexes: LateIndexes
     busy: set[PartitionWriter] = field(default_factory=set)
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""

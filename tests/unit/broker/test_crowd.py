@@ -1,4 +1,4 @@
-"""Many partitions move at once and a few of them are written: how long these pause does not depend on the others.
+"""Many partitions at once: they move, or their datanode breaks.  How long one pauses, and what comes first.
 
 On virtual time a process computes for nothing: what shows is order, and steps that wait for one another.
 """
@@ -6,6 +6,7 @@ On virtual time a process computes for nothing: what shows is order, and steps t
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +14,20 @@ from typing import Any
 import pytest
 
 from bmq.broker.config import BrokerConfig
+from bmq.broker.shared import SEALS_AT_ONCE
 from bmq.broker.transitions import State
 from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic
 from bmq.meta.memory import KvFaults
+from bmq.storage.filesystem import CreateOptions, Lease
+from bmq.storage.hdfs import HdfsSettings
 from bmq.storage.memory import Faults
+from tests.simulation.world import until
 from tests.unit.broker.cluster import Cluster, Node
 from tests.unit.broker.test_following import now, play
 from tests.unit.broker.world import idempotent
 
+PROBE_S = HdfsSettings().probe_timeout_s
 WRITTEN = 12
 UNDER_WAY = 64
 """Moves that a controller has under way when it empties a broker."""
@@ -118,3 +125,100 @@ def test_idle_partitions_do_not_make_written_ones_wait(how: str) -> None:
     assert many.store["commit"] - few.store["commit"] == more
     assert many.store["get"] - few.store["get"] <= more
     assert many.storage == few.storage
+
+
+# ---------------------------------------------------------------------------------------------- a datanode breaks
+
+OPEN_S = 0.02
+OPENINGS = 16
+"""Files that are opened at once, each in ``OPEN_S``: as HDFS does it, roughly."""
+
+
+class Broken:
+    """A datanode dies ("killed") or stops ("paused") under partitions that are written all the time."""
+
+    def __init__(self, partitions: int, how: str) -> None:
+        self.calls: list[str] = []
+        """Segments that were created ("create") and taken over ("fence"), as each call ends or begins."""
+        self.latencies_s: list[float] = []
+        self.affected = 0
+        self.fences = self.fences_most = 0
+        """Takeovers under way, and the most at once."""
+
+        async def story(c: Cluster) -> None:
+            c.storage.faults = HDFS
+            topic = Topic(name="orders", topic_id=uuid.UUID(int=1), partitions=partitions, replication_factor=3)
+            c.catalog.put("orders", topic)
+            keys = c.keys()
+            c.give("a", *keys)
+            self._watch(c["a"], c)
+            await asyncio.gather(*(c.write("a", key, _record(number, 0)) for number, key in enumerate(keys)))
+            node, self.affected = Counter(n for file in c.storage.appenders for n in file.nodes).most_common(1)[0]
+            self.calls.clear()
+            (c.storage.kill_datanode if how == "killed" else c.storage.stop_datanode)(node)
+            began = now()
+
+            async def write(number: int, key: PartitionKey) -> None:
+                await c.write("a", key, _record(number, 1))
+                self.latencies_s.append(now() - began)
+
+            await asyncio.gather(*(write(number, key) for number, key in enumerate(keys)))
+            await until(lambda: self.calls.count("fence") >= self.affected)
+            if how == "paused":
+                c.storage.resume_datanode(node)
+
+        play(story, "a", broker=BrokerConfig())
+
+    def _watch(self, node: Node, c: Cluster) -> None:
+        create, fence, probe = node.fs.create, node.fs.fence, node.fs.probe
+        openings = asyncio.Semaphore(OPENINGS)
+
+        async def watched_create(path: str, options: CreateOptions) -> Any:
+            if ".spare" not in path:
+                return await create(path, options)
+            async with openings:
+                await asyncio.sleep(OPEN_S)
+                opened = await create(path, options)
+            self.calls.append("create")
+            return opened
+
+        async def watched_fence(lease: Lease, *, sync: bool = False) -> int:
+            self.calls.append("fence")
+            self.fences += 1
+            self.fences_most = max(self.fences_most, self.fences)
+            try:
+                await asyncio.sleep(OPEN_S)
+                return await fence(lease, sync=sync)
+            finally:
+                self.fences -= 1
+
+        async def slow_probe(name: str) -> bool:
+            if not c.storage.datanodes[name].is_up:
+                await asyncio.sleep(PROBE_S)
+            return await probe(name)
+
+        node.fs.create, node.fs.fence, node.fs.probe = watched_create, watched_fence, slow_probe  # type: ignore[method-assign, assignment]
+
+
+def _record(number: int, sequence: int) -> bytearray:
+    return idempotent(sequence, producer_id=number)
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_broken_segments_are_taken_over_after_the_next_are_open(how: str) -> None:
+    """Nobody waits for a takeover, and it costs the NameNode more than opening a file."""
+    broken = Broken(60, how)
+    assert broken.affected > 30
+    first = broken.calls.index("fence")
+    assert first > broken.affected - OPENINGS
+    assert how == "paused" or broken.fences_most == SEALS_AT_ONCE
+
+
+@pytest.mark.parametrize("partitions", [1, 8, 120])
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: str) -> None:
+    """Beside the time in which a silent node is found, which is the same for one partition and for many."""
+    broken = Broken(partitions, how)
+    rounds = -(-broken.affected // OPENINGS)
+    found_s = BrokerConfig().silent_flush_ms / 1000 + PROBE_S if how == "paused" else 0.0
+    assert max(broken.latencies_s) < found_s + 2 * rounds * OPEN_S + 0.05
