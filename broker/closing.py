@@ -18,8 +18,8 @@ from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.segment import encode_idx
 
 SEAL_WAIT_S = 5.0
-"""So long at most a broken segment's takeover waits while others open files, and then for its turn: a move may wait for
-it, and storage may let those whose turn it is wait without end."""
+"""Seconds at most for which the takeover of a broken segment waits while files are opened, and then for its turn:
+storage may delay those before it without end."""
 
 
 class Closing:
@@ -29,7 +29,7 @@ class Closing:
     is indexed, and ``left`` has its index (``broker.late_indexes``).
     """
 
-    __slots__ = ("_files", "_is_ours", "_segments", "_shared", "has_successor", "left")
+    __slots__ = ("_files", "_is_moving", "_is_ours", "_segments", "_shared", "_waits", "has_successor", "left")
 
     def __init__(
         self, shared: Shared, segments: SegmentFiles, files: OpenFiles, is_ours: Callable[[], Awaitable[bool]]
@@ -38,6 +38,8 @@ class Closing:
         self._segments = segments
         self._files = files
         self._is_ours = is_ours
+        self._is_moving = False
+        self._waits: set[asyncio.Timeout] = set()  # of takeovers that stand behind others: one a broken segment
         self.has_successor = False
         self.left: dict[SegmentName, tuple[int, bytes]] = {}  # with the segment's length: one or two of a move
 
@@ -87,12 +89,12 @@ class Closing:
     async def seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
         """Take our own file over, as a successor would, once the ownership is proven; until it succeeds.
 
-        It costs more than to open a file, and nobody waits for it, unless the partition is handed over: so first the
-        partitions that broke with this one get their next files.
+        A takeover costs storage more than a new file, and no produce waits for it: so first the partitions that broke
+        with this one get their next files.  A move waits for it, and ends that.
         """
-        if not self.has_successor:
-            await asyncio.sleep(0)  # for the partition's own next file to be asked for
-            await self._shared.places.until_opened(SEAL_WAIT_S)
+        await asyncio.sleep(0)  # for the partition's own next file to be asked for
+        async with self._waiting():
+            await self._shared.places.until_opened()
         config, attempt, is_missing = self._shared.config, 0, False
         while True:
             try:
@@ -117,19 +119,37 @@ class Closing:
                 continue
             return _closed(entry, checkpoint)
 
+    def hurry(self) -> None:
+        """Let no takeover of a broken segment wait for others: the partition moves, and nobody else serves it before
+        they are done."""
+        self._is_moving = True
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            if not wait.expired():
+                wait.reschedule(now)
+
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the broker's turns, and hold it; a hand-over needs none."""
+        """Wait for one of the broker's turns, and hold it; go on without one when the wait is over."""
         turns, has_turn = self._shared.seals, False
-        if not self.has_successor:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SEAL_WAIT_S):
-                    has_turn = await turns.acquire()
+        async with self._waiting():
+            has_turn = await turns.acquire()
         try:
             yield
         finally:
             if has_turn:
                 turns.release()
+
+    @contextlib.asynccontextmanager
+    async def _waiting(self) -> AsyncIterator[None]:
+        """Bound a wait for others: `SEAL_WAIT_S`, or nothing from the moment on when the partition is to move."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if self._is_moving else SEAL_WAIT_S) as wait:
+                self._waits.add(wait)
+                try:
+                    yield
+                finally:
+                    self._waits.discard(wait)
 
     def _log(self, entry: SegmentEntry) -> str:
         return self._segments.path.log(entry.name)

@@ -195,8 +195,8 @@ class Places:
         self._arm()
         self._wake()
 
-    async def until_opened(self, within_s: float) -> None:
-        """Wait until no file is being opened, or storage has refused one: at most `within_s`.
+    async def until_opened(self) -> None:
+        """Wait until no file is being opened, or storage has refused one.
 
         For work that frees storage's room and can wait: when a datanode dies under a thousand open files, as many are
         opened elsewhere, and produces wait for these.
@@ -206,10 +206,7 @@ class Places:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._behind.add(future)
         try:
-            async with asyncio.timeout(within_s):
-                await future
-        except TimeoutError:
-            return
+            await future
         finally:
             self._behind.discard(future)
 

@@ -215,6 +215,7 @@ class PartitionWriter:
         it has: storage may never let us finish, and clients ask nobody else while they wait for our answers.
         """
         self._closing.has_successor = has_successor
+        self._closing.hurry()
         if self.partition.state not in TERMINAL:
             self.post(ev.MoveRequested())
         config = self._shared.config

@@ -147,9 +147,7 @@ class Broken:
 
         async def story(c: Cluster) -> None:
             c.storage.faults = HDFS
-            topic = Topic(name="orders", topic_id=uuid.UUID(int=1), partitions=partitions, replication_factor=3)
-            c.catalog.put("orders", topic)
-            keys = c.keys()
+            keys = _replicated(c, partitions)
             c.give("a", *keys)
             self._watch(c["a"], c)
             await asyncio.gather(*(c.write("a", key, _record(number, 0)) for number, key in enumerate(keys)))
@@ -200,6 +198,13 @@ class Broken:
         node.fs.create, node.fs.fence, node.fs.probe = watched_create, watched_fence, slow_probe  # type: ignore[method-assign, assignment]
 
 
+def _replicated(c: Cluster, partitions: int) -> list[PartitionKey]:
+    """Make a topic of three replicas."""
+    topic = Topic(name="orders", topic_id=uuid.UUID(int=1), partitions=partitions, replication_factor=3)
+    c.catalog.put("orders", topic)
+    return c.keys()
+
+
 def _record(number: int, sequence: int) -> bytearray:
     return idempotent(sequence, producer_id=number)
 
@@ -222,3 +227,32 @@ def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: s
     rounds = -(-broken.affected // OPENINGS)
     found_s = BrokerConfig().silent_flush_ms / 1000 + PROBE_S if how == "paused" else 0.0
     assert max(broken.latencies_s) < found_s + 2 * rounds * OPEN_S + 0.05
+
+
+@pytest.mark.parametrize("behind", ["openings", "turns"])
+def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
+    """Its successor would serve the partition without it only after ``handover_wait_ms``."""
+    config = BrokerConfig()
+
+    async def story(c: Cluster) -> None:
+        (key,) = _replicated(c, 1)
+        c.give("a", key)
+        shared = c["a"].broker.shared
+        fences = count_calls(c["a"].fs, ("fence",))
+        await c.write("a", key, _record(0, 0))
+        if behind == "openings":
+            assert shared.places.try_enter()
+        else:
+            for _ in range(SEALS_AT_ONCE):
+                await shared.seals.acquire()
+        (segment,) = (file for file in c.storage.appenders if ".spare" in file.lease.paths[0])
+        c.storage.kill_datanode(segment.nodes[0])
+        await c.write("a", key, _record(0, 1))
+        assert fences.total() == 0, "the broken segment waits"
+        began = now()
+        c.give("b", key)
+        await c.write("b", key, _record(0, 2))
+        assert now() - began < config.handover_wait_ms / 1000 / 2
+        assert fences.total() == 1, "its owner has taken it over"
+
+    play(story, broker=config)
