@@ -1,14 +1,13 @@
 """What a broker answers to other processes of its cluster, beside Kafka's Produce and Fetch and the shards' logs.
 
-Questions about a partition (Ask, Producers, LiveSegment) are for its owner: one that is being opened is waited for as
-a produce would be; one that is not assigned here is refused at once with NOT_LEADER_OR_FOLLOWER, and the caller waits
-for its view to catch up.  A RequestError is the API's answer (``core.internal_endpoint``).
+Questions about a partition (Ask, AskPartitions, Producers, LiveSegment) are for its owner: one that is being opened is
+waited for as a produce would be; one that is not assigned here is refused at once with NOT_LEADER_OR_FOLLOWER, and the
+caller waits for its view to catch up.  A RequestError is the API's answer (``core.internal_endpoint``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -17,13 +16,16 @@ from bmq.broker.handed import NOTHING, Handed
 from bmq.broker.load import Load
 from bmq.broker.owner import PartitionOwner
 from bmq.broker.places import Places
+from bmq.broker.questions import ANSWERS, answer_questions
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.internal_endpoint import Handler, InternalCall
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.core.wire.internal import (
-    ENDS_SETTLED,
+    QUESTIONS_MAX,
+    AskPartitionsRequest,
+    AskPartitionsResponse,
     AskRequest,
     AskResponse,
     HandedOverRequest,
@@ -39,7 +41,6 @@ from bmq.core.wire.internal import (
     OpenFilesResponse,
     ProducersRequest,
     ProducersResponse,
-    Question,
 )
 from bmq.core.wire.internal_fields import PartitionLoad
 from bmq.meta.cluster.member import BROKER, CONTROLLER
@@ -71,6 +72,7 @@ class Serving:
 
     def register(self, endpoint: Registry) -> None:
         endpoint.register(InternalKey.ASK, self.ask)
+        endpoint.register(InternalKey.ASK_PARTITIONS, self.ask_partitions)
         endpoint.register(InternalKey.PRODUCERS, self.producers)
         endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
         endpoint.register(InternalKey.HIGH_WATERMARKS, self.high_watermarks)
@@ -84,6 +86,13 @@ class Serving:
         asked = AskRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
         return AskResponse(ErrorCode.NONE, "", await ANSWERS[asked.question](owner, asked.argument)).encode()
+
+    async def ask_partitions(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        asked = AskPartitionsRequest.decode(body)
+        if len(asked.questions) > QUESTIONS_MAX:
+            raise FormatError(f"{len(asked.questions)} questions in one request, more than {QUESTIONS_MAX}")
+        answers = await answer_questions(self._owner, asked.questions, min(asked.wait_ms / 1000, OPENING_WAIT_S))
+        return AskPartitionsResponse(ErrorCode.NONE, "", answers).encode()
 
     async def producers(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asked = ProducersRequest.decode(body)
@@ -160,44 +169,3 @@ class Serving:
             refused=places.refusals,
             limit_max=places.limit_max,
         ).encode()
-
-
-async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return tuple(await (owner.settled_ends() if argument == ENDS_SETTLED else owner.ends()))
-
-
-async def _confirm_end(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return tuple(await owner.confirmed_ends())
-
-
-async def _end_of_epoch(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return await owner.end_of_epoch(argument)
-
-
-async def _max_timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return await owner.offset_of_max_timestamp()
-
-
-async def _timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    """Nothing when there is no such record."""
-    return await owner.offset_for_timestamp(argument) or ()
-
-
-async def _delete_before(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return (await owner.delete_before(argument),)
-
-
-async def _log_bytes(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return (await owner.log_bytes(),)
-
-
-ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...]]]] = {
-    Question.ENDS: _ends,
-    Question.END_OF_EPOCH: _end_of_epoch,
-    Question.MAX_TIMESTAMP: _max_timestamp,
-    Question.TIMESTAMP: _timestamp,
-    Question.DELETE_BEFORE: _delete_before,
-    Question.LOG_BYTES: _log_bytes,
-    Question.CONFIRM_END: _confirm_end,
-}
-"""What the ``Owner`` method of that name gives, ``core.records.Ends`` for the first."""

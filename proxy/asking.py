@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from bmq.core.eager import start
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.task_group import TaskGroup
+from bmq.core.steps import batched
 from bmq.core.turns import Turns, map_in_turns, next_turn
 from bmq.proxy.owners import Owner, Owners
 from bmq.proxy.services import Services
@@ -19,8 +21,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL = 16
 """Partitions of one request asked at once: storage bounds its own reads besides."""
-ASKED_A_TURN = 20
-"""By each of those that ask at once: at 50 us for a question within the process some milliseconds."""
+TOGETHER = 1_000
+"""Partitions of one request asked at once where owners elsewhere are asked about many in one request."""
+ASKED_A_TURN = 100
+"""Of one request: at 50 us for a question within the process some milliseconds."""
 LISTED_A_TURN = 2_000
 """Partitions that are only listed take a microsecond or two."""
 LOOK_S = 1.0
@@ -78,8 +82,7 @@ async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[
         if turns.is_over():  # one without partitions costs a look, too
             await next_turn()
         topic_name = getattr(topic, name)
-        for start in range(0, len(topic.partitions), LISTED_A_TURN):
-            part = topic.partitions[start : start + LISTED_A_TURN]
+        for part in batched(topic.partitions, LISTED_A_TURN):
             if turns.is_over(len(part)):
                 await next_turn()
             counts.update((topic_name, getattr(each, index)) for each in part)
@@ -90,21 +93,73 @@ async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[
 
 
 async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel: int = PARALLEL) -> list[R]:
-    """Return ``ask`` of every item, at most ``parallel`` at once; the answers in the order of the items."""
+    """Return ``ask`` of every item, at most ``parallel`` at once; the answers in the order of the items.
+
+    The first exception of ``ask`` ends all of it and is raised.
+    """
     answers: dict[int, R] = {}
-    numbers = iter(range(len(items)))
-
-    async def work() -> None:
-        turns = Turns(ASKED_A_TURN)
-        for number in numbers:
-            if turns.is_over():  # an owner in this process answers without a pause
+    under_way = _UnderWay(answers)
+    turns = Turns(ASKED_A_TURN)
+    try:
+        for number, item in enumerate(items):
+            if turns.is_over():
                 await next_turn()
-            answers[number] = await ask(items[number])
-
-    async with TaskGroup() as group:
-        for _ in range(min(parallel, len(items))):
-            group.create_task(work())
+            await under_way.fall_below(parallel)
+            answer = start(_ask_one(ask, item))  # an owner in this process mostly answers without a pause
+            if isinstance(answer, asyncio.Task):
+                under_way.add(number, answer)
+            else:
+                answers[number] = answer
+        await under_way.fall_below(1)
+    finally:
+        await under_way.cancel()
     return await map_in_turns(answers.__getitem__, range(len(items)), LISTED_A_TURN)
+
+
+async def _ask_one(ask: Callable[[T], Awaitable[R]], item: T) -> R:
+    return await ask(item)
+
+
+class _UnderWay(Generic[R]):
+    """Questions of one request that were not answered at once; their answers go to ``answers``, by number."""
+
+    def __init__(self, answers: dict[int, R]) -> None:
+        self._answers = answers
+        self._tasks: set[asyncio.Task[R]] = set()
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def add(self, number: int, task: asyncio.Task[R]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._done, number))
+
+    def _done(self, number: int, task: asyncio.Task[R]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            self._error = self._error or asyncio.CancelledError()
+        elif error := task.exception():
+            self._error = self._error or error
+        else:
+            self._answers[number] = task.result()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def fall_below(self, number: int) -> None:
+        """Wait until fewer than ``number`` are under way.  Raises what one of them has raised."""
+        while len(self._tasks) >= number and self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
+
+    async def cancel(self) -> None:
+        """Cancel those that are left, and wait for their end."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._error = None  # its traceback refers to the frames that refer to this
 
 
 async def by_topic(topics: Sequence[Any], answers: Sequence[R], make: Callable[[Any, list[R]], T]) -> list[T]:

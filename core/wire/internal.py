@@ -27,6 +27,8 @@ from bmq.core.wire.internal_fields import (
     Loads,
     Message,
     Numbers,
+    OwnerAnswers,
+    PartitionQuestions,
     Partitions,
     Pieces,
     Range,
@@ -68,6 +70,7 @@ class InternalKey(IntEnum):
     SHARD_CONFIRM = 10015
     OPEN_FILES = 10016
     HIGH_WATERMARKS = 10017
+    ASK_PARTITIONS = 10018
 
 
 class Question(IntEnum):
@@ -88,6 +91,12 @@ class Question(IntEnum):
 
 
 ENDS_SETTLED = 1
+ASKED_TOGETHER = frozenset(
+    {Question.ENDS, Question.END_OF_EPOCH, Question.MAX_TIMESTAMP, Question.TIMESTAMP, Question.LOG_BYTES}
+)
+"""Questions that AskPartitions may carry: those that change nothing, and may be given up and asked again."""
+QUESTIONS_MAX = 1_000
+"""In one AskPartitions: at 10 to 20 us a question some milliseconds of each side."""
 
 Asked = Annotated[Question, Fixed("b", Question)]
 
@@ -142,6 +151,26 @@ class AskResponse(Message):
     error: Code
     message: Text = ""
     values: Int64s = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskPartitionsRequest(Message):
+    """Questions about partitions of one owner, at most ``QUESTIONS_MAX``, all of them ``ASKED_TOGETHER``.
+
+    ``wait_ms``: what cannot be answered within this time is answered as not answered, so that it holds up nothing else.
+    """
+
+    wait_ms: Int32
+    questions: PartitionQuestions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskPartitionsResponse(Message):
+    """One answer for each question, in their order."""
+
+    error: Code
+    message: Text = ""
+    answers: OwnerAnswers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,4 +479,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.SHARD_CONFIRM: ShardConfirmResponse,
     InternalKey.OPEN_FILES: OpenFilesResponse,
     InternalKey.HIGH_WATERMARKS: HighWatermarksResponse,
+    InternalKey.ASK_PARTITIONS: AskPartitionsResponse,
 }

@@ -183,6 +183,34 @@ class PartitionLoad(NamedTuple):
     requests: int
 
 
+class PartitionQuestion(NamedTuple):
+    """One question about one partition: a ``core.wire.internal.Question``, or one of a later version."""
+
+    topic_id: UUID
+    partition: int
+    question: int
+    argument: int
+
+
+class OwnerAnswer(NamedTuple):
+    """One answer: an error, or the first ``size`` numbers; ``size`` is -1 if there was no answer in time."""
+
+    error: int
+    size: int
+    first: int = 0
+    second: int = 0
+    third: int = 0
+    fourth: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.size >= 0
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        return self[2 : 2 + self.size]
+
+
 def _only(row: tuple[Any, ...]) -> Any:
     return row[0]
 
@@ -280,6 +308,8 @@ Int64s = Annotated[tuple[int, ...], Rows("q", _only)]
 Numbers = Annotated[tuple[tuple[int, int], ...], Rows("iq")]
 Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows("16si")]
 Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make)]
+PartitionQuestions = Annotated[Sequence[PartitionQuestion], Rows("16sibq", PartitionQuestion._make)]
+OwnerAnswers = Annotated[Sequence[OwnerAnswer], Rows("hb4q", OwnerAnswer._make)]
 Reasons = Annotated[tuple[tuple[int, str], ...], _Reasons()]
 Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]
 

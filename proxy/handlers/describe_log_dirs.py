@@ -24,7 +24,7 @@ from bmq.core.urls import without_userinfo
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
 from bmq.meta.catalog import Topic as CatalogTopic
-from bmq.proxy.asking import LOOK_S, ask_all, open_owner
+from bmq.proxy.asking import LOOK_S, TOGETHER, ask_all, open_owner
 from bmq.proxy.owners import Owner
 from bmq.proxy.services import Api, Services
 
@@ -39,9 +39,9 @@ ALL_BYTES = 16 << 20
 async def handle(services: Services, request: Request, message: Any) -> Any:
     asked = await _asked_here(services, message.topics)
     deadline = asyncio.get_running_loop().time() + LOOK_S
-    owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline))
+    owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline), TOGETHER)
     found = [(name, key, owner) for (name, key), owner in zip(asked, owners, strict=True) if owner is not None]
-    sizes = await ask_all(found, _size)
+    sizes = await ask_all(found, _size, TOGETHER)
     topics: dict[str, list[Any]] = {}
     turns = Turns()
     for (name, key, _), size in zip(found, sizes, strict=True):

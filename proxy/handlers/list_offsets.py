@@ -23,7 +23,7 @@ from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import ListOffsetsResponse
-from bmq.proxy.asking import Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
+from bmq.proxy.asking import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
 from bmq.proxy.services import Api, Services
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -79,7 +79,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
             return _answer(one, ErrorCode.REQUEST_TIMED_OUT, Found())
         return _answer(one, ErrorCode.NONE, found)
 
-    answers = await ask_all(listed, ask)
+    answers = await ask_all(listed, ask, TOGETHER)
     topics = await by_topic(message.topics, answers, lambda topic, found: Topic(name=topic.name, partitions=found))
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 

@@ -17,7 +17,7 @@ from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import OffsetForLeaderEpochResponse
-from bmq.proxy.asking import Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
+from bmq.proxy.asking import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
 from bmq.proxy.services import Api, Services
 
 Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -46,7 +46,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
             return Partition(error_code=error.code, partition=one.partition, leader_epoch=-1, end_offset=-1)
         return Partition(error_code=ErrorCode.NONE, partition=one.partition, leader_epoch=epoch, end_offset=end)
 
-    answers = await ask_all(listed, ask)
+    answers = await ask_all(listed, ask, TOGETHER)
     topics = await by_topic(message.topics, answers, lambda topic, found: Topic(topic=topic.topic, partitions=found))
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 

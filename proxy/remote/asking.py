@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PeerLost, Response
+from bmq.core.rpc import Response
 from bmq.core.wire.internal import InternalKey
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
+from bmq.proxy.remote.batched_questions import BatchedQuestions
 from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.routes import REFUSALS
 
@@ -25,26 +26,18 @@ PAUSE_S = 0.05
 R = TypeVar("R", bound=Response)
 
 
-class Asker(Protocol):
-    """``core.rpc.Peers``, or ``proxy.remote.relays.Relays`` over them."""
-
-    async def ask(
-        self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float
-    ) -> R: ...
-
-
 class Asking:
     """``member_of`` says whom to ask now, None when nobody owns the partition; ``epochs`` hears of the epochs in the
     answers; ``patience_s`` bounds a question."""
 
     def __init__(
         self,
-        asker: Asker,
+        questions: BatchedQuestions,
         member_of: Callable[[PartitionKey], Member | None],
         epochs: LeaderEpochs,
         patience_s: float,
     ) -> None:
-        self._asker = asker
+        self._questions = questions
         self._epochs = epochs
         self._member_of = member_of
         self._patience_s = patience_s
@@ -60,7 +53,7 @@ class Asking:
                 member = self._member_of(key)
                 if member is None:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
-                found = await ask_member(self._asker, member, message, api_key, response, deadline - loop.time())
+                found = await self._questions.ask(member, message, api_key, response, deadline - loop.time())
                 self._epochs.heard(key, member, message, found, loop.time())
                 return found
             except RequestError as error:
@@ -68,16 +61,3 @@ class Asking:
                 if not may_pass or self.is_deserted or loop.time() + PAUSE_S >= deadline:
                     raise
             await asyncio.sleep(PAUSE_S)
-
-
-async def ask_member(
-    asker: Asker, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
-) -> R:
-    """One question over the control connection.  RequestError: the member's own, or a retriable one."""
-    try:
-        return await asker.ask(member, message, api_key, response, timeout_s)
-    except PeerLost as error:
-        text = f"the connection to {member.incarnation} was lost: {error}"
-        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text) from error
-    except TimeoutError as error:
-        raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{member.incarnation} does not answer") from error

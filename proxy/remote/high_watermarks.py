@@ -14,7 +14,7 @@ from bmq.core.wire.internal import HighWatermarksRequest, HighWatermarksResponse
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.owners import Followed
-from bmq.proxy.remote.asking import Asker
+from bmq.proxy.remote.batched_questions import Asker
 
 ANSWER_S = 2.0
 """For one question; a broker answers it from memory."""

@@ -35,6 +35,7 @@ PASSED_ON = frozenset(
         (ApiKey.FETCH, FETCH_VERSION),
         (InternalKey.PING, 0),
         (InternalKey.ASK, 0),
+        (InternalKey.ASK_PARTITIONS, 0),
         (InternalKey.PRODUCERS, 0),
         (InternalKey.LIVE_SEGMENT, 0),
     }

@@ -18,6 +18,7 @@ from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
 from bmq.proxy.remote.asking import Asking
+from bmq.proxy.remote.batched_questions import BatchedQuestions
 from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.produce_link import ProduceLink
 from bmq.proxy.remote.relays import Relays
@@ -52,7 +53,8 @@ class RemoteOwners:
         self._credit_bytes = credit_bytes
         self._held_s = held_s
         self._epochs = LeaderEpochs(view.owner_of)
-        self._asking = Asking(relays if relays is not None else peers, self._member_of, self._epochs, held_s)
+        self._questions = BatchedQuestions(relays if relays is not None else peers)
+        self._asking = Asking(self._questions, self._member_of, self._epochs, held_s)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
         self._produce_links: dict[str, ProduceLink] = {}
         self._tail_links: dict[str, TailLink] = {}
@@ -100,6 +102,7 @@ class RemoteOwners:
             await link.close()
         if self._relays is not None:
             await self._relays.close()
+        await self._questions.close()
         owners, self._owners = self._owners, {}
         for owner in owners.values():
             owner.close()
@@ -205,7 +208,7 @@ class RemoteOwners:
             return None
         link = self._tail_links.get(member.incarnation)
         if link is None:
-            link = TailLink(self._peers, member, self._told, self._epochs, self._relays)
+            link = TailLink(self._peers, member, self._told, self._epochs, self._questions, self._relays)
             self._tail_links[member.incarnation] = link
         return link
 
@@ -242,6 +245,7 @@ class RemoteOwners:
         """It is no member any more, whatever is assigned to it yet."""
         produce, tail = self._produce_links.pop(incarnation, None), self._tail_links.pop(incarnation, None)
         self._peers.forget(incarnation)
+        self._questions.forget(incarnation)
         if self._relays is not None:
             self._relays.forget(incarnation)
         if produce is not None:

@@ -9,7 +9,7 @@ from bmq.core.errors import RequestError
 from bmq.core.rpc import Peers
 from bmq.core.wire.internal import InternalKey, ReportRequest, ReportResponse
 from bmq.meta.cluster.view import ClusterView
-from bmq.proxy.remote.asking import ask_member
+from bmq.proxy.remote.batched_questions import ask_member
 
 REPORT_S = 1.0
 """Of one member at most one report in this time; while it cannot be reached, each try gives the occasion for one."""

@@ -32,7 +32,7 @@ from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, Questio
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
 from bmq.proxy.owners import Tails
-from bmq.proxy.remote.asking import Asker, ask_member
+from bmq.proxy.remote.batched_questions import BatchedQuestions
 from bmq.proxy.remote.fetch_session import NO_SESSION, Session
 from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.link import Link
@@ -40,8 +40,8 @@ from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.tail import Tail, ends_of
 from bmq.proxy.remote.way import Way
 
-ASKING_MAX = 64
-"""Partitions asked for their ends at once."""
+ASKING_MAX = 1_000
+"""Partitions asked for their ends at once: one or two requests."""
 ASK_S = 2.0
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
@@ -61,13 +61,19 @@ class TailLink:
     """One broker's.  It is a ``Teller`` for the tails that have ``join``ed."""
 
     def __init__(
-        self, peers: Peers, member: Member, told: Tails, epochs: LeaderEpochs, relays: Relays | None = None
+        self,
+        peers: Peers,
+        member: Member,
+        told: Tails,
+        epochs: LeaderEpochs,
+        questions: BatchedQuestions,
+        relays: Relays | None = None,
     ) -> None:
         """``epochs`` hears of the epochs in the broker's answers."""
         self.incarnation = member.incarnation
         self._epochs = epochs
         self.tails: dict[PartitionKey, Tail] = {}
-        self._asker: Asker = relays if relays is not None else peers
+        self._questions = questions
         self._told = told
         self._session = Session()
         self._joining: dict[PartitionKey, Tail] = {}
@@ -189,7 +195,7 @@ class TailLink:
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
         member = self.link.member
-        found = await ask_member(self._asker, member, message, api_key, response, ASK_S)
+        found = await self._questions.ask(member, message, api_key, response, ASK_S)
         self._epochs.heard(key, member, message, found, asyncio.get_running_loop().time())
         return found
 

@@ -2,7 +2,7 @@
 
 | | the version before | a later one |
 |---|---|---|
-| APIs | no ShardsNotLoaded, ShardConfirm, HighWatermarks; Ask without ConfirmEnd, Ends waits for no flush | as now |
+| APIs | see ``LATER_APIS``; Ask without ConfirmEnd, Ends waits for no flush | as now |
 | messages | no tagged field of this version | a tagged field more in each |
 | Hello | protocol 1 | protocols 1 to 2 |
 
@@ -28,6 +28,13 @@ from tests.simulation.versions import Version
 if TYPE_CHECKING:
     from tests.simulation.cluster_world import ClusterWorld, Process
 
+LATER_APIS = (
+    InternalKey.SHARDS_NOT_LOADED,
+    InternalKey.SHARD_CONFIRM,
+    InternalKey.HIGH_WATERMARKS,
+    InternalKey.ASK_PARTITIONS,
+)
+"""The version before does not serve these."""
 _LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"
 
 
@@ -63,7 +70,7 @@ def speak(process: Process) -> None:
         case Version.LATER:
             endpoint._protocols = joined.peers._protocols = (1, 2)
         case Version.EARLIER:
-            for key in (InternalKey.SHARDS_NOT_LOADED, InternalKey.SHARD_CONFIRM, InternalKey.HIGH_WATERMARKS):
+            for key in LATER_APIS:
                 endpoint._handlers.pop(key, None)
             if (ask := endpoint._handlers.get(InternalKey.ASK)) is not None:
                 endpoint._handlers[InternalKey.ASK] = (_earlier_ask(ask[0]), *ask[1:])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 import pytest
 
 from bmq.broker.load import CALLERS_MAX, PARTITIONS_MAX, Load
+from bmq.broker.questions import ANSWERED_A_TURN
 from bmq.broker.shard_fence import ShardFence
 from bmq.broker.stalls import Stalls
 from bmq.core.errors import ErrorCode, RequestError
@@ -18,6 +20,10 @@ from bmq.core.model import PartitionKey
 from bmq.core.records import Record, build_batch
 from bmq.core.steps import finish_steps
 from bmq.core.wire.internal import (
+    ENDS_SETTLED,
+    QUESTIONS_MAX,
+    AskPartitionsRequest,
+    AskPartitionsResponse,
     AskRequest,
     AskResponse,
     HighWatermarksRequest,
@@ -39,13 +45,14 @@ from bmq.core.wire.internal import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
+from bmq.core.wire.internal_fields import PartitionQuestion
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
 from tests.simulation.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent
-from tests.unit.loop_stops import TurnCounter
+from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 
 def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
@@ -163,6 +170,113 @@ def test_a_question_waits_for_a_partition_that_is_being_opened() -> None:
         (key,) = c.keys()
         c.give("a", key)
         assert (await ask(Caller(c["a"]), key, Question.ENDS)).values == (1, 0, 0, 0)
+
+    play(story)
+
+
+async def alone(caller: Caller, key: PartitionKey) -> AskResponse:
+    return await ask(caller, key, Question.ENDS)
+
+
+async def ask_together(caller: Caller, *questions: PartitionQuestion, wait_ms: int = 100) -> list[tuple[int, Any]]:
+    """Return of each question the error, and the values or None if it was not answered in time."""
+    response = await caller.ask(
+        InternalKey.ASK_PARTITIONS, AskPartitionsRequest(wait_ms, questions), AskPartitionsResponse
+    )
+    assert response.error is ErrorCode.NONE
+    return [(each.error, each.values if each.is_answered else None) for each in response.answers]
+
+
+def test_questions_about_many_partitions() -> None:
+    async def story(c: Cluster) -> None:
+        topic = c.topic(partitions=3)
+        first, second, elsewhere = c.keys()
+        c.give("a", first, second)
+        c.give("b", elsewhere)
+        caller = Caller(c["a"])
+        for key in (first, second):
+            await c["a"].assigned.wait(key, 5.0)
+        for number in range(3):
+            await c.write("a", second, batch(count=2, base_timestamp=1000 + number * 10))
+        ask = partial(PartitionQuestion, topic.topic_id)
+        assert await ask_together(
+            caller,
+            ask(1, Question.ENDS, ENDS_SETTLED),
+            ask(0, Question.ENDS, 0),
+            ask(2, Question.ENDS, 0),
+            ask(9, Question.ENDS, 0),
+            ask(1, Question.TIMESTAMP, 1011),
+            ask(1, Question.TIMESTAMP, 9999),
+            ask(1, Question.MAX_TIMESTAMP, 0),
+            ask(1, Question.END_OF_EPOCH, 1),
+            ask(1, Question.DELETE_BEFORE, 1),
+            ask(1, Question.CONFIRM_END, 0),
+            ask(1, 77, 0),
+        ) == [
+            (0, (1, 0, 6, 6)),
+            (0, (1, 0, 0, 0)),
+            (ErrorCode.NOT_LEADER_OR_FOLLOWER, ()),
+            (ErrorCode.NOT_LEADER_OR_FOLLOWER, ()),
+            (0, (3, 1011)),
+            (0, ()),
+            (0, (5, 1021)),
+            (0, (1, 6)),
+            (ErrorCode.INVALID_REQUEST, ()),
+            (ErrorCode.INVALID_REQUEST, ()),
+            (ErrorCode.INVALID_REQUEST, ()),
+        ]
+        assert (await alone(caller, second)).values == (1, 0, 6, 6), "nothing is deleted"
+        assert await ask_together(caller) == []
+
+    play(story)
+
+
+def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
+    """Within the time that was given, and the others with it; nothing is left behind that waits for it."""
+
+    async def story(c: Cluster) -> None:
+        topic = c.topic(partitions=2)
+        opening, is_open = c.keys()
+        c.give("a", is_open)
+        await c["a"].assigned.wait(is_open, 5.0)
+        c.give("b", opening)
+        await c["b"].assigned.wait(opening, 5.0)
+        c["a"].view.give("a", opening)  # b has not heard of that, so its release is waited for
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        ask = partial(PartitionQuestion, topic.topic_id)
+        found = await ask_together(Caller(c["a"]), ask(0, Question.ENDS, 0), ask(1, Question.ENDS, 0))
+        assert found == [(ErrorCode.REQUEST_TIMED_OUT, None), (0, (1, 0, 0, 0))]
+        assert asyncio.get_running_loop().time() - began == pytest.approx(0.1)
+        assert not c["a"].assigned._slots[opening].waiters
+        await c["a"].assigned.wait(opening, 60.0)
+        again = await ask_together(Caller(c["a"]), ask(0, Question.ENDS, 0))
+        assert again == [(0, (2, 0, 0, 0))]
+
+    play(story)
+
+
+def test_too_many_questions_are_refused() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        questions = (QUESTIONS_MAX + 1) * [PartitionQuestion(key.topic_id, 0, Question.ENDS, 0)]
+        answer = await Caller(c["a"]).ask(
+            InternalKey.ASK_PARTITIONS, AskPartitionsRequest(100, questions), AskPartitionsResponse
+        )
+        assert answer.error is ErrorCode.INVALID_REQUEST
+
+    play(story)
+
+
+def test_many_questions_are_answered_in_turns() -> None:
+    async def story(c: Cluster) -> None:
+        key = await owned(c)
+        questions = QUESTIONS_MAX * [PartitionQuestion(key.topic_id, 0, Question.ENDS, ENDS_SETTLED)]
+        with loop_stops() as stops:
+            found = await ask_together(Caller(c["a"]), *questions)
+        assert found == QUESTIONS_MAX * [(0, (1, 0, 0, 0))]
+        assert stops.turns >= QUESTIONS_MAX / ANSWERED_A_TURN
+        assert stops.longest_s < STOP_MAX_S
 
     play(story)
 

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.wire import internal, internal_fields
 from bmq.core.wire.internal import InternalKey, Question
-from bmq.core.wire.internal_fields import APART_LEAST, Message, PartitionLoad, Release
+from bmq.core.wire.internal_fields import (
+    APART_LEAST,
+    Message,
+    OwnerAnswer,
+    PartitionLoad,
+    PartitionQuestion,
+    Release,
+)
 from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
 from tests.unit.core.wire.profile import examples
 
@@ -40,6 +47,12 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     internal_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
     internal_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
     internal_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
+    internal_fields.PartitionQuestions: st.lists(
+        st.builds(PartitionQuestion, st.uuids(), int32, st.integers(-128, 127), int64), max_size=5
+    ).map(tuple),
+    internal_fields.OwnerAnswers: st.lists(
+        st.builds(OwnerAnswer, int16, st.integers(-1, 4), int64, int64, int64, int64), max_size=5
+    ).map(tuple),
     internal.Asked: st.sampled_from(Question),
 }
 
@@ -87,7 +100,7 @@ def test_every_api_has_its_two_messages() -> None:
     assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
         key: f"{name}Response" for key, name in names.items()
     }
-    assert sorted(InternalKey) == list(range(10_000, 10_017))
+    assert sorted(InternalKey) == list(range(10_000, 10_019))
 
 
 def test_responses_begin_with_their_error() -> None:

@@ -1,0 +1,107 @@
+"""Answers of partitions' owners to the questions of other processes: one at a time, or those of a request together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+from bmq.broker.owner import PartitionOwner
+from bmq.core.eager import start
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.turns import Turns, next_turn
+from bmq.core.wire.internal import ASKED_TOGETHER, ENDS_SETTLED, Question
+from bmq.core.wire.internal_fields import OwnerAnswer, PartitionQuestion
+
+ANSWERED_A_TURN = 200
+"""At 10 to 20 us for a question that needs no storage."""
+NOT_ANSWERED = OwnerAnswer(ErrorCode.REQUEST_TIMED_OUT, -1)
+FindOwner = Callable[[UUID, int], Awaitable[PartitionOwner]]
+
+
+async def answer_questions(
+    owner_of: FindOwner, questions: Sequence[PartitionQuestion], wait_s: float
+) -> list[OwnerAnswer]:
+    """Return an answer to each of ``questions``, in their order: ``NOT_ANSWERED`` if it takes longer than ``wait_s``.
+
+    They are asked side by side, so one that waits for storage or for its partition to open holds up no other.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    turns = Turns(ANSWERED_A_TURN)
+    answers = [NOT_ANSWERED] * len(questions)
+    waiting: dict[asyncio.Task[OwnerAnswer], int] = {}
+    try:
+        for number, question in enumerate(questions):
+            if turns.is_over():
+                await next_turn()
+            answer = start(_answer(owner_of, question))
+            if isinstance(answer, asyncio.Task):
+                waiting[answer] = number
+            else:
+                answers[number] = answer
+        if waiting:
+            done, _ = await asyncio.wait(waiting, timeout=max(0.0, deadline - loop.time()))
+            for task in done:
+                answers[waiting.pop(task)] = task.result()
+    finally:
+        await _give_up(waiting)
+    return answers
+
+
+async def _give_up(waiting: dict[asyncio.Task[OwnerAnswer], int]) -> None:
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _answer(owner_of: FindOwner, asked: PartitionQuestion) -> OwnerAnswer:
+    try:
+        if asked.question not in ASKED_TOGETHER:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"question {asked.question} has to be asked alone")
+        owner = await owner_of(asked.topic_id, asked.partition)
+        values = await ANSWERS[Question(asked.question)](owner, asked.argument)
+    except RequestError as error:
+        return OwnerAnswer(error.code, 0)
+    return OwnerAnswer(ErrorCode.NONE, len(values), *values)
+
+
+async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return tuple(await (owner.settled_ends() if argument == ENDS_SETTLED else owner.ends()))
+
+
+async def _confirm_end(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return tuple(await owner.confirmed_ends())
+
+
+async def _end_of_epoch(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return await owner.end_of_epoch(argument)
+
+
+async def _max_timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return await owner.offset_of_max_timestamp()
+
+
+async def _timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    """Nothing when there is no such record."""
+    return await owner.offset_for_timestamp(argument) or ()
+
+
+async def _delete_before(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return (await owner.delete_before(argument),)
+
+
+async def _log_bytes(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
+    return (await owner.log_bytes(),)
+
+
+ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...]]]] = {
+    Question.ENDS: _ends,
+    Question.END_OF_EPOCH: _end_of_epoch,
+    Question.MAX_TIMESTAMP: _max_timestamp,
+    Question.TIMESTAMP: _timestamp,
+    Question.DELETE_BEFORE: _delete_before,
+    Question.LOG_BYTES: _log_bytes,
+    Question.CONFIRM_END: _confirm_end,
+}
+"""What the ``Owner`` method of that name gives, ``core.records.Ends`` for the first."""

@@ -1,0 +1,297 @@
+"""Questions to brokers about their partitions: those of one turn to one broker go out as one request.
+
+A request about 100,000 partitions is then a hundred requests to their brokers.  A partition that its broker cannot
+answer for at once (it is being opened, its search reads storage, its flush hangs) comes back as not answered, and the
+others do not wait for it.  It is asked about by a request of its own, which waits as long as the broker does; with
+``SINGLES_MAX`` of these under way it is asked about together with others again.
+
+::
+
+    ask ──▶ queue ──┬─ two or more ─▶ AskPartitions ──┬─ answered ─────▶ the caller
+              ▲     └─ one ─────────▶ Ask ────────────┤
+              │                        ▲              └─ not answered ─┐
+              └── after PAUSE_S, if no single is free ─┴────────────────┘
+
+A broker of an earlier version does not serve AskPartitions: each of its questions is a request of its own.  A relay of
+an earlier version does not pass it on and closes the connection: for a while after a request was lost, questions go out
+one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.rpc import PeerLost, Response
+from bmq.core.steps import batched
+from bmq.core.turns import next_turn
+from bmq.core.wire.internal import (
+    ASKED_TOGETHER,
+    QUESTIONS_MAX,
+    AskPartitionsRequest,
+    AskPartitionsResponse,
+    AskRequest,
+    AskResponse,
+    InternalKey,
+)
+from bmq.core.wire.internal_fields import Message, OwnerAnswer, PartitionQuestion
+from bmq.meta.cluster.member import Member
+
+WAIT_S = 0.1
+"""A broker may take so long for a request about many partitions; what it cannot answer by then it says so of."""
+TOGETHER_MAX = 2
+"""Requests about many partitions under way to one broker: it works on one, and the next is there when that is done."""
+SINGLES_MAX = 64
+"""Requests about one partition under way to one broker: some of them wait there for seconds."""
+PAUSE_S = 0.1
+"""Before a question that was not answered is asked again together with others."""
+LOST_S = 5.0
+"""After a request about many partitions was lost, questions go out one by one for so long."""
+RESUMED_A_TURN = 200
+"""Callers that are given their answers in one turn of the loop: at up to 50 us for what each of them does with it."""
+
+R = TypeVar("R", bound=Response)
+
+
+class Asker(Protocol):
+    """``core.rpc.Peers``, or ``proxy.remote.relays.Relays`` over them."""
+
+    async def ask(
+        self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float
+    ) -> R: ...
+
+
+class BatchedQuestions:
+    """One process's questions to all brokers, over their control connections."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self._brokers: dict[str, _Broker] = {}
+
+    def __repr__(self) -> str:
+        return f"<BatchedQuestions {list(self._brokers.values())}>"
+
+    async def ask(
+        self, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
+    ) -> R:
+        """Return the response of ``member``; a question of ``ASKED_TOGETHER`` may go out with others.
+
+        Raises RequestError: the member's own, or a retriable one if there is no answer within ``timeout_s``.
+        """
+        if not isinstance(message, AskRequest) or message.question not in ASKED_TOGETHER:
+            return await ask_member(self._asker, member, message, api_key, response, timeout_s)
+        broker = self._brokers.get(member.incarnation)
+        if broker is None:
+            broker = self._brokers[member.incarnation] = _Broker(self._asker, member)
+        broker.member = member
+        asked = _Asked(message, asyncio.get_running_loop().time() + timeout_s)
+        broker.put(asked)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asked.answer  # type: ignore[return-value]
+        except TimeoutError as error:
+            raise _no_answer(member) from error
+
+    def forget(self, incarnation: str) -> None:
+        """The broker is not a member any more.  What is under way to it ends with its connection."""
+        self._brokers.pop(incarnation, None)
+
+    async def close(self) -> None:
+        """Cancel what is under way.  Idempotent."""
+        brokers, self._brokers = self._brokers, {}
+        for broker in brokers.values():
+            await broker.close()
+
+
+class _Asked:
+    """A question whose answer somebody waits for, until ``deadline`` on the loop's clock."""
+
+    __slots__ = ("answer", "deadline", "message")
+
+    def __init__(self, message: AskRequest, deadline: float) -> None:
+        self.message = message
+        self.deadline = deadline
+        self.answer: asyncio.Future[AskResponse] = asyncio.get_running_loop().create_future()
+
+    def succeed(self, response: AskResponse) -> None:
+        if not self.answer.done():  # else nobody waits any more
+            self.answer.set_result(response)
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(RequestError(code, message))
+
+
+class _Broker:
+    """The questions to one broker: in the queue, or under way."""
+
+    def __init__(self, asker: Asker, member: Member) -> None:
+        self.member = member
+        self._asker = asker
+        self._queue: deque[_Asked] = deque()
+        self._is_due = False
+        self._together = 0
+        self._singles = 0
+        self._is_earlier = False  # it serves one question a request
+        self._one_by_one_until = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        under_way = f"{self._together} requests and {self._singles} single ones under way"
+        return f"<{self.member.incarnation}: {len(self._queue)} in the queue, {under_way}>"
+
+    def put(self, asked: _Asked) -> None:
+        """Ask at the end of this turn."""
+        self._queue.append(asked)
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _send(self) -> None:
+        """Send what the bounds allow."""
+        self._is_due = False
+        while self._queue:
+            is_together = not self._is_earlier and self._loop_time() >= self._one_by_one_until
+            if self._singles < SINGLES_MAX and (len(self._queue) == 1 or not is_together):
+                self._begin_single(self._queue.popleft())
+            elif is_together and self._together < TOGETHER_MAX:
+                size = min(len(self._queue), QUESTIONS_MAX)
+                taken = [self._queue.popleft() for _ in range(size)]
+                asked = [each for each in taken if not each.answer.done()]
+                if asked:
+                    self._together += 1
+                    self._spawn(self._ask_together(asked))
+            else:
+                return
+
+    def _begin_single(self, asked: _Asked) -> None:
+        if not asked.answer.done():
+            self._singles += 1
+            self._spawn(self._ask_single(asked))
+
+    async def _ask_single(self, asked: _Asked) -> None:
+        left_s = asked.deadline - self._loop_time()
+        try:
+            asked.succeed(
+                await ask_member(self._asker, self.member, asked.message, InternalKey.ASK, AskResponse, left_s)
+            )
+        except RequestError as error:
+            asked.fail(error.code, error.message)
+        finally:
+            self._singles -= 1
+        self._send()
+
+    async def _ask_together(self, asked: Sequence[_Asked]) -> None:
+        try:
+            answers = await self._answers(asked)
+        finally:
+            self._together -= 1
+        later = await self._give(asked, answers) if answers else []
+        while later and self._singles < SINGLES_MAX:
+            self._begin_single(later.pop())
+        self._send()
+        if later:
+            await asyncio.sleep(PAUSE_S)
+            for each in later:
+                self.put(each)
+
+    async def _answers(self, asked: Sequence[_Asked]) -> Sequence[OwnerAnswer]:
+        """Return the broker's answers; nothing if ``asked`` have theirs, or are in the queue again."""
+        request = AskPartitionsRequest(int(WAIT_S * 1000), [_row(each.message) for each in asked])
+        left_s = max(each.deadline for each in asked) - self._loop_time()
+        try:
+            found = await self._asker.ask(
+                self.member, request, InternalKey.ASK_PARTITIONS, AskPartitionsResponse, left_s
+            )
+            if len(found.answers) == len(asked):
+                return found.answers
+            text = f"{self.member.incarnation} gave {len(found.answers)} answers to {len(asked)} questions"
+            error = RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        except PeerLost as lost:
+            self._one_by_one_until = self._loop_time() + LOST_S
+            error = _connection_lost(self.member, lost)
+        except TimeoutError:
+            error = _no_answer(self.member)
+        except RequestError as refused:
+            if refused.code is ErrorCode.UNSUPPORTED_VERSION:
+                self._is_earlier = True
+                self._queue.extendleft(reversed(asked))
+                return ()
+            error = refused
+        for part in batched(asked, RESUMED_A_TURN):
+            for each in part:
+                each.fail(error.code, error.message)
+            await next_turn()
+        return ()
+
+    async def _give(self, asked: Sequence[_Asked], answers: Sequence[OwnerAnswer]) -> list[_Asked]:
+        """Give the callers their answers.  Returns the questions that were not answered."""
+        later: list[_Asked] = []
+        for part in batched(zip(asked, answers, strict=True), RESUMED_A_TURN):
+            for each, answer in part:
+                if not answer.is_answered:
+                    later.append(each)
+                elif answer.error:
+                    code = _code_of(answer.error)
+                    each.fail(code, f"{self.member.incarnation} answers {code.name}")
+                else:
+                    each.succeed(AskResponse(ErrorCode.NONE, "", answer.values))
+            await next_turn()
+        return later
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            text = f"asking {self.member.incarnation} failed"
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": text, "exception": task.exception(), "task": task}
+            )
+
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def ask_member(
+    asker: Asker, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
+) -> R:
+    """Ask one question over the control connection.  Raises RequestError: the member's own, or a retriable one."""
+    try:
+        return await asker.ask(member, message, api_key, response, timeout_s)
+    except PeerLost as error:
+        raise _connection_lost(member, error) from error
+    except TimeoutError as error:
+        raise _no_answer(member) from error
+
+
+def _row(message: AskRequest) -> PartitionQuestion:
+    return PartitionQuestion(message.topic_id, message.partition, message.question, message.argument)
+
+
+def _code_of(number: int) -> ErrorCode:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _connection_lost(member: Member, error: PeerLost) -> RequestError:
+    return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the connection to {member.incarnation} was lost: {error}")
+
+
+def _no_answer(member: Member) -> RequestError:
+    return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{member.incarnation} does not answer")

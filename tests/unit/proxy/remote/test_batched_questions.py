@@ -1,0 +1,362 @@
+"""Questions to brokers that go out together: requests shared, slow partitions, brokers of an earlier version."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.rpc import PeerLost
+from bmq.core.wire.internal import (
+    QUESTIONS_MAX,
+    AskPartitionsRequest,
+    AskPartitionsResponse,
+    AskRequest,
+    AskResponse,
+    InternalKey,
+    Question,
+)
+from bmq.core.wire.internal_fields import OwnerAnswer
+from bmq.core.wire.messages import ListOffsetsRequest
+from bmq.proxy.handlers import list_offsets
+from bmq.proxy.remote.batched_questions import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQuestions
+from tests.simulation.loop import run
+from tests.unit.loop_stops import STOP_MAX_S, loop_stops
+from tests.unit.proxy.remote.cluster import Cluster, cluster, member, plain
+
+TOPIC = uuid.UUID(int=1)
+LATENCY_S = 0.001
+PATIENCE_S = 30.0
+B1 = member("b1")
+
+
+class Broker:
+    """An ``Asker``.  A partition's end is ten times its number; one of ``slow`` is answered ``opens_at``."""
+
+    def __init__(self) -> None:
+        self.is_earlier = False
+        self.slow: set[int] = set()
+        self.opens_at = 0.0
+        self.together: list[int] = []  # questions in each request
+        self.singles: list[int] = []
+        self.lost = 0  # requests about many partitions that are lost next
+        self.under_way: Counter[int] = Counter()  # requests, by API
+        self.most: Counter[int] = Counter()
+        self.answers: list[OwnerAnswer] | None = None
+
+    async def ask(self, member: Any, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
+        self.under_way[api_key] += 1
+        self.most |= self.under_way
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.sleep(LATENCY_S)
+                return await (self._single(message) if api_key == InternalKey.ASK else self._many(message))
+        finally:
+            self.under_way[api_key] -= 1
+
+    async def _single(self, message: AskRequest) -> AskResponse:
+        self.singles.append(message.partition)
+        if message.partition in self.slow:
+            await asyncio.sleep(self.opens_at - now())
+        return AskResponse(ErrorCode.NONE, "", ends(message.partition))
+
+    async def _many(self, message: AskPartitionsRequest) -> AskPartitionsResponse:
+        self.together.append(len(message.questions))
+        if self.is_earlier:
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, "no such API")
+        if self.lost:
+            self.lost -= 1
+            raise PeerLost("cut", was_sent=True)
+        if self.answers is not None:
+            return AskPartitionsResponse(ErrorCode.NONE, "", self.answers)
+        slow = self.slow if now() < self.opens_at else set()
+        if any(each.partition in slow for each in message.questions):
+            await asyncio.sleep(message.wait_ms / 1000)
+        answers = [
+            OwnerAnswer(ErrorCode.REQUEST_TIMED_OUT, -1)
+            if each.partition in slow
+            else OwnerAnswer(ErrorCode.NONE, 4, *ends(each.partition))
+            for each in message.questions
+        ]
+        return AskPartitionsResponse(ErrorCode.NONE, "", answers)
+
+
+def ends(partition: int) -> tuple[int, int, int, int]:
+    return 1, 0, 10 * partition, 10 * partition
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def play(story: Callable[[Broker, BatchedQuestions], Awaitable[None]]) -> None:
+    async def main() -> None:
+        broker = Broker()
+        questions = BatchedQuestions(broker)
+        await story(broker, questions)
+        await questions.close()
+
+    run(main())
+
+
+async def ask(questions: BatchedQuestions, partition: int, question: Question = Question.ENDS) -> AskResponse:
+    message = AskRequest(TOPIC, partition, question)
+    return await questions.ask(B1, message, InternalKey.ASK, AskResponse, PATIENCE_S)
+
+
+async def ask_all(questions: BatchedQuestions, count: int) -> list[AskResponse]:
+    return await asyncio.gather(*(ask(questions, partition) for partition in range(count)))
+
+
+def test_questions_of_one_turn_are_one_request() -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        found = await ask_all(questions, 300)
+        assert [each.values for each in found] == [ends(partition) for partition in range(300)]
+        assert (broker.together, broker.singles) == ([300], [])
+
+    play(story)
+
+
+def test_a_lone_question_waits_at_the_broker() -> None:
+    """One request, however long it takes: a search in storage is not begun twice."""
+
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        broker.slow, broker.opens_at = {7}, 3.0
+        assert (await ask(questions, 7)).values == ends(7)
+        assert (broker.together, broker.singles) == ([], [7])
+
+    play(story)
+
+
+@pytest.mark.parametrize("question", sorted(set(Question) - {Question.ENDS}))
+def test_what_changes_or_proves_something_goes_alone(question: Question) -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        await asyncio.gather(*(ask(questions, partition, question) for partition in range(3)))
+        is_alone = question in (Question.DELETE_BEFORE, Question.CONFIRM_END)
+        assert (broker.together, len(broker.singles)) == (([], 3) if is_alone else ([3], 0))
+
+    play(story)
+
+
+def test_requests_are_bounded() -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        count = 3 * QUESTIONS_MAX + 7
+        found = await ask_all(questions, count)
+        assert [each.values for each in found] == [ends(partition) for partition in range(count)]
+        assert max(broker.together) == QUESTIONS_MAX
+        assert sum(broker.together) == count
+        assert broker.most[InternalKey.ASK_PARTITIONS] == TOGETHER_MAX
+
+    play(story)
+
+
+def test_a_slow_partition_does_not_hold_the_others() -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        broker.slow, broker.opens_at = {3}, 4.0
+        took: dict[int, float] = {}
+
+        async def one(partition: int) -> None:
+            assert (await ask(questions, partition)).values == ends(partition)
+            took[partition] = now()
+
+        await asyncio.gather(*map(one, range(100)))
+        assert max(at for partition, at in took.items() if partition != 3) < WAIT_S + 0.01
+        assert took[3] == pytest.approx(4.0, abs=0.01)
+        assert (broker.together, broker.singles) == ([100], [3])
+
+    play(story)
+
+
+def test_many_slow_partitions_are_asked_again_together() -> None:
+    """All places of single questions are taken by partitions that never open: the others are answered all the same."""
+
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        count = 3 * SINGLES_MAX
+        broker.slow, broker.opens_at = set(range(count)), 1e9
+        asked = [asyncio.ensure_future(ask(questions, partition)) for partition in range(count)]
+        await asyncio.sleep(2.0)
+        assert broker.most[InternalKey.ASK] == SINGLES_MAX
+        stuck = set(broker.singles)
+        opened = next(iter(set(range(count)) - stuck))
+        broker.slow.discard(opened)
+        await asyncio.sleep(1.0)
+        assert [number for number, each in enumerate(asked) if each.done()] == [opened]
+        broker.slow = stuck
+        await asyncio.sleep(1.0)
+        assert {number for number, each in enumerate(asked) if not each.done()} == stuck
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        late = [each for each in found if isinstance(each, RequestError)]
+        assert {each.code for each in late} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert len(late) == SINGLES_MAX
+        assert now() == pytest.approx(PATIENCE_S, abs=0.1)
+
+    play(story)
+
+
+def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        broker.is_earlier = True
+        found = await ask_all(questions, 1_000)
+        assert [each.values for each in found] == [ends(partition) for partition in range(1_000)]
+        await ask_all(questions, 10)
+        assert len(broker.together) == 1, "it is remembered"
+        assert sorted(broker.singles) == sorted([*range(1_000), *range(10)])
+        assert broker.most[InternalKey.ASK] == SINGLES_MAX
+
+    play(story)
+
+
+def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None:
+    """A relay of an earlier version closes the connection over a request that it does not know."""
+
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        broker.lost = 1
+        found = await asyncio.gather(*(ask(questions, number) for number in range(10)), return_exceptions=True)
+        assert [each.code for each in found if isinstance(each, RequestError)] == 10 * [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        ]
+        await ask_all(questions, 100)
+        assert (len(broker.together), len(broker.singles)) == (1, 100)
+        await asyncio.sleep(LOST_S)
+        await ask_all(questions, 100)
+        assert (len(broker.together), len(broker.singles)) == (2, 100)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("answers", "codes"),
+    [
+        (
+            [OwnerAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0), OwnerAnswer(12345, 0)],
+            ["NOT_LEADER_OR_FOLLOWER", "UNKNOWN_SERVER_ERROR"],
+        ),
+        ([OwnerAnswer(ErrorCode.NONE, 1, 5)], 2 * ["UNKNOWN_SERVER_ERROR"]),
+        ([], 2 * ["UNKNOWN_SERVER_ERROR"]),
+    ],
+)
+def test_errors_reach_their_callers(answers: list[OwnerAnswer], codes: list[str]) -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        broker.answers = answers
+        found = await asyncio.gather(*(ask(questions, number) for number in range(2)), return_exceptions=True)
+        assert [each.code.name for each in found if isinstance(each, RequestError)] == codes
+
+    play(story)
+
+
+def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
+        await asyncio.sleep(0)
+        asked[1].cancel()
+        asked[2].cancel()
+        await asyncio.gather(asked[0], asked[3])
+        assert broker.together == [2]
+
+    play(story)
+
+
+def test_closing_cancels_what_is_under_way() -> None:
+    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+        broker.slow, broker.opens_at = {0}, 1e9
+        asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
+        await asyncio.sleep(2 * WAIT_S)
+        await questions.close()
+        assert [each.done() for each in asked] == [False, True, True, True]
+        assert not +broker.under_way
+        asked[0].cancel()
+
+    play(story)
+
+
+# --------------------------------------------------------------------------------------------------- with real brokers
+
+
+def in_cluster(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with cluster(**options) as world:
+            await story(world)
+
+    run(main())
+
+
+async def list_ends(world: Cluster, partitions: int) -> list[Any]:
+    Topic = ListOffsetsRequest.ListOffsetsTopic
+    asked = [
+        Topic.ListOffsetsPartition(partition_index=number, current_leader_epoch=-1, timestamp=-1)
+        for number in range(partitions)
+    ]
+    message = SimpleNamespace(API_VERSION=7, isolation_level=0, topics=[Topic(name="orders", partitions=asked)])
+    request: Any = None
+    (topic,) = (await list_offsets.handle(world.services, request, message)).topics
+    return list(topic.partitions)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_list_offsets_of_two_brokers(is_earlier: bool) -> None:
+    """b2 may be of an earlier version."""
+
+    async def story(world: Cluster) -> None:
+        for partition in range(20, 40):
+            world.move(partition, "b2")
+        if is_earlier:
+            del world.broker("b2").endpoint._handlers[InternalKey.ASK_PARTITIONS]
+        for partition in (5, 25):
+            assert (await world.send(plain(), partition)).error_code == 0
+        found = await list_ends(world, 40)
+        assert [each.error_code for each in found] == 40 * [0]
+        assert [each.partition_index for each in found if each.offset == 1] == [5, 25]
+        assert world.network.asked[InternalKey.ASK] == (20 if is_earlier else 0)
+        assert world.network.asked[InternalKey.ASK_PARTITIONS] == 2
+
+    in_cluster(story, partitions=40)
+
+
+def test_a_partition_that_is_not_open_holds_up_only_itself() -> None:
+    async def story(world: Cluster) -> None:
+        await list_ends(world, 10)
+        world.broker("b1").assigned.withdraw(world.key(4))
+        began = now()
+        asked = asyncio.ensure_future(list_ends(world, 10))
+        others = [await (await world.owners.wait(world.key(n), 1)).ends() for n in range(10) if n != 4]
+        assert len(others) == 9
+        assert now() - began < 1.0
+        await asyncio.sleep(1.0)
+        assert not asked.done()
+        world.open(4, "b1")
+        assert [each.error_code for each in await asked] == 10 * [0]
+
+    in_cluster(story, partitions=10)
+
+
+def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
+    """Fewer than a request may name: a turn takes as long with all of them."""
+    count = 4_000
+
+    async def story(world: Cluster) -> None:
+        world.topic = replace(world.topic, partitions=count)
+        world.catalog.put("orders", world.topic)
+        world.view.owners.update((world.key(number), "b1") for number in range(count))
+
+        def answer(body: memoryview, call: InternalCall) -> Any:
+            asked = AskPartitionsRequest.decode(body).questions
+            return AskPartitionsResponse(
+                ErrorCode.NONE, "", [OwnerAnswer(0, 4, 1, 0, each.partition, each.partition) for each in asked]
+            ).encode()
+
+        world.broker("b1").endpoint._handlers[InternalKey.ASK_PARTITIONS] = (answer, 0, 0)
+        with loop_stops() as stops:
+            found = await list_ends(world, count)
+        assert [each.offset for each in found] == list(range(count))
+        assert stops.longest_s < STOP_MAX_S
+        assert world.network.asked[InternalKey.ASK_PARTITIONS] <= count / 100
+
+    in_cluster(story, partitions=1)
