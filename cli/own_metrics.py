@@ -253,6 +253,16 @@ class OwnMetrics:
         return (
             OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
             OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", pool.cached_bytes),
+            OwnMetric(
+                "fetch_response_bytes_held",
+                "Bytes of fetch responses that are being made or sent",
+                node.reading.budget.response_bytes,
+            ),
+            OwnMetric(
+                "fetch_responses_waiting",
+                "Fetches that wait for memory for their response",
+                node.reading.budget.waiting,
+            ),
             OwnMetric("cache_budget_bytes", "Bytes that caches and responses may take together", budget),
             OwnMetric("block_cache_hits", "Blocks found in the block cache", pool.hits, True),
             OwnMetric("block_cache_hit_bytes", "Bytes of these blocks", pool.hit_bytes, True),

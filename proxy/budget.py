@@ -179,7 +179,17 @@ class FetchBudget:
     @property
     def has_waiting(self) -> bool:
         """Whether a fetch waits for room that responses hold."""
-        return bool(self.memory.waiting or self.storage.waiting)
+        return self.waiting > 0
+
+    @property
+    def waiting(self) -> int:
+        """Fetches that wait for room that responses hold."""
+        return self.memory.waiting + self.storage.waiting
+
+    @property
+    def response_bytes(self) -> int:
+        """Bytes of responses that are being made or sent."""
+        return self.memory.used + self.storage.used
 
     def tail_is(self, size: int) -> None:
         """What the tail cache keeps now."""

@@ -1,4 +1,5 @@
-"""What of the chart is drawn from elsewhere: the README's table from values.yaml, the schema's settings from the code.
+"""What of the chart is drawn from elsewhere: the README's table from values.yaml, the schema's settings from the code,
+and Grafana's dashboards from `tests.chart.dashboards`.
 
     python -m tests.chart.drawn            write them
     python -m tests.chart.drawn --check    say which ones differ, status 1 if any
@@ -19,6 +20,7 @@ from typing import Any
 import yaml
 
 from bmq.core.config import OPTIONS, option_name
+from tests.chart import dashboards
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "bmq"
 BEGIN, END = "<!-- drawn from values.yaml -->\n", "<!-- end -->\n"
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         if arguments:
             sys.stderr.write(f"{path} differs: run `make docs-tables`\n")
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(drawn)
             sys.stdout.write(f"{path} drawn anew\n")
     return 1 if arguments and differing else 0
@@ -77,6 +80,8 @@ def files(chart: Path = CHART) -> Iterator[tuple[Path, str, str]]:
     schema = json.loads(text)
     schema["definitions"]["config"] = config_schema()
     yield path, text, json.dumps(schema, indent=2) + "\n"
+    for path, drawn in dashboards.files(chart):
+        yield path, path.read_text() if path.exists() else "", drawn
 
 
 def table(rows: Sequence[Value]) -> str:

@@ -84,7 +84,12 @@ def node(
         console_endpoint=None,
         store_times=None,
         config=NodeConfig(),
-        reading=SimpleNamespace(tails=SimpleNamespace(used=0), wait_ms=Histogram(), read_ms=Histogram()),
+        reading=SimpleNamespace(
+            tails=SimpleNamespace(used=0),
+            wait_ms=Histogram(),
+            read_ms=Histogram(),
+            budget=SimpleNamespace(response_bytes=9, waiting=1),
+        ),
         pool=SimpleNamespace(cached_bytes=0, hits=1, hit_bytes=2, reads=3, read_bytes=4),
     )
     return cast(Node, fake)
@@ -102,6 +107,8 @@ OF_EVERY_PROCESS = {
     "tail_cache_bytes",
     "block_cache_bytes",
     "cache_budget_bytes",
+    "fetch_response_bytes_held",
+    "fetch_responses_waiting",
     "block_cache_hits",
     "block_cache_hit_bytes",
     "storage_reads",

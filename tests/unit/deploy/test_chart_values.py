@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.chart import drawn
+from tests.chart import dashboards, drawn
 from tests.chart.drawn import CHART, CHARTS_OWN, Undescribed, Value, config_schema, values
 
 ROOT = CHART.parents[2]
@@ -194,30 +194,81 @@ def test_the_chart_has_the_projects_version() -> None:
     assert chart["version"] == project["version"]
 
 
+SCRAPED_LABELS = {"namespace", "pod", "app_kubernetes_io_instance"}
+"""Labels that the ServiceMonitor gives every series."""
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for group in yaml.safe_load((CHART / "files" / "rules.yaml").read_text())["groups"]:
+        yield from group["rules"]
+
+
 def expressions() -> Iterator[tuple[str, str]]:
-    """Of each alert and each panel: what it is called, and what it asks Prometheus."""
-    rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            yield rule["alert"], rule["expr"]
+    """Of each rule, each panel and each variable: what it is called, and what it asks Prometheus."""
+    for rule in rules():
+        yield rule.get("alert") or rule["record"], rule["expr"]
     for path in sorted((CHART / "files" / "dashboards").glob("*.json")):
-        for panel in json.loads(path.read_text())["panels"]:
+        dashboard = json.loads(path.read_text())
+        for panel in dashboard["panels"]:
             for target in panel["targets"]:
                 yield f"{path.name}: {panel['title']}", target["expr"]
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                yield f"{path.name}: ${variable['name']}", variable["query"]
 
 
-def test_alerts_dashboards_and_values_ask_for_metrics_that_there_are() -> None:
+def listed_metrics() -> dict[str, set[str]]:
+    """Labels of each metric of docs/metrics.md, by the names that an expression may use."""
     page = (ROOT / "docs" / "metrics.md").read_text()
+    found: dict[str, set[str]] = {}
+    for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*) \|", page, re.MULTILINE):
+        own = {label.strip() for label in labels.split(",") if label.strip()}
+        if kind == "histogram":
+            found |= {f"{name}_bucket": own | {"le"}, f"{name}_count": own, f"{name}_sum": own}
+        else:
+            found[name] = own
+    return found
+
+
+def test_rules_dashboards_and_values_ask_for_metrics_and_labels_that_there_are() -> None:
+    listed = listed_metrics()
     found = list(expressions())
-    assert len({name for name, _ in found}) == 13 + 12
+    assert len(found) > 140
     values_text = (CHART / "values.yaml").read_text()
     found += [("values.yaml", name) for name in re.findall(r"\[\{name: (\w+), averageValue", values_text)]
     assert found[-1][0] == "values.yaml"
     for name, expression in found:
-        metrics = re.findall(r"\b(?:bmq|kafka)_\w+", expression)
+        metrics = re.findall(r"\b(?:bmq|kafka|process)_\w+", expression)
         assert metrics, name
         for metric in metrics:
-            assert f"`{metric}`" in page, f"{name}: {metric}"
+            assert metric in listed, f"{name}: {metric}"
+        asked = re.findall(r"(\w+)(?:=~|!=|=)", expression)
+        for labels in re.findall(r"\b(?:by|without|on) \(([^)]*)\)", expression):
+            asked += labels.replace(" ", "").split(",")
+        known = SCRAPED_LABELS.union(*(listed[metric] for metric in metrics))
+        assert set(asked) <= known, f"{name}: {set(asked) - known}"
+
+
+def test_recorded_names_are_level_metric_operation_and_on_the_page() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    records = [rule for rule in rules() if "record" in rule]
+    assert len(records) > 20
+    assert len({rule["record"] for rule in records}) == len(records)
+    for rule in records:
+        level, metric, operation = rule["record"].split(":")
+        assert level.startswith("cluster"), "every level begins with the cluster"
+        assert "by (namespace, app_kubernetes_io_instance" in rule["expr"], rule["record"]
+        for label in level.split("_")[1:]:
+            assert re.search(rf"by \([^)]*\b{label}\b", rule["expr"]), f"{rule['record']}: {label}"
+        assert f"`{level}:{metric}:" in page, rule["record"]
+        assert operation in page
+
+
+def test_no_other_dashboards_lie_about() -> None:
+    drawn_names = {f"{dashboard.name}.json" for dashboard in dashboards.DASHBOARDS}
+    assert {path.name for path in (CHART / "files" / "dashboards").iterdir()} == drawn_names
+    uids = [dashboard.name for dashboard in dashboards.DASHBOARDS]
+    assert uids == ["overview", "topics", "groups", "storage", "process"]
 
 
 def test_the_readmes_links_lead_somewhere() -> None:

@@ -21,6 +21,7 @@ ALERTS = {
     rule["alert"]: rule
     for group in load(ROOT / "deploy" / "helm" / "bmq" / "files" / "rules.yaml")["groups"]
     for rule in group["rules"]
+    if "alert" in rule
 }
 
 
