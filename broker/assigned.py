@@ -135,12 +135,12 @@ class Assigned:
             slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{slot.path} has gone from this broker"))
         return task
 
-    def not_served(self) -> Iterator[tuple[str, str]]:
+    def not_served(self) -> Iterator[tuple[PartitionPath, str]]:
         """Yield the partitions that cannot be served, each with the reason: those that are OFFLINE, and those whose
         opening has failed. One that is merely being opened, or handed over, is not among them."""
         for slot in self._slots.values():
             if slot.reason and slot.place is not OpenState.OPEN:
-                yield str(slot.path), slot.reason
+                yield slot.path, slot.reason
 
     def why_not_served(self, key: PartitionKey) -> str:
         """Return why the partition is not open here, "" when it is; "" too when it is not assigned here."""

@@ -13,8 +13,10 @@ from typing import Any, cast
 
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
+from bmq.cli.partitions_not_served import partitions_not_served
 from bmq.cli.repair_direct import NotRepaired, wanted_of
 from bmq.cli.shards_not_loaded import shards_not_loaded
+from bmq.cli.traffic import cluster_traffic, sum_of
 from bmq.console.operations import DrainFacts, MovedFacts, NotPossible, ProcessFacts, ShardFacts, StatusFacts
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
@@ -35,6 +37,7 @@ _ALONE = (
     "end it with SIGTERM, or give `bmq serve` --meta etcd://... to make it one of several"
 )
 _UNMEASURED = {"load_share": None, "bytes_per_s": None, "requests_per_s": None, "unreachable_for": None}
+_UNASKED = {"rates": None, "storage_trouble": ""}
 
 
 class Operations:
@@ -65,9 +68,28 @@ class Operations:
         return await self._with_failures(cast(StatusFacts, {**told, **asked}))
 
     async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
-        """``facts``, with what the coordinators say of their shards, and what the asked process cannot use."""
-        facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(self._node.quarantined().items())]
-        facts["shards_not_loaded"] = await shards_not_loaded(self._node)
+        """Return `facts` with what the asked process cannot use, and what all others say of themselves."""
+        node = self._node
+        facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(node.quarantined().items())]
+        shards, partitions, traffic = await asyncio.gather(
+            shards_not_loaded(node), partitions_not_served(node), cluster_traffic(node, ())
+        )
+        facts["shards_not_loaded"] = shards
+        facts["partitions_not_served"] = partitions.partitions
+        facts["partitions_not_served_total"] = partitions.total
+        facts["rates"] = sum_of(traffic.members.values())
+        facts["silent"] = sorted({*partitions.silent, *traffic.silent})
+        facts["members"] = [
+            cast(
+                ProcessFacts,
+                {
+                    **each,
+                    "rates": traffic.members.get(each["incarnation"]),
+                    "storage_trouble": partitions.storage_trouble.get(each["incarnation"], ""),
+                },
+            )
+            for each in facts["members"]
+        ]
         return facts
 
     async def drain(self, member: str) -> DrainFacts:
@@ -125,6 +147,10 @@ class Operations:
             members=self.members(),
             shards=self._shards(),
             shards_not_loaded=[],
+            partitions_not_served=[],
+            partitions_not_served_total=0,
+            rates=None,
+            silent=[],
             quarantined=[],
             moves_under_way=[],
         )
@@ -137,7 +163,8 @@ class Operations:
         else:
             has = node.view.owned_count(name)
             of_shards = sum(owner.incarnation == name for owner in node.view.shards.values())
-        facts = {**describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards, **_UNMEASURED}
+        facts = {**describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards}
+        facts |= _UNMEASURED | _UNASKED
         return cast(ProcessFacts, facts)
 
     def _alone(self, member: Member) -> Member:

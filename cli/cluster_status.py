@@ -14,8 +14,9 @@ from bmq.cli.tables import format_size, print_table
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
 NOTE = """\
-status exits with 1 when a partition has no owner, the groups of a shard of __consumer_offsets are not served, or the
-process that was asked cannot use a key of the metadata store or a topic's configs.
+status exits with 1 when a partition has no owner or is not served, storage acknowledges nothing to a broker, the groups
+of a shard of __consumer_offsets are not served, or the process that was asked cannot use a key of the metadata store or
+a topic's configs.
 """
 _MEMBERS = (
     "MEMBER",
@@ -82,13 +83,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def over_http(console: Console, arguments: argparse.Namespace) -> int:
-    """1 when a partition has no owner, a shard is not loaded, or something is quarantined."""
+    """Print the status.  Return 1 when something is not served, or cannot be used."""
     status = console.status()
     if arguments.json:
         print_json(status)
     else:
         _print_status(status)
-    return 1 if status["unassigned"] or status.get("shards_not_loaded") or status.get("quarantined") else 0
+    troubles = ("shards_not_loaded", "quarantined", "partitions_not_served_total")  # an earlier server has not all
+    is_stalled = any(member.get("storage_trouble") for member in status["members"])
+    return 1 if status["unassigned"] or is_stalled or any(status.get(name) for name in troubles) else 0
 
 
 def _print_status(status: Mapping[str, Any]) -> None:
@@ -101,6 +104,18 @@ def _print_status(status: Mapping[str, Any]) -> None:
     if status["is_balancing"]:
         print("  balancing")
     print_table(_MEMBERS, [_row(member) for member in status["members"]])
+    for member in status["members"]:
+        if member.get("storage_trouble"):
+            print(printable(f"{member['incarnation']}: {member['storage_trouble']}"))
+    partitions = status.get("partitions_not_served")
+    if partitions:
+        total = status["partitions_not_served_total"]
+        some = f", {len(partitions)} of them" if total > len(partitions) else ""
+        print(f"{total} partitions are not served{some}:")
+        print_table(
+            ("TOPIC", "PARTITION", "BROKER", "WHY"),
+            [[each[name] for name in ("topic", "partition", "broker", "why")] for each in partitions],
+        )
     failures = status.get("shards_not_loaded")  # a server of an earlier version does not tell
     if failures:
         print(f"{len(failures)} shards of __consumer_offsets are not loaded: their groups are not served")
@@ -112,6 +127,8 @@ def _print_status(status: Mapping[str, Any]) -> None:
     if quarantined:
         print(f"{len(quarantined)} keys or topics cannot be used by {status['asked']}")
         print_table(("WHAT", "WHY"), [[each["what"], each["why"]] for each in quarantined])
+    if status.get("silent"):
+        print(printable(f"no answer to what they cannot serve: {', '.join(status['silent'])}"))
     if status["moves_under_way"]:
         print(f"{len(status['moves_under_way'])} moves under way")
         print_table(

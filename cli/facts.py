@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.node import Node
 from bmq.cli.own_metrics import OwnMetrics
+from bmq.cli.partitions_not_served import partitions_not_served
 from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.cli.storage_facts import segments_of
+from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
-from bmq.console.operations import NotLoadedFacts
+from bmq.console.operations import NotLoadedFacts, RateFacts
 from bmq.console.state import (
     BrokerFacts,
     ClusterFacts,
@@ -39,6 +41,7 @@ from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.coordinator.subscription import CONSUMER, parse_assignment
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
+from bmq.proxy.traffic_api import WHOLE_TOPIC
 
 _NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 """Of a group that a response had no room for, too: it is to be asked for again."""
@@ -53,7 +56,8 @@ def console_state(node: Node, meter: LoopMeter | None = None) -> ConsoleState:
         is_ready=facts.is_ready,
         gauges=facts.gauges,
         cluster=facts.cluster,
-        topics=facts.topics,
+        topic_names=facts.topic_names,
+        topic_rates=facts.topic_rates,
         topic=facts.topic,
         find_topic=facts.find_topic,
         segments=partial(segments_of, node),
@@ -124,8 +128,12 @@ class _Facts:
             connections=node.metrics.connections,
         )
 
-    def topics(self) -> Sequence[TopicFacts]:
-        return [_topic(topic) for _, topic in sorted(self._node.catalog.topics.items())]
+    def topic_names(self) -> Iterable[str]:
+        return self._node.catalog.topics
+
+    async def topic_rates(self, names: Sequence[str]) -> Mapping[str, RateFacts | None]:
+        traffic = await cluster_traffic(self._node, [(name, WHOLE_TOPIC) for name in names])
+        return {name: rates_of(traffic, name) for name in names}
 
     def find_topic(self, name: str) -> TopicFacts | None:
         topic = self._node.catalog.topics.get(name)
@@ -137,9 +145,27 @@ class _Facts:
             return None
         deadline = asyncio.get_running_loop().time() + LOOK_S
         numbers = range(after + 1, min(after + 1 + limit, topic.partitions))
-        partitions = await ask_all(numbers, lambda number: self._partition(topic, number, deadline))
+        partitions, traffic = await asyncio.gather(
+            ask_all(numbers, lambda number: self._partition(topic, number, deadline)),
+            cluster_traffic(self._node, [(name, number) for number in (WHOLE_TOPIC, *numbers)]),
+        )
+        await self._explain(name, partitions)
+        for each in partitions:
+            each["rates"] = rates_of(traffic, name, each["partition"])
+        facts = _topic(topic)
+        facts["rates"] = rates_of(traffic, name)
         following = numbers[-1] if numbers and numbers[-1] + 1 < topic.partitions else None
-        return TopicDetails(topic=_topic(topic), partitions=partitions, next=following)
+        return TopicDetails(topic=facts, partitions=partitions, next=following)
+
+    async def _explain(self, topic: str, partitions: Sequence[PartitionFacts]) -> None:
+        """Have partitions that other brokers cannot serve say why."""
+        own = self._node.view.own
+        closed = {each["partition"]: each for each in partitions if each["epoch"] is None and each["owner"] != own}
+        if not closed:
+            return
+        for told in (await partitions_not_served(self._node)).partitions:
+            if told["topic"] == topic and told["partition"] in closed:
+                closed[told["partition"]]["why"] = told["why"]
 
     async def _partition(self, topic: Topic, number: int, deadline: float) -> PartitionFacts:
         """What this process has yet to open is not waited for: its state is known here."""
@@ -160,6 +186,7 @@ class _Facts:
                     log_start=ends.log_start,
                     high_watermark=ends.high_watermark,
                     bytes=await owner.log_bytes(),
+                    rates=None,
                 )
         except RequestError as error:
             if not error.code.is_retriable:
@@ -168,7 +195,7 @@ class _Facts:
         state = writer.partition.state.name if writer is not None else "START"
         return PartitionFacts(
             partition=number, owner=assigned, state=state, why=_why_not_served(self._node, key, assigned), epoch=None,
-            log_start=None, high_watermark=None, bytes=None,
+            log_start=None, high_watermark=None, bytes=None, rates=None,
         )  # fmt: skip
 
     async def groups(self) -> GroupsFacts:
@@ -247,10 +274,12 @@ class _Facts:
 
 
 def _partitions_not_served(node: Node) -> str:
-    found = dict(node.broker.assigned.not_served()) if node.broker is not None else {}
+    if node.broker is None:
+        return ""
+    found = [(str(path), why) for path, why in node.broker.assigned.not_served()]
     if not found:
         return ""
-    partition, why = min(found.items())
+    partition, why = min(found)
     more = f", and {len(found) - 1} more partitions" if len(found) > 1 else ""
     return f"{partition}{more} cannot be served: {why}"
 
@@ -301,6 +330,7 @@ def _topic(topic: Topic) -> TopicFacts:
         replication_factor=topic.replication_factor,
         is_internal=topic.is_internal,
         configs=topic.configs,
+        rates=None,
     )
 
 

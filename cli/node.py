@@ -15,6 +15,7 @@ from functools import partial
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.janitor import JanitorConfig
+from bmq.broker.not_served_api import NotServedApi
 from bmq.cli.broker_role import BrokerRole
 from bmq.cli.collected import Collected
 from bmq.cli.internal import internal_dispatch, internal_services, register_broker
@@ -30,6 +31,7 @@ from bmq.core.internal_endpoint import InternalCall
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
+from bmq.core.traffic import TrafficMeter
 from bmq.core.wire.internal import InternalKey, LeaveResponse
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
@@ -67,6 +69,7 @@ from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
 from bmq.proxy.remote.reports import Reports
 from bmq.proxy.remote.unreachable import Unreachable, read_unreachable
 from bmq.proxy.services import Services
+from bmq.proxy.traffic_api import TrafficApi
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.topics import StoredTopics
@@ -96,7 +99,8 @@ class Node:
         if joined is not None:
             config = replace(config, node_id=joined.member.node_id)
         self.config = config
-        self.metrics = Metrics(config.metrics_topics_max)
+        self.traffic = TrafficMeter() if PROXY in config.roles else None
+        self.metrics = Metrics(config.metrics_topics_max, self.traffic)
         self.is_serving = False
         self.close_by: float | None = None  # on the loop's clock: what is not handed over by then is left as it is
         self.on_leave: Callable[[], None] = _nothing
@@ -390,9 +394,13 @@ class Node:
                 pool=self.pool, beside=self.reading,
             )  # fmt: skip
             endpoint.register_kafka(internal_dispatch(services))
+            told = NotServedApi(self.broker.broker, self.broker.assigned)
+            endpoint.register(InternalKey.PARTITIONS_NOT_SERVED, told.handle)
         if PROXY in self.config.roles:
             self._relay = Relay(joined.view, joined.peers)
             endpoint.register(InternalKey.RELAY, self._relay.handle)
+        if self.traffic is not None:
+            endpoint.register(InternalKey.TRAFFIC, TrafficApi(self.traffic, self.catalog).handle)
         if self.own_coordinator is not None:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
             endpoint.register(InternalKey.FORWARD, forwarding.handle)

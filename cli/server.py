@@ -91,6 +91,9 @@ async def _serve(config: NodeConfig) -> int:
         meter = LoopMeter()
         meter.start()
         stack.callback(meter.stop)
+        if node.traffic is not None:
+            node.traffic.start()
+            stack.callback(node.traffic.stop)
         http = HttpServer(console_state(node, meter), *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)

@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
 
+class RateFacts(TypedDict):
+    """What clients move, by second, over the last ten."""
+
+    records_in: float
+    bytes_in: float
+    """Of record batches as they are sent, compressed or not; so below."""
+    bytes_out: float
+
+
 class ProcessFacts(TypedDict):
     """One process of the cluster.  What only the leader measures is null when somebody else tells."""
 
@@ -35,6 +44,10 @@ class ProcessFacts(TypedDict):
     requests_per_s: int | None
     unreachable_for: int | None
     """Proxies that cannot reach it."""
+    rates: RateFacts | None
+    """Of its clients; null of a process that is not a proxy, does not answer, or has been up for seconds only."""
+    storage_trouble: str
+    """Why storage acknowledges nothing that it writes; "" while it does, and where it does not say."""
 
 
 class ShardFacts(TypedDict):
@@ -47,6 +60,16 @@ class NotLoadedFacts(TypedDict):
 
     shard: int
     coordinator: str
+    why: str
+
+
+class NotServedFacts(TypedDict):
+    """A partition that cannot be written or read: OFFLINE, or its opening failed."""
+
+    topic: str
+    partition: int
+    broker: str
+    """The incarnation that is to serve it."""
     why: str
 
 
@@ -78,6 +101,13 @@ class StatusFacts(TypedDict):
     shards: Sequence[ShardFacts]
     shards_not_loaded: Sequence[NotLoadedFacts]
     """As far as their coordinators answer."""
+    partitions_not_served: Sequence[NotServedFacts]
+    """The first of each broker, as far as it answers."""
+    partitions_not_served_total: int
+    rates: RateFacts | None
+    """The sum over the proxies that answer."""
+    silent: Sequence[str]
+    """Brokers and proxies that did not say what they cannot serve, or what they move."""
     quarantined: Sequence[QuarantinedFacts]
     """What the process that was asked cannot use."""
     moves_under_way: Sequence[MoveFacts]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
 from bmq.console.kafka import Requests
-from bmq.console.operations import ClusterOperations, NotLoadedFacts
+from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.queries import Page
 from bmq.core.metrics import Histogram, Metrics
 
@@ -50,6 +50,8 @@ class TopicFacts(TypedDict):
     is_internal: bool
     configs: Mapping[str, str]
     """The overrides only."""
+    rates: RateFacts | None
+    """Null where nobody asked for it, or no proxy can tell yet; so below."""
 
 
 class PartitionFacts(TypedDict):
@@ -65,6 +67,7 @@ class PartitionFacts(TypedDict):
     log_start: int | None
     high_watermark: int | None
     bytes: int | None
+    rates: RateFacts | None
 
 
 class TopicDetails(TypedDict):
@@ -208,7 +211,9 @@ class ConsoleState:
     """False, with the reason, while clients should not be sent here.  True with a text: what does not work."""
     gauges: Callable[[], Gauges]
     cluster: Callable[[], ClusterFacts]
-    topics: Callable[[], Sequence[TopicFacts]]
+    topic_names: Callable[[], Iterable[str]]
+    """In any order."""
+    topic_rates: Callable[[Sequence[str]], Awaitable[Mapping[str, RateFacts | None]]]
     topic: Callable[[str, int, int], Awaitable[TopicDetails | None]]
     """By its name, with so many partitions at most behind the one given.  None when there is none.  RequestError when
     it cannot be told now; so below."""

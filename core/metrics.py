@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from bmq.core.traffic import TrafficMeter
+
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
 OTHER_TOPICS = "(other)"
 """Label of what topics past a bound share: no topic can have this name."""
@@ -77,7 +79,9 @@ class ApiCounters:
 class Metrics:
     """One process's counters."""
 
-    def __init__(self, topics_max: int = TOPICS_MAX) -> None:
+    def __init__(self, topics_max: int = TOPICS_MAX, traffic: TrafficMeter | None = None) -> None:
+        """`traffic` counts what clients move by partition, None nothing."""
+        self.traffic = traffic
         self.topics_max = topics_max
         self.topics: dict[str, TopicCounters] = {}
         self.other_topics: TopicCounters | None = None

@@ -241,8 +241,11 @@ class Reading:
         counters = self.metrics.topic(look.topic.name)
         counters.fetches += 1
         counters.bytes_out += look.size
-        if self._served is not None and look.size and look.key is not None:
-            self._served(look.key, look.size)
+        if look.size and look.key is not None:
+            if self._served is not None:
+                self._served(look.key, look.size)
+            if self.metrics.traffic is not None:
+                self.metrics.traffic.read(look.topic.name, look.key.partition, look.size)
         if look.error:
             counters.failed_fetches += 1
         elif look.is_stored:

@@ -26,6 +26,7 @@ from bmq.core.wire.internal_fields import (
     Int64s,
     Loads,
     Message,
+    NotServedPartitions,
     Numbers,
     OwnerAnswers,
     PartitionQuestions,
@@ -36,6 +37,7 @@ from bmq.core.wire.internal_fields import (
     Releases,
     Slice,
     Text,
+    Traffics,
 )
 
 _ERROR = struct.Struct(">h")
@@ -71,6 +73,8 @@ class InternalKey(IntEnum):
     OPEN_FILES = 10016
     HIGH_WATERMARKS = 10017
     ASK_PARTITIONS = 10018
+    PARTITIONS_NOT_SERVED = 10019
+    TRAFFIC = 10020
 
 
 class Question(IntEnum):
@@ -440,6 +444,42 @@ class ShardsNotLoadedResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsNotServedRequest(Message):
+    """Which of the partitions that you are to serve can you not?"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsNotServedResponse(Message):
+    """`total` partitions that are OFFLINE or could not be opened; the first of them with the reasons.
+    `storage_trouble`: why storage acknowledges nothing, empty while it does."""
+
+    error: Code = ErrorCode.NONE
+    storage_trouble: Text = ""
+    total: Int32 = 0
+    partitions: NotServedPartitions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRequest(Message):
+    """What have your clients moved of these?  Partition -1 is a whole topic."""
+
+    partitions: Partitions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficResponse(Message):
+    """The last window of `window_ms`, in all and of those that were asked for and had traffic; `window_ms` is 0 in
+    the first seconds of a process."""
+
+    error: Code = ErrorCode.NONE
+    window_ms: Int32 = 0
+    records_in: Int64 = 0
+    bytes_in: Int64 = 0
+    bytes_out: Int64 = 0
+    partitions: Traffics = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
     """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
 
@@ -480,4 +520,6 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.OPEN_FILES: OpenFilesResponse,
     InternalKey.HIGH_WATERMARKS: HighWatermarksResponse,
     InternalKey.ASK_PARTITIONS: AskPartitionsResponse,
+    InternalKey.PARTITIONS_NOT_SERVED: PartitionsNotServedResponse,
+    InternalKey.TRAFFIC: TrafficResponse,
 }

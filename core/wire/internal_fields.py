@@ -211,6 +211,24 @@ class OwnerAnswer(NamedTuple):
         return self[2 : 2 + self.size]
 
 
+class NotServedPartition(NamedTuple):
+    """A partition that its broker cannot serve, with the reason."""
+
+    topic: str
+    partition: int
+    why: str
+
+
+class PartitionTraffic(NamedTuple):
+    """What clients moved of one partition in a window; of a whole topic if `partition` is -1."""
+
+    topic_id: UUID
+    partition: int
+    records_in: int
+    bytes_in: int
+    bytes_out: int
+
+
 def _only(row: tuple[Any, ...]) -> Any:
     return row[0]
 
@@ -270,6 +288,31 @@ class _Reasons:
         return tuple(found), pos
 
 
+class _NotServed:
+    """Partitions by the names of their topics, each with a text."""
+
+    _number = struct.Struct(">i")
+    _text = _Text()
+
+    def write(self, out: Out, value: Sequence[NotServedPartition]) -> None:
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: tell of less at a time"
+        out.small += uvarint(len(value) + 1)
+        for topic, partition, why in value:
+            self._text.write(out, topic)
+            out.small += self._number.pack(partition)
+            self._text.write(out, why)
+
+    def read(self, data: memoryview, pos: int) -> tuple[tuple[NotServedPartition, ...], int]:
+        count, pos = read_count(data, pos, self._number.size + 2, flexible=True)
+        found = []
+        for _ in range(count):
+            topic, pos = self._text.read(data, pos)
+            (partition,) = self._number.unpack_from(data, pos)
+            why, pos = self._text.read(data, pos + self._number.size)
+            found.append(NotServedPartition(topic, partition, why))
+        return tuple(found), pos
+
+
 class Added:
     """A field that an earlier version does not know: tagged, last in its message, and absent when it is empty."""
 
@@ -310,6 +353,8 @@ Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows("16si")]
 Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make)]
 PartitionQuestions = Annotated[Sequence[PartitionQuestion], Rows("16sibq", PartitionQuestion._make)]
 OwnerAnswers = Annotated[Sequence[OwnerAnswer], Rows("hb4q", OwnerAnswer._make)]
+Traffics = Annotated[tuple[PartitionTraffic, ...], Rows("16siqqq", PartitionTraffic._make)]
+NotServedPartitions = Annotated[tuple[NotServedPartition, ...], _NotServed()]
 Reasons = Annotated[tuple[tuple[int, str], ...], _Reasons()]
 Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]
 

@@ -180,7 +180,7 @@ class Produce:
                 part.fail(refusal)
             else:
                 assert topic is not None
-                part.key = PartitionKey(topic.topic_id, index)
+                part.key, part.topic = PartitionKey(topic.topic_id, index), topic.name
                 if asked.anew and position in asked.anew:
                     self.services.holding.stumbles.begin_anew(self._client, part.key)
                 self._place(topic, part)
@@ -367,8 +367,9 @@ class Part(PartitionAnswer):
     """One partition's records, and what is answered for them: a ``proxy.holding.Waiting``."""
 
     __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "on_over",
-                 "records")  # fmt: skip
+                 "records", "topic")  # fmt: skip
     key: PartitionKey
+    topic: str
 
     def __init__(
         self, produce: Produce, index: int, records: memoryview | None, counters: TopicCounters | None
@@ -411,8 +412,12 @@ class Part(PartitionAnswer):
             self.fail(error)
             return
         if self._counters is not None:
-            self._counters.messages_in += _COUNT.unpack_from(records, _COUNT_AT)[0]
-            self._counters.bytes_in += len(records)
+            count, size = _COUNT.unpack_from(records, _COUNT_AT)[0], len(records)
+            self._counters.messages_in += count
+            self._counters.bytes_in += size
+            traffic = self._produce.services.metrics.traffic
+            if traffic is not None:
+                traffic.wrote(self.topic, self.partition, count, size)
         if isinstance(accepted, Appended):
             self._stands(accepted)
         else:

@@ -33,6 +33,8 @@ LATER_APIS = (
     InternalKey.SHARD_CONFIRM,
     InternalKey.HIGH_WATERMARKS,
     InternalKey.ASK_PARTITIONS,
+    InternalKey.PARTITIONS_NOT_SERVED,
+    InternalKey.TRAFFIC,
 )
 """The version before does not serve these."""
 _LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bmq.broker.assigned import BACKGROUND_PARALLEL, OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.log_config import log_config
+from bmq.broker.not_served_api import NotServedApi
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import BatchRules
+from bmq.core.wire.internal import PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
 from bmq.meta.memory import KvFaults
@@ -504,9 +506,14 @@ def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
 def test_partitions_that_cannot_be_served_are_named_until_they_can_be() -> None:
     async def story(w: World) -> None:
         await offline(w)
-        ((name, why),) = w.assigned.not_served()
-        assert (name, "offline" in why) == (str(w.path()), True)
+        ((path, why),) = w.assigned.not_served()
+        assert (path, "offline" in why) == (w.path(), True)
         assert why in w.assigned.why_not_served(w.key())
+        body = memoryview(b"".join(map(bytes, PartitionsNotServedRequest().encode())))
+        told = NotServedApi(w.broker, w.assigned).handle(body, cast(Any, None))
+        response = PartitionsNotServedResponse.decode(memoryview(b"".join(map(bytes, told))))
+        assert response.partitions == ((w.path().topic, w.path().partition, why),)
+        assert (response.total, response.storage_trouble) == (1, "")
         await w.kv.commit([], [Delete(ownership.partition_key("bmq", w.key()))])
         await asyncio.sleep(OFFLINE_LOOKS_MAX * OFFLINE_LOOK_MS / 1000)
         assert w.assigned.get(w.key()) is not None

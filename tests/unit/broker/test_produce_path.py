@@ -99,6 +99,12 @@ def test_several_topics_and_partitions() -> None:
         counters = w.metrics.topics["orders"]
         assert (counters.produces, counters.failed_produces, counters.messages_in) == (3, 2, 2)
         assert counters.bytes_in == len(batch(count=2))
+        assert w.metrics.traffic is not None
+        w.metrics.traffic.roll(1.0)
+        window = w.metrics.traffic.last
+        assert window.total.records_in == 3
+        assert {topic: list(parts) for topic, parts in window.topics.items()} == {"other": [0], "orders": [1]}
+        assert window.topics["orders"][1].bytes_in == len(batch(count=2))
         assert "missing" not in w.metrics.topics
         assert w.metrics.apis[0].errors == {3: 2, 17: 1, 87: 1}
 

@@ -26,6 +26,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch, Record, build_batch
+from bmq.core.traffic import TrafficMeter
 from bmq.meta.catalog import Topic
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
@@ -103,7 +104,7 @@ class World:
         self.offload = offload
         self.config = NodeConfig(root="file:///data", **options)
         self.catalog = FakeCatalog()
-        self.metrics = Metrics()
+        self.metrics = Metrics(traffic=TrafficMeter())
         self.client = FakeClient()
         self.tails = RecordingTails()
         self._correlation = 0

@@ -32,6 +32,8 @@ def member(incarnation: str, *roles: str, **facts: object) -> dict[str, Any]:
         "bytes_per_s": 0,
         "requests_per_s": 0,
         "unreachable_for": 0,
+        "rates": None,
+        "storage_trouble": "",
         **facts,
     }
 
@@ -45,6 +47,8 @@ class FakeCluster:
         self.unassigned = 0
         self.not_loaded: list[dict[str, Any]] = []
         self.quarantined: list[dict[str, Any]] = []
+        self.not_served: list[dict[str, Any]] = []
+        self.silent: list[str] = []
         self.is_from_leader = True
         self.moves: list[dict[str, Any]] = []
         self.acts: list[tuple[str, Mapping[str, Any]]] = []
@@ -72,6 +76,10 @@ class FakeCluster:
             "shards": [],
             "shards_not_loaded": self.not_loaded,
             "quarantined": self.quarantined,
+            "partitions_not_served": self.not_served[:1],
+            "partitions_not_served_total": len(self.not_served),
+            "rates": None,
+            "silent": self.silent,
             "moves_under_way": self.moves,
         }
 

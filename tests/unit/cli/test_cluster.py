@@ -167,6 +167,28 @@ def test_status_fails_when_groups_are_not_served(cluster: FakeCluster, url: str,
     assert ["3", "proxy-1", "the", "log", "ends", "at", "566"] in [line.split() for line in out.splitlines()]
 
 
+def test_status_fails_when_partitions_are_not_served(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.not_served = [
+        {"topic": "orders", "partition": number, "broker": "broker-1a", "why": "offline: a hole"} for number in range(3)
+    ]
+    assert ask("status", "--http", url) == 1
+    out = capsys.readouterr().out
+    assert "3 partitions are not served, 1 of them:" in out
+    assert "orders 0 broker-1a offline: a hole" in [" ".join(line.split()) for line in out.splitlines()]
+
+
+def test_status_fails_when_storage_acknowledges_nothing(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.members["broker-1a"]["storage_trouble"] = "storage acknowledges nothing: no room"
+    assert ask("status", "--http", url) == 1
+    assert "broker-1a: storage acknowledges nothing: no room" in capsys.readouterr().out
+
+
+def test_status_names_who_does_not_answer(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.silent = ["broker-1b"]
+    assert ask("status", "--http", url) == 0
+    assert "no answer to what they cannot serve: broker-1b" in capsys.readouterr().out
+
+
 def test_status_without_a_leader_says_who_tells(cluster: FakeCluster, url: str, capsys: Told) -> None:
     cluster.is_from_leader = False
     for each in cluster.members.values():

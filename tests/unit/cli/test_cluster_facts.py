@@ -16,9 +16,16 @@ from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
 from bmq.console.operations import NotPossible
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import InternalKey, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.core.wire.internal import (
+    InternalKey,
+    PartitionsNotServedResponse,
+    ShardsNotLoadedResponse,
+    TrafficResponse,
+)
+from bmq.core.wire.internal_fields import NotServedPartition
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.view import ShardOwner
@@ -90,13 +97,20 @@ class Leader:
 
 
 class Peers:
-    """Of two coordinators one does not answer."""
+    """One coordinator, broker or proxy of several does not answer."""
 
     async def ask(self, member: Member, message: object, api_key: int, response_type: object, timeout_s: float) -> Any:
-        assert (message, api_key) == (ShardsNotLoadedRequest(), InternalKey.SHARDS_NOT_LOADED)
-        if member.incarnation == "coordinator-2":
+        if member.incarnation in ("coordinator-2", "broker-1b"):
             raise PeerLost("it stands still", was_sent=True)
-        return ShardsNotLoadedResponse(shards=((3, "the log ends at 566"),))
+        return {
+            InternalKey.SHARDS_NOT_LOADED: ShardsNotLoadedResponse(shards=((3, "the log ends at 566"),)),
+            InternalKey.PARTITIONS_NOT_SERVED: PartitionsNotServedResponse(
+                storage_trouble="storage acknowledges nothing",
+                total=150,
+                partitions=(NotServedPartition("orders", 1, "offline: it ends at 7"),),
+            ),
+            InternalKey.TRAFFIC: TrafficResponse(window_ms=10_000, records_in=20, bytes_in=1000, bytes_out=30),
+        }[InternalKey(api_key)]
 
 
 PEERS = Peers()
@@ -110,6 +124,8 @@ def node(view: object, leader: Leader | None) -> Node:
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"}),
         cluster_admin=leader,
         quarantined=lambda: {"topic t": "wrong"},
+        broker=None,
+        metrics=Metrics(),
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
         config=SimpleNamespace(cluster="bmq", zone="z"),
         members=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
@@ -161,6 +177,25 @@ def test_status_has_what_the_coordinators_cannot_load() -> None:
         {"shard": 7, "coordinator": "proxy-1", "why": "it hangs"},
     ]
     assert status["quarantined"] == [{"what": "topic t", "why": "wrong"}]
+
+
+def test_status_has_what_the_brokers_cannot_serve_and_the_proxies_move() -> None:
+    view, leader = View(), Leader()
+    proxy = Member(incarnation="proxy-2", roles=frozenset({PROXY}), internal=at(20))
+    view.members = {**MEMBERS, "proxy-2": proxy}
+    leader.answers = refuse
+    status = asyncio.run(Operations(node(view, leader)).status())
+    assert faults(status, STATUS) == []
+    assert status["partitions_not_served"] == [
+        {"topic": "orders", "partition": 1, "broker": "broker-1a", "why": "offline: it ends at 7"}
+    ]
+    assert (status["partitions_not_served_total"], status["silent"]) == (150, ["broker-1b"])
+    rates = {"records_in": 2.0, "bytes_in": 100.0, "bytes_out": 3.0}
+    assert status["rates"] == rates
+    members = {each["incarnation"]: (each["rates"], each["storage_trouble"]) for each in status["members"]}
+    assert members["broker-1a"] == (None, "storage acknowledges nothing")
+    assert members["broker-1b"] == (None, "")
+    assert members["proxy-2"] == (rates, "")
 
 
 def refuse() -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from bmq.cli.node import Node
 from bmq.console.http import HttpServer
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
+from bmq.core.traffic import TrafficMeter
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.console.test_http import OPENAPI, faults
@@ -26,8 +27,9 @@ CONFIG = NodeConfig(auto_create_topics_enable=False, offsets_topic_num_partition
 class Api:
     """One client of the API; each answer is checked against openapi.json."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, traffic: TrafficMeter) -> None:
         self._session = session
+        self.traffic = traffic
 
     async def __call__(self, method: str, path: str, body: Any = None, **query: object) -> tuple[int, Any]:
         """Return the status and the JSON.  `path` is a template of openapi.json with its values behind ``?``."""
@@ -52,11 +54,12 @@ async def serving() -> Any:
     node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
     await node.start()
     node.is_serving = True
+    assert node.traffic is not None
     server = HttpServer(console_state(node), "127.0.0.1", 0)
     await server.start()
     try:
         async with aiohttp.ClientSession(server.url) as session:
-            yield Api(session)
+            yield Api(session, node.traffic)
     finally:
         await server.stop()
         await node.close()
@@ -228,6 +231,31 @@ def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
         assert [each["group_id"] for each in told["groups"]] == ["billing"]
         assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 200
         assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 404
+
+    run(story)
+
+
+def test_rates_are_told_of_topics_partitions_and_members() -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        status, told = await api("GET", "/api/v1/topics", rates="true")
+        assert (status, told["topics"][0]["rates"]) == (200, None), "no window has ended yet"
+        for size in (100, 300):
+            api.traffic.wrote("orders", 1, 10, size)
+        api.traffic.read("orders", 1, 50)
+        api.traffic.roll(10.0)
+        rates = {"records_in": 2.0, "bytes_in": 40.0, "bytes_out": 5.0}
+        none = dict.fromkeys(rates, 0.0)
+        _, told = await api("GET", "/api/v1/topics", rates="true")
+        assert told["topics"][0]["rates"] == rates
+        _, told = await api("GET", "/api/v1/topics")
+        assert told["topics"][0]["rates"] is None, "nobody asked"
+        _, told = await api("GET", f"{TOPIC}{ORDERS}")
+        assert (told["topic"]["rates"], [each["rates"] for each in told["partitions"]]) == (rates, [none, rates])
+        _, told = await api("GET", "/api/v1/members")
+        assert [each["rates"] for each in told["members"]] == [rates]
+        _, told = await api("GET", "/api/v1/cluster/status")
+        assert (told["rates"], told["silent"], told["partitions_not_served"]) == (rates, [], [])
 
     run(story)
 

@@ -279,6 +279,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
         owners=owners,
         broker=None,
         view=view,
+        joined=None,
         metrics=Metrics(),
         console_endpoint=None,
     )

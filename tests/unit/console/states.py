@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
-from bmq.console.operations import DrainFacts, MovedFacts, NotLoadedFacts, ProcessFacts, StatusFacts
+from bmq.console.operations import DrainFacts, MovedFacts, NotLoadedFacts, ProcessFacts, RateFacts, StatusFacts
 from bmq.console.queries import Page
 from bmq.console.state import (
     ClusterFacts,
@@ -33,7 +33,9 @@ TOPIC = TopicFacts(
     replication_factor=3,
     is_internal=False,
     configs=MappingProxyType({"retention.ms": "1000"}),  # any Mapping will do
+    rates=None,
 )
+RATES = RateFacts(records_in=2.5, bytes_in=1000.0, bytes_out=0.0)
 GROUP = GroupFacts(group_id="billing", state="Stable", protocol_type="consumer", members=1)
 BUSY_GROUP = "loading"
 BROKEN_TOPIC = "broken"
@@ -59,6 +61,8 @@ PROCESS = ProcessFacts(
     bytes_per_s=1000,
     requests_per_s=None,
     unreachable_for=0,
+    rates=None,
+    storage_trouble="storage acknowledges nothing: No space left on device",
 )
 
 
@@ -114,6 +118,12 @@ class FakeOperations:
             "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],
             "shards_not_loaded": [{"shard": 0, "coordinator": PROCESS["incarnation"], "why": "it ends at 566"}],
             "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
+            "partitions_not_served": [
+                {"topic": "orders", "partition": 1, "broker": PROCESS["incarnation"], "why": "offline: it ends at 566"}
+            ],
+            "partitions_not_served_total": 1,
+            "rates": RATES,
+            "silent": ["broker-2"],
             "moves_under_way": [{"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"}],
         }
 
@@ -205,9 +215,10 @@ def state(
         is_ready=lambda: (True, ""),
         gauges=lambda: gauges or Gauges(),
         cluster=_cluster,
-        topics=lambda: [TOPIC],
+        topic_names=lambda: [TOPIC["name"]],
+        topic_rates=_rates,
         topic=_topic,
-        find_topic=lambda name: TOPIC if name == TOPIC["name"] else None,
+        find_topic=lambda name: TOPIC.copy() if name == TOPIC["name"] else None,
         segments=_segments,
         groups=_groups,
         group=_group,
@@ -229,6 +240,10 @@ def _cluster() -> ClusterFacts:
         "partitions_by_state": {"WRITE": 1, "RECOVER": 1},
         "connections": 7,
     }
+
+
+async def _rates(names: Sequence[str]) -> Mapping[str, RateFacts | None]:
+    return dict.fromkeys(names, RATES)
 
 
 async def _segments(topic: str, partition: int, page: Page) -> SegmentsFacts:
@@ -261,6 +276,7 @@ async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
                 "log_start": 5,
                 "high_watermark": 9,
                 "bytes": 400,
+                "rates": RATES,
             },
             {
                 "partition": 1,
@@ -271,6 +287,7 @@ async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
                 "log_start": None,
                 "high_watermark": None,
                 "bytes": None,
+                "rates": None,
             },
         ][after + 1 :],
         "next": None,

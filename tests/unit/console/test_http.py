@@ -72,6 +72,9 @@ def faults(value: object, schema: dict[str, Any], where: str = "answer") -> list
     """Where ``value`` is not what the schema says: the part of JSON Schema that openapi.json uses."""
     if "$ref" in schema:
         return faults(value, OPENAPI["components"]["schemas"][schema["$ref"].rpartition("/")[2]], where)
+    if "oneOf" in schema:
+        fitting = [each for each in schema["oneOf"] if not faults(value, each, where)]
+        return [] if len(fitting) == 1 else [f"{where} is {value!r}, which {len(fitting)} alternatives allow"]
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     if not any(JSON_TYPES[kind](value) for kind in kinds):
         return [f"{where} is {value!r}, not {kinds}"]

@@ -13,6 +13,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records import Batch, Ends, Record, build_batch, split_batches
+from bmq.core.traffic import TrafficMeter
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.proxy.fetching import Fetched, FetchParams
 from bmq.proxy.longpoll import Identity, Wanted
@@ -175,7 +176,7 @@ class World:
         self.gone: dict[PartitionKey, FakeOwner] = {}
         self.fs = GatedFileSystem()
         self.pool = ReadPool(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
-        self.metrics = Metrics()
+        self.metrics = Metrics(traffic=TrafficMeter())
         self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
 
     # The cluster

@@ -63,6 +63,9 @@ def test_records_in_the_tail_are_answered_at_once() -> None:
         assert fetched.looks[0].marks == (6, 6, 0)
         assert world.metrics.tail_hit_bytes == size == world.metrics.topics["t"].bytes_out
         assert (world.metrics.storage_read_bytes, world.fs.log_reads) == (0, 0)
+        assert world.metrics.traffic is not None
+        world.metrics.traffic.roll(1.0)
+        assert world.metrics.traffic.last.topics["t"][0].bytes_out == size
         assert world.reading.budget.memory.used == size
         release(fetched)
 

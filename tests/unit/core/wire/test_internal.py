@@ -15,9 +15,11 @@ from bmq.core.wire.internal import InternalKey, Question
 from bmq.core.wire.internal_fields import (
     APART_LEAST,
     Message,
+    NotServedPartition,
     OwnerAnswer,
     PartitionLoad,
     PartitionQuestion,
+    PartitionTraffic,
     Release,
 )
 from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
@@ -45,6 +47,12 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     internal_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
     internal_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
     internal_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
+    internal_fields.Traffics: st.lists(
+        st.builds(PartitionTraffic, st.uuids(), int32, int64, int64, int64), max_size=5
+    ).map(tuple),
+    internal_fields.NotServedPartitions: st.lists(
+        st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5
+    ).map(tuple),
     internal_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
     internal_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
     internal_fields.PartitionQuestions: st.lists(
@@ -100,7 +108,7 @@ def test_every_api_has_its_two_messages() -> None:
     assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
         key: f"{name}Response" for key, name in names.items()
     }
-    assert sorted(InternalKey) == list(range(10_000, 10_019))
+    assert sorted(InternalKey) == list(range(10_000, 10_021))
 
 
 def test_responses_begin_with_their_error() -> None:

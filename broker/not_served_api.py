@@ -1,0 +1,50 @@
+"""PartitionsNotServed of the internal protocol: what a broker is to serve and cannot, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bmq.broker.assigned import Assigned
+from bmq.broker.manager import Broker
+from bmq.core.call import Buffer
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.wire.internal import PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.wire.internal_fields import NotServedPartition
+
+NAMED_MAX = 100
+"""Partitions that one broker names: the first by topic and number; a cause that stops more stops them all alike."""
+REASON_MAX = 500
+"""Characters of a reason."""
+
+
+class NotServed(NamedTuple):
+    """Partitions that are OFFLINE, or whose opening failed: `total` of them, of which some are named."""
+
+    storage_trouble: str
+    """Why storage acknowledges nothing; "" while it does."""
+    total: int
+    partitions: Sequence[NotServedPartition]
+
+
+def not_served(broker: Broker, assigned: Assigned) -> NotServed:
+    """Return what this broker cannot serve now."""
+    found = sorted((path.topic, path.partition, why) for path, why in assigned.not_served())
+    named = [NotServedPartition(topic, number, why[:REASON_MAX]) for topic, number, why in found[:NAMED_MAX]]
+    return NotServed(broker.storage_trouble[:REASON_MAX], len(found), named)
+
+
+class NotServedApi:
+    """Register `handle` for ``InternalKey.PARTITIONS_NOT_SERVED``."""
+
+    def __init__(self, broker: Broker, assigned: Assigned) -> None:
+        self._broker = broker
+        self._assigned = assigned
+
+    def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return the encoded response.  Raises FormatError if `body` is not such a request."""
+        PartitionsNotServedRequest.decode(body)
+        found = not_served(self._broker, self._assigned)
+        return PartitionsNotServedResponse(
+            storage_trouble=found.storage_trouble, total=found.total, partitions=tuple(found.partitions)
+        ).encode()

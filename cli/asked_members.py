@@ -1,0 +1,49 @@
+"""One question to several processes of the cluster at once, each waited for a moment only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import TypeVar
+
+from bmq.cli.node import Node
+from bmq.core.errors import RequestError
+from bmq.core.rpc import PeerLost, Response
+from bmq.core.wire.internal import InternalKey
+from bmq.core.wire.internal_fields import Message
+from bmq.meta.cluster.member import Member
+
+ANSWER_S = 2.0
+"""For one process."""
+PARALLEL = 16
+R = TypeVar("R", bound=Response)
+
+
+def others_with(node: Node, role: str) -> list[Member]:
+    """Return the other processes of the cluster that have a role and can be asked."""
+    if node.joined is None:
+        return []
+    return [
+        member
+        for name, member in node.view.members.items()
+        if name != node.view.own and member.has(role) and member.internal.port
+    ]
+
+
+async def ask_members(
+    node: Node, members: Collection[Member], request: Message, key: InternalKey, response: type[R]
+) -> dict[str, R]:
+    """Return the responses by incarnation, without those that did not come: of a process that stands still, or of an
+    earlier version that does not know the question."""
+    turns = asyncio.Semaphore(PARALLEL)
+
+    async def ask(member: Member) -> R | None:
+        assert node.joined is not None, "there are others"
+        async with turns:
+            try:
+                return await node.joined.peers.ask(member, request, key, response, ANSWER_S)
+            except (RequestError, PeerLost, TimeoutError):
+                return None
+
+    responses = await asyncio.gather(*map(ask, members))
+    return {member.incarnation: each for member, each in zip(members, responses, strict=True) if each is not None}

@@ -1,0 +1,50 @@
+"""The partitions of the whole cluster that are not served: each broker is asked for its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.broker.not_served_api import NotServed, not_served
+from bmq.cli.asked_members import ask_members, others_with
+from bmq.cli.node import Node
+from bmq.console.operations import NotServedFacts
+from bmq.core.wire.internal import InternalKey, PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.wire.internal_fields import NotServedPartition
+from bmq.meta.cluster.member import BROKER
+
+NAMED_MAX = 1_000
+"""Partitions named in all; there may be more."""
+
+
+class ClusterNotServed(NamedTuple):
+    """What the brokers said."""
+
+    total: int
+    partitions: Sequence[NotServedFacts]
+    storage_trouble: Mapping[str, str]
+    """By incarnation, of those that storage acknowledges nothing to."""
+    silent: Sequence[str]
+    """Brokers that did not say."""
+
+
+async def partitions_not_served(node: Node) -> ClusterNotServed:
+    """Return what the brokers cannot serve, by topic and number."""
+    total, named, trouble = 0, list[tuple[NotServedPartition, str]](), dict[str, str]()
+    others = others_with(node, BROKER)
+    key = InternalKey.PARTITIONS_NOT_SERVED
+    responses = await ask_members(node, others, PartitionsNotServedRequest(), key, PartitionsNotServedResponse)
+    found = {name: NotServed(each.storage_trouble, each.total, each.partitions) for name, each in responses.items()}
+    if node.broker is not None:
+        found[node.view.own] = not_served(node.broker.broker, node.broker.assigned)
+    for name, (why, count, partitions) in found.items():
+        total += count
+        named += [(each, name) for each in partitions]
+        if why:
+            trouble[name] = why
+    facts = [
+        NotServedFacts(topic=each.topic, partition=each.partition, broker=name, why=each.why)
+        for each, name in sorted(named)[:NAMED_MAX]
+    ]
+    silent = sorted(member.incarnation for member in others if member.incarnation not in found)
+    return ClusterNotServed(total, facts, trouble, silent)

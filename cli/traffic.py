@@ -1,0 +1,78 @@
+"""The traffic of the whole cluster: each proxy is asked for its own, and the sum is told by second."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.cli.asked_members import ask_members, others_with
+from bmq.cli.node import Node
+from bmq.console.operations import RateFacts
+from bmq.core.wire.internal import InternalKey, TrafficRequest, TrafficResponse
+from bmq.core.wire.internal_fields import PartitionTraffic
+from bmq.meta.cluster.member import PROXY
+from bmq.proxy.traffic_api import WHOLE_TOPIC, Asked, traffic_of
+
+
+class ClusterTraffic(NamedTuple):
+    """Rates by second.  What a proxy moved that did not answer, or has not been up for a window, is not in them."""
+
+    members: Mapping[str, RateFacts]
+    """By incarnation, of the proxies that answered."""
+    partitions: Mapping[tuple[str, int], RateFacts]
+    """By topic and partition, of those that had traffic; the partition is WHOLE_TOPIC for a topic."""
+    silent: Sequence[str]
+    """Proxies that did not answer."""
+
+
+NO_RATES = RateFacts(records_in=0.0, bytes_in=0.0, bytes_out=0.0)
+
+
+def sum_of(rates: Iterable[RateFacts]) -> RateFacts | None:
+    """Return the sum, None of nothing."""
+    each = list(rates)
+    if not each:
+        return None
+    return RateFacts(
+        records_in=round(sum(rate["records_in"] for rate in each), 3),
+        bytes_in=round(sum(rate["bytes_in"] for rate in each), 3),
+        bytes_out=round(sum(rate["bytes_out"] for rate in each), 3),
+    )
+
+
+def _by_second(window_ms: int, counts: TrafficResponse | PartitionTraffic) -> RateFacts:
+    per_s = 1000 / window_ms
+    return RateFacts(
+        records_in=round(counts.records_in * per_s, 3),
+        bytes_in=round(counts.bytes_in * per_s, 3),
+        bytes_out=round(counts.bytes_out * per_s, 3),
+    )
+
+
+async def cluster_traffic(node: Node, asked: Sequence[tuple[str, int]]) -> ClusterTraffic:
+    """Return the rates of the proxies, and of topics and partitions by name; an unknown topic has none."""
+    topics = node.catalog.topics
+    wanted = [Asked(topics[name].topic_id, partition) for name, partition in asked if name in topics]
+    names = {topics[name].topic_id: name for name, _ in asked if name in topics}
+    others = others_with(node, PROXY)
+    request = TrafficRequest(partitions=tuple(wanted))
+    responses = await ask_members(node, others, request, InternalKey.TRAFFIC, TrafficResponse)
+    if node.metrics.traffic is not None:
+        responses[node.view.own] = await traffic_of(node.metrics.traffic, node.catalog, wanted)
+    silent = sorted(member.incarnation for member in others if member.incarnation not in responses)
+    measured = {name: response for name, response in responses.items() if response.window_ms}
+    parts = defaultdict[tuple[str, int], list[RateFacts]](list)
+    for response in measured.values():
+        for row in response.partitions:
+            if row.topic_id in names:
+                parts[names[row.topic_id], row.partition].append(_by_second(response.window_ms, row))
+    members = {name: _by_second(response.window_ms, response) for name, response in measured.items()}
+    return ClusterTraffic(members, {key: sum_of(rates) or NO_RATES for key, rates in parts.items()}, silent)
+
+
+def rates_of(traffic: ClusterTraffic, topic: str, partition: int = WHOLE_TOPIC) -> RateFacts | None:
+    """Return the rates of a topic, or of a partition: None as long as no proxy has any to tell."""
+    if not traffic.members:
+        return None
+    return traffic.partitions.get((topic, partition), NO_RATES)
