@@ -105,14 +105,14 @@ class Closing:
                     if checkpoint is not None:
                         if length < checkpoint.position:
                             lost = checkpoint.position - length
-                            self._shared.report(f"{self._log(entry)}: storage lost {lost} flushed bytes")
+                            self._report("storage lost %d flushed bytes of a segment", lost, path=self._log(entry))
                         await self._segments.write_idx(entry.name, checkpoint)
             except NoSuchFile:
                 if not is_missing:  # a successor may have joined it to its neighbour since we looked whose it is
                     is_missing = True
                     continue
                 if checkpoint is not None:
-                    self._shared.report(f"{self._log(entry)}: vanished with flushed data in it")
+                    self._report("a segment vanished with flushed data in it", path=self._log(entry))
             except (StorageError, KvError):
                 attempt += 1
                 await asyncio.sleep(min(config.retry_ms << min(attempt, 16), config.retry_max_ms) / 1000)
@@ -150,6 +150,9 @@ class Closing:
                     yield
                 finally:
                     self._waits.discard(wait)
+
+    def _report(self, text: str, *arguments: int, path: str) -> None:
+        self._shared.report(text, *arguments, **self._segments.path.log_fields, path=path)
 
     def _log(self, entry: SegmentEntry) -> str:
         return self._segments.path.log(entry.name)

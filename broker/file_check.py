@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from bmq.broker import events as ev
 from bmq.broker.writer import PartitionWriter
+from bmq.core.log_fields import Report, fields
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.storage.filesystem import StorageError
@@ -24,7 +25,7 @@ AT_ONCE = 16
 class FileCheck:
     """One broker's.  Costs a call for each segment that was flushed to since the last one, none for an idle one."""
 
-    def __init__(self, every_ms: int, report: Callable[[str], None]) -> None:
+    def __init__(self, every_ms: int, report: Report) -> None:
         self._every_ms = every_ms
         self._report = report
         self._looking: asyncio.Task[None] | None = None
@@ -82,11 +83,15 @@ class FileCheck:
             if await writer.is_in_place(entry) or not await writer.is_ours() or await writer.is_in_place(entry):
                 return
         except (StorageError, KvError) as error:
-            _log.info("%s: its file is looked for later: %s", writer.path, error)
+            _log.info("a partition's file is looked for later", extra=fields(**writer.path.log_fields, error=error))
             self._seen.pop(writer, None)
             return
         self._report(
-            f"{writer.path.log(entry.name)}: deleted or moved by somebody while it was written, with {segment.flushed}"
-            f" flushed bytes (file id {entry.file_id}): if it was moved, move it back; going on in a new segment"
+            "a segment was deleted or moved by somebody while it was written, with %d flushed bytes (file id %s): if it"
+            " was moved, move it back; going on in a new segment",
+            segment.flushed,
+            entry.file_id,
+            **writer.path.log_fields,
+            path=writer.path.log(entry.name),
         )
         writer.post(ev.PipelineFailed(entry.name, "its file was deleted or moved by somebody"))

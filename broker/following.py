@@ -25,6 +25,7 @@ from bmq.broker.config import LogConfig
 from bmq.broker.handed import Handed
 from bmq.broker.log_config import log_config
 from bmq.core.config import NodeConfig
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
 from bmq.core.steps import run_in_steps
 from bmq.meta.catalog import Catalog, Topic, TopicChange
@@ -304,7 +305,8 @@ class AssignmentFollower:
             if self._refused.get(topic.topic_id) != str(error):
                 self._refused[topic.topic_id] = str(error)
                 held = "go on with the configs before" if topic.topic_id in self._held else "are not opened"
-                _log.error("topic %s has a wrong config, its partitions %s: %s", topic.name, held, error)
+                text = "a topic has a wrong config, its partitions %s"
+                _log.error(text, held, extra=fields(topic=topic.name, error=error))
             return None
         self._refused.pop(topic.topic_id, None)
         return config

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from bmq.broker.handed import Handed
 from bmq.core.errors import RequestError
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PeerLost
 from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
@@ -107,7 +108,11 @@ class HandOvers:
                     member, request, InternalKey.HANDED_OVER, HandedOverResponse, self._timeout_s / TRIES
                 )
             except (PeerLost, TimeoutError, RequestError) as error:
-                _log.info("%s does not hear that %d partitions are its own now: %s", owner, len(told), error)
+                _log.info(
+                    "cannot notify a broker of %d partitions that are handed over to it",
+                    len(told),
+                    extra=fields(member=owner, error=error),
+                )
                 if attempt + 1 < TRIES:
                     await asyncio.sleep(RETRY_S)
                 continue

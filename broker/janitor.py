@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from bmq.broker.joiner import Joiner
 from bmq.broker.retention import HOUR_MS, Ledger, Retention
@@ -29,6 +30,7 @@ from bmq.broker.sweeper import Sweeper
 from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.errors import FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.turns import Turns, next_turn
 from bmq.meta.kv import KvError
@@ -133,7 +135,7 @@ class Janitor:
             retain_at=lambda care, due_ms: self._schedule(care, Job.RETAIN, due_ms),
             delete_at=lambda care, due_ms: self._schedule(care, Job.DELETE, due_ms),
             now_ms=shared.now_ms,
-            failed=self._failed,
+            failed=partial(self._failed, "an index is damaged, and not used"),
         )
         self._sweeper = Sweeper(
             shared,
@@ -204,12 +206,14 @@ class Janitor:
             async with asyncio.timeout(self.config.step_timeout_ms / 1000):
                 await self._perform[job](care, self._shared.clock.now_ms())
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
-            self._failed(f"{care.writer.path}: to {job.value}", error)
+            self.failures += 1
+            text = "cannot %s a partition, trying again later"
+            _log.warning(text, job.value, extra=fields(**care.writer.path.log_fields, error=repr(error)))
             self._schedule(care, job, self._shared.now_ms() + self.config.retry_ms)
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, text: str, path: str, error: Exception) -> None:
         self.failures += 1
-        _log.warning("%s: %r", what, error)
+        _log.warning(text, extra=fields(path=path, error=repr(error)))
 
     # ------------------------------------------------------------------------------------------ what is to be done
 
@@ -319,7 +323,8 @@ class Janitor:
         try:
             await self._sweeper.sweep_journals(self._shared.clock.now_ms())
         except (StorageError, KvError, FormatError) as error:
-            self._failed("journals", error)
+            self.failures += 1
+            _log.warning("cannot remove old journals, trying again later", extra=fields(error=repr(error)))
 
 
 def _registrations(old: PartitionRecord, new: PartitionRecord) -> int:

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from bmq.broker.retention import Ledger, read_idx
@@ -43,7 +44,7 @@ class Joiner:
         names_per_job: int,
         joins_per_job: int,
         join_sources_max: int,
-        failed: Callable[[str, Exception], None],
+        failed: Callable[[str, str, Exception], None],
     ) -> None:
         self._shared = shared
         self._fs: FileSystem = shared.fs
@@ -125,7 +126,7 @@ class Joiner:
         except StorageUnavailable:
             raise
         except StorageError as error:
-            self._failed(f"{path.log(target)}: to be joined with {len(sources)} more", error)
+            self._failed("storage refuses to join a segment with the next", path.log(target), error)
             await self._fs.delete(draft)
             return
         ledger.forget_count()  # lengths have moved between names
@@ -168,7 +169,9 @@ class Joiner:
             await self._fs.delete(ledger.writer.path.idx(source))
 
     async def _read_idx(self, ledger: Ledger, name: SegmentName) -> Checkpoint | None:
-        return await read_idx(self._fs, ledger.writer.path.idx(name), self._failed)
+        return await read_idx(
+            self._fs, ledger.writer.path.idx(name), partial(self._failed, "an index is damaged, and not used")
+        )
 
 
 # ------------------------------------------------------------------------------------------------- plain functions

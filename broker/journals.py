@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
@@ -76,7 +77,7 @@ class JournalCache:
             try:
                 await self._fence(incarnation)
             except StorageError as error:
-                _log.info("journals of broker %s are not closed yet: %s", incarnation, error)
+                _log.info("journals of a dead broker are not closed yet", extra=fields(member=incarnation, error=error))
                 continue
             self._unsealed.pop(incarnation, None)
 
@@ -84,9 +85,9 @@ class JournalCache:
         sizes = await self._sizes_or_fence(incarnation)
         if not sizes and incarnation != self._own:
             _log.warning(
-                "broker %s has no journal on storage: its partitions' last segments are read whole, and nothing tells"
-                " whether storage has lost their ends",
-                incarnation,
+                "a broker has no journal on storage: its partitions' last segments are read whole, and it cannot be"
+                " seen whether storage has lost their ends",
+                extra=fields(member=incarnation),
             )
         checkpoints = await read_journals(self._fs, incarnation, passes_damaged=passes_damaged)
         if sizes and incarnation != self._own:
@@ -101,7 +102,9 @@ class JournalCache:
         except StorageUnavailable as error:
             if incarnation == self._own or self._is_alive(incarnation):
                 raise  # its writer has met the same, and goes on in a new file
-            _log.warning("journals of dead broker %s cannot be read, fencing them: %s", incarnation, error)
+            _log.warning(
+                "journals of a dead broker cannot be read, fencing them", extra=fields(member=incarnation, error=error)
+            )
         await self._fence(incarnation)
         return await self._sizes(incarnation)
 

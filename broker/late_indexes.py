@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bmq.broker.scheduler import Alarms
+from bmq.core.log_fields import Report
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import NoSuchFile, StorageError
 
@@ -42,7 +43,7 @@ class _Late:
 class LateIndexes:
     """One broker's.  Without any waiting it has neither task nor timer."""
 
-    def __init__(self, alarms: Alarms, now_ms: Callable[[], int], report: Callable[[str], None]) -> None:
+    def __init__(self, alarms: Alarms, now_ms: Callable[[], int], report: Report) -> None:
         self._alarms = alarms
         self._now_ms = now_ms
         self._report = report
@@ -100,7 +101,10 @@ class LateIndexes:
                 return  # deleted meanwhile, or joined to its neighbour
             except StorageError as error:
                 if attempt + 1 == ATTEMPTS:
-                    self._report(f"{late.files.path.idx(late.name)}: not written: {error!r}")
+                    path = late.files.path
+                    self._report(
+                        "an index is not written", **path.log_fields, path=path.idx(late.name), error=repr(error)
+                    )
 
     async def finish(self) -> None:
         """Write what waits: what is due soon in its time, since new owners are opening what we let go of."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from bmq.broker import events as ev
 from bmq.broker.budget import Budget
@@ -27,6 +27,7 @@ from bmq.broker.store_waits import StoreWaits
 from bmq.broker.transitions import TERMINAL, State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import Clock, SystemClock
+from bmq.core.log_fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.kv import KeyValue, KvError
@@ -161,10 +162,10 @@ class Broker:
         """None of these may fail: without its journal or its membership a broker must not go on."""
         if task.cancelled() or task.exception() is None:
             return
-        why = f"bug: the {task.get_name()} task failed: {task.exception()!r}"
-        self._report(why)
+        error = repr(task.exception())
+        self._report("bug: the %s task failed", task.get_name(), error=error)
         self.fence_all()
-        self.on_failed(why)
+        self.on_failed(f"bug: the {task.get_name()} task failed: {error}")
 
     # --------------------------------------------------------------------------------------------------- partitions
 
@@ -335,7 +336,7 @@ class Broker:
                 await asyncio.gather(*(self._close_one(key) for key in list(self._partitions)))
         except TimeoutError:
             left = list(self._partitions.values())
-            _log.warning("%d partitions are not handed over: storage does not let us close them", len(left))
+            _log.warning("%d partitions are not handed over: storage does not let them be closed", len(left))
             await asyncio.gather(*(writer.abandon() for writer in left))
         await self._end_files(deadline)
         self.shared.places.close()
@@ -448,10 +449,12 @@ class Broker:
             self._is_short_told = False
         elif not self._is_short_told:
             self._is_short_told = True
-            example = min(str(writer.path) for writer in short)
+            example = min((writer.path for writer in short), key=str)
             self._report(
-                f"storage has too few datanodes for min.insync.replicas of {len(short)} partitions ({example}):"
-                " produces with acks=all wait, and are then refused, until there are enough"
+                "storage has too few datanodes for min.insync.replicas of %d partitions, this one among them: produces"
+                " with acks=all wait, and are then refused, until there are enough",
+                len(short),
+                **example.log_fields,
             )
 
     def _look_for_stall(self) -> None:
@@ -470,11 +473,13 @@ class Broker:
             progress=self.shared.health.flushes + self._opened,
         )
         if self._stalls.is_stalled and not was_stalled:
-            trouble = self.shared.trouble
-            last = f"; its last error: {trouble}" if trouble else ""
-            self._report(f"storage has acknowledged nothing for over {self.config.stalled_ms} ms{last}")
-        if store_trouble := waits.report(now_ms):
-            self._report(store_trouble)
+            text = "storage has acknowledged nothing for over %d ms"
+            self._report(text, self.config.stalled_ms, error=self.shared.trouble or None)
+        if trouble := waits.report(now_ms):
+            text = (
+                "the metadata store has not answered for over %d ms: %d partitions wait for it, and go on when it does"
+            )
+            self._report(text, self.config.stalled_ms, len(waits), error=trouble)
 
     def _leave_slow_nodes(self) -> None:
         health, now_ms = self.shared.health, self.shared.now_ms()
@@ -524,10 +529,10 @@ class Broker:
         for _, _, writer in [*idle, *written][: max(wanted, 0)]:
             writer.post(ev.PlaceWanted())
 
-    def _report(self, message: str) -> None:
-        _log.error("%s", message)
+    def _report(self, text: str, /, *arguments: object, **about: Unpack[Fields]) -> None:
+        _log.error(text, *arguments, extra=fields(**about))
         self.alarms_total += 1
-        self.alarms_raised.append(message)
+        self.alarms_raised.append((text % arguments if arguments else text) + in_text(about))
         del self.alarms_raised[:-100]
 
 

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bmq.core.log_fields import Report
+
 BEAT_S = 0.1
 """Between requests to make room: closing a segment takes about 20 ms."""
 BEATS_A_LOOK = 10
@@ -61,9 +63,7 @@ class Places:
         "_timer",
     )
 
-    def __init__(
-        self, most: int, opening_max: int, make_room: Callable[[int], None], report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, most: int, opening_max: int, make_room: Callable[[int], None], report: Report) -> None:
         self._most = most
         self._opening_max = opening_max
         self._make_room = make_room
@@ -328,7 +328,9 @@ class Places:
         if not self._is_told:
             self._is_told = True
             self._report(
-                f"storage has no room for another file beside the {self._held} that are open, partitions take turns: "
-                f"{self._refusal}; unless a quota is the cause, add datanodes or free room (each open file reserves its"
-                " block on each of its datanodes: a smaller block_bytes or open_pipelines_max needs less)"
+                "storage has no room for another file beside the %d that are open, partitions take turns; unless a"
+                " quota is the cause, add datanodes or free room (each open file reserves its block on each of its"
+                " datanodes: a smaller block_bytes or open_pipelines_max needs less)",
+                self._held,
+                error=self._refusal,
             )

@@ -135,7 +135,8 @@ class SegmentFiles:
         fs = self._shared.fs
         found = (await fs.status(self.path.log(name))).length
         if found < length:
-            self._shared.report(f"{self.path.log(name)}: storage lost {length - found} of its {length} bytes")
+            text = "storage lost %d of the %d bytes of a segment"
+            self._shared.report(text, length - found, length, **self.path.log_fields, path=self.path.log(name))
         if found != length:
             return False  # joined with its neighbour, under an index of its own
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.clock import Clock
+from bmq.core.log_fields import Report
 from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -98,7 +99,7 @@ class Shared:
     """No other process can have taken a partition over without our knowledge."""
     tails: Tails | None = None
     """Set before the first partition is opened."""
-    report: Callable[[str], None]
+    report: Report
     """Told of what an operator should know, and of bugs; never per request."""
 
     def now_ms(self) -> int:

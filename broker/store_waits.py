@@ -56,14 +56,11 @@ class StoreWaits(Generic[W]):
             self._since_ms.pop(waiting, None)
 
     def report(self, now_ms: int) -> str:
-        """A line for the log, once for each time of trouble, else nothing."""
+        """Return why the store is waited for, once for each time of trouble, else nothing."""
         is_long = any(now_ms - since >= self._limit_ms for since in self._since_ms.values())
         if is_long and not self._is_reported:
             self._is_reported = True
-            return (
-                f"the metadata store has not answered for over {self._limit_ms} ms: {len(self)} partitions wait for"
-                f" it, and go on by themselves when it does ({self._why or 'no answer'})"
-            )
+            return self._why or "no answer"
         if not self._since_ms and self._is_reported:
             self._is_reported, self._why = False, ""
         return ""

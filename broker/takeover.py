@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from bmq.broker import events as ev
 from bmq.broker.events import Event
@@ -39,7 +40,7 @@ class Takeover:
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and where they ended
         self.handed: Handed | None = None
         """What the owner before us has told of the log's end."""
-        self.losses: list[str] = []
+        self.losses: list[Callable[[], None]] = []
         """What the last recovery found missing, to be reported if the partition was ours all the while."""
 
     async def fence_all(self, entries: Sequence[SegmentEntry]) -> tuple[FencedSegment, ...]:
@@ -109,10 +110,8 @@ class Takeover:
         """
         if first is None or first <= log_start:
             return log_start
-        self.losses.append(
-            f"{self._segments.path}: no checkpoint gives a log start above {log_start}, but the first segment begins at"
-            f" {first}: the log starts there"
-        )
+        text = "no checkpoint gives a log start above %d, but the first segment begins at %d: the log starts there"
+        self.losses.append(partial(self._shared.report, text, log_start, first, **self._segments.path.log_fields))
         return first
 
     async def _settled_index(self, effect: ev.RecoverLog) -> Checkpoint | None:
@@ -160,12 +159,13 @@ class Takeover:
 
     def _from_handed(self, entry: SegmentEntry) -> Checkpoint | None:
         """What we were told of it; None when that was nothing, or of something else."""
+        path = self._segments.path
         if self.handed is None:
             return None
         try:
             said = self.handed.checkpoint(entry)
         except FormatError as error:
-            self._shared.report(f"{self._segments.path.idx(entry.name)}: {error}: not as it was told")
+            self._report("a released partition's facts of an index cannot be read", path.idx(entry.name), error)
             return None
         if said is None:
             return None
@@ -189,7 +189,7 @@ class Takeover:
             self._indexed.add(entry.name)
             return found
         except FormatError as error:
-            self._shared.report(f"{self._segments.path.idx(entry.name)}: {error}: scanning the segment")
+            self._report("an index is damaged, scanning the segment", self._segments.path.idx(entry.name), error)
             return None
 
     async def _check_length(self, entry: SegmentEntry) -> None:
@@ -201,13 +201,23 @@ class Takeover:
             self._missing[entry.name] = entry.end_offset
             return
         if length < entry.length:
-            self.losses.append(f"{path}: storage lost {entry.length - length} of its {entry.length} bytes")
+            text = "storage lost %d of the %d bytes of a segment"
+            self._lost(text, entry.length - length, entry.length, path=path)
 
     def _report_missing(self, log_start: int) -> None:
         """Report closed segments without a file, unless retention may have removed them."""
         for name, end_offset in self._missing.items():
             if end_offset > log_start:
-                self.losses.append(f"{self._segments.path.log(name)}: vanished with records up to offset {end_offset}")
+                text = "a segment vanished with records up to offset %d"
+                self._lost(text, end_offset, path=self._segments.path.log(name))
+
+    def _lost(self, text: str, *arguments: int, path: str) -> None:
+        """Note a loss, to be reported once it is known that the partition is still ours."""
+        about = self._segments.path.log_fields
+        self.losses.append(partial(self._shared.report, text, *arguments, **about, path=path))
+
+    def _report(self, text: str, path: str, error: object) -> None:
+        self._shared.report(text, **self._segments.path.log_fields, path=path, error=error)
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
         """The ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""
@@ -234,4 +244,4 @@ class Takeover:
                     break
                 except StorageError as error:
                     if attempt + 1 == IDX_ATTEMPTS:
-                        self._shared.report(f"{self._segments.path.idx(segment.name)}: not written: {error!r}")
+                        self._report("an index is not written", self._segments.path.idx(segment.name), repr(error))

@@ -289,7 +289,7 @@ class PartitionWriter:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
-            self._shared.report(f"{self.path}: bug: {error!r}")
+            self._shared.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{self!r} failed", "exception": error, "task": task}
             )
@@ -385,10 +385,9 @@ class PartitionWriter:
                 task.cancel()
 
     def _do_alarm(self, effect: ev.Alarm) -> None:
-        way_back = (
-            f"`bmq segment repair {self.path.topic} {self.path.partition}` shows what is damaged, and the ways on"
-        )
-        self._shared.report(f"{self.path} is OFFLINE: {effect.reason}; {way_back}")
+        text = "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows what is damaged, and the ways on"
+        epoch = self.partition.epoch
+        self._shared.report(text, **self.path.log_fields, epoch=epoch, error=effect.reason)
 
     def _do_state_changed(self, effect: ev.StateChanged) -> None:
         partition, tails = self.partition, self._shared.tails
@@ -552,8 +551,8 @@ class PartitionWriter:
                 self.post(ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}"))
                 return
             if not isinstance(outcome, ev.RecoveryFailed):
-                for loss in self._takeover.losses:
-                    self._shared.report(loss)
+                for report in self._takeover.losses:
+                    report()
             self.post(outcome)
 
         self.spawn(work())

@@ -28,6 +28,7 @@ from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.internal_endpoint import InternalCall
+from bmq.core.log_fields import fields
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -454,7 +455,10 @@ class Node:
             async with asyncio.timeout(REPLICAS_WAIT_S):
                 return await self.fs.replicas_max()
         except (StorageError, TimeoutError) as error:
-            log.info("storage does not tell how many nodes it has, so any replication factor is taken: %s", error)
+            log.info(
+                "storage does not give its number of datanodes, so any replication factor is taken",
+                extra=fields(error=error),
+            )
             return REPLICAS_MAX
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from bmq.broker.retention import read_idx
 from bmq.cli.rebuild_plan import SILENCE, Folder, Spoken, is_whole, record
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage import layout
@@ -156,7 +157,7 @@ async def newest_index(fs: FileSystem, path: PartitionPath, folder: Folder) -> C
 
 
 def _tell_damaged(path: str, error: Exception) -> None:
-    _log.warning("%s: %s: its segment will be scanned", path, error)
+    _log.warning("an index cannot be used, its segment will be scanned", extra=fields(path=path, error=error))
 
 
 async def in_order(items: AsyncIterable[T], work: Callable[[T], Awaitable[R]]) -> AsyncGenerator[R, None]:

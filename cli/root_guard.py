@@ -30,6 +30,7 @@ import asyncio
 import logging
 from enum import Enum, auto
 
+from bmq.core.log_fields import fields
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, find_cluster_id
 from bmq.meta.cluster.membership import JoinRefused
@@ -112,7 +113,10 @@ class RootGuard:
             except StorageUnavailable as error:
                 if loop.time() >= until:
                     raise
-                _log.warning("waiting for storage, which cannot give or take the root's files yet: %s", error)
+                _log.warning(
+                    "waiting for storage, which cannot give or take the root's files yet",
+                    extra=fields(path=self._url, error=error),
+                )
             await asyncio.sleep(STORAGE_RETRY_S)
 
     async def _check(self) -> ClusterFile:
@@ -132,11 +136,10 @@ class RootGuard:
                 if file is None:  # a new cluster does not begin without its id
                     raise
                 _log.warning(
-                    "%s has no room for %s: it is served, but a process with another --root would not be refused; the"
-                    " next start with room mends that (%s)",
-                    self._url,
+                    "storage has no room for %s: the root is served, but a process with another --root would not be"
+                    " refused; the next start with room mends that",
                     layout.ROOT,
-                    error,
+                    extra=fields(path=self._url, error=error),
                 )
                 self._cluster_id = cluster_id
                 return found

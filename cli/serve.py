@@ -6,7 +6,6 @@ The server itself is in ``cli.server``, imported when it is started: other comma
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import tomllib
@@ -17,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bmq.cli.output import fail
+from bmq.core import log_handler
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
-from bmq.core.log_lines import LineFormatter
 from bmq.core.urls import normal_url, scheme_of, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
@@ -84,9 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
         return fail(str(error), status=2)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=config.log_level.upper())
+    log_handler.install(sys.stderr, config.log_format, config.log_level)
     from bmq.cli.server import serve
 
     return serve(config)

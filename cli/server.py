@@ -13,6 +13,7 @@ import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -33,6 +34,8 @@ from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
 from bmq.core.extras import how_to_install
+from bmq.core.log_fields import fields
+from bmq.core.log_handler import write_left_out_forever
 from bmq.core.loop_meter import LoopMeter
 from bmq.core.record_walk import WALKER
 from bmq.core.urls import without_userinfo
@@ -53,7 +56,7 @@ def serve(config: NodeConfig) -> int:
         return asyncio.run(Workers(config).run())
     config, warning = fit(config, raise_limit())
     if warning:
-        _log.warning("%s", warning)
+        _log.warning("bounds are lowered to the descriptors that this process may open", extra=fields(error=warning))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
@@ -67,6 +70,7 @@ def serve(config: NodeConfig) -> int:
 async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running(write_left_out_forever()))
         collections = LongCollections()
         collections.start()
         stack.callback(collections.stop)
@@ -119,7 +123,7 @@ async def _serve(config: NodeConfig) -> int:
 def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
     """Log once that `url` does not answer if the body takes longer than `after_s`."""
     timer = asyncio.get_running_loop().call_later(
-        after_s, _log.warning, "%s has not answered within %g s, still trying", url, after_s
+        after_s, partial(_log.warning, "no answer within %g s, still trying", after_s, extra=fields(path=url))
     )
     try:
         yield
@@ -144,7 +148,10 @@ async def load_walk() -> None:
     try:
         is_compiled = await asyncio.to_thread(WALKER.load_compiled)
     except (ImportError, OSError, RuntimeError) as error:  # numba does not fit to numpy, or can keep no machine code
-        _log.warning("produced records are checked in Python, which is slow: cannot load the compiled check: %s", error)
+        _log.warning(
+            "produced records are checked in Python, which is slow: cannot load the compiled check",
+            extra=fields(error=error),
+        )
         return
     if is_compiled:
         gc.freeze()
@@ -176,7 +183,7 @@ class StopAsked:
 
     def fail(self, why: str) -> None:
         """This process had better begin anew: whoever runs it starts it again."""
-        _log.error("ending: %s", why)
+        _log.error("this process ends, and is to be started again", extra=fields(error=why))
         self.status = 1
         self._event.set()
 

@@ -11,6 +11,7 @@ from bmq.console.http import HttpServer
 from bmq.core.call import Dispatch
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.listeners import ANY_HOST, address_text
+from bmq.core.log_fields import fields
 from bmq.core.metrics import Metrics
 from bmq.core.net import Listener
 from bmq.meta.cluster.member import PROXY, Address
@@ -142,10 +143,11 @@ def _warn_of_loopback_name(host: str, setting: str, who: str, remedy: str) -> No
     told = _reachable(host)
     if host in ANY_HOST and _is_loopback(told):
         _log.warning(
-            "%s listens on every address, but %s are told %s, which means their own machine to others: set %s to"
-            " this machine's name and port",
-            setting, who, told, remedy,
-        )  # fmt: skip
+            "%s are given an address that means their own machine to others: set %s to this machine's name and port",
+            who,
+            remedy,
+            extra=fields(listener=setting, error=f"the listener is on every address, {who} are given {told}"),
+        )
 
 
 def _is_loopback(host: str) -> bool:

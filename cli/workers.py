@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
 from bmq.core.listeners import address_text, listener_text
+from bmq.core.log_fields import fields
 from bmq.core.signals import wait_for
 
 _log = logging.getLogger("bmq")
@@ -126,7 +127,12 @@ class Workers:
                 return  # the latter was told to drain
             if loop.time() - started > RESTART_MAX_S:
                 delay_s = RESTART_MIN_S
-            _log.error("worker %d ended with status %d; started again in %g s", worker, self._statuses[worker], delay_s)
+            _log.error(
+                "a worker ended with status %d; started again in %g s",
+                self._statuses[worker],
+                delay_s,
+                extra=fields(worker=worker),
+            )
             await wait_for(self._is_stopping, delay_s)
             delay_s = min(2 * delay_s, RESTART_MAX_S)
 
@@ -139,7 +145,7 @@ class Workers:
                 preexec_fn=_dies_with_parent(),
             )
         except (OSError, subprocess.SubprocessError) as error:  # this machine has no room for another now
-            _log.error("worker %d cannot be started: %s", worker, error)
+            _log.error("a worker cannot be started", extra=fields(worker=worker, error=error))
             return NOT_STARTED
         self._processes[worker] = process
         if self._is_stopping.is_set():
@@ -160,7 +166,7 @@ class Workers:
         if not line.startswith(READY):
             print(line, flush=True)
             return
-        _log.info("worker %d: %s", worker, line)
+        _log.info("a worker is ready: %s", line.removeprefix(READY).strip(), extra=fields(worker=worker))
         self._ready.add(worker)
         if len(self._ready) == self._config.workers and not self._has_told:
             self._has_told = True

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from bmq.core.log_limit import LogLimit
+from bmq.core.log_fields import fields
 
 CONNECTIONS_MAX = 200
 HEAD_S = 10.0
@@ -132,22 +132,16 @@ async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
         connection.end_answer()
 
 
-class _Limited(logging.Filter):
-    """aiohttp logs a traceback for each malformed request: one line is enough, and not for each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._limit: LogLimit | None = None
+class _Shortened(logging.Filter):
+    """aiohttp logs a traceback for each malformed request: one line is enough."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if self._limit is None:
-            self._limit = LogLimit(_log, asyncio.get_running_loop().time)
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             text = str(error.message).partition("\n")[0][:_TEXT_MAX]
-            self._limit.log(logging.INFO, "malformed HTTP: %s: %r", record.getMessage(), text)
+            _log.info("malformed HTTP", extra=fields(error=f"{record.getMessage()}: {text}"))
         else:
-            self._limit.log(record.levelno, "%s", record.getMessage(), error=error)
+            _log.log(record.levelno, "an HTTP connection failed: %s", record.getMessage(), exc_info=error)
         return False
 
 
@@ -155,4 +149,4 @@ _log = logging.getLogger(__name__)
 _SILENT = logging.getLogger(f"{__name__}.access")
 _SILENT.disabled = True  # nothing is logged per request
 _aiohttp_log = logging.getLogger(f"{__name__}.aiohttp")
-_aiohttp_log.addFilter(_Limited())
+_aiohttp_log.addFilter(_Shortened())

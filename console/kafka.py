@@ -46,6 +46,7 @@ class _Console:
     peer = CLIENT_ID
     host = "127.0.0.1"
     is_closed = False
+    client_id: str | None = None
     client_software = ("", "")
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -30,6 +30,8 @@ class Client(Protocol):
 
     client_software: tuple[str, str]
     """Name and version, as ApiVersions gave them; empty texts when it did not."""
+    client_id: str | None
+    """The start of the one that its last ApiVersions request had, for log lines."""
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         """Have ``call`` run once when the connection closes; the answer forgets it again."""

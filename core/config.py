@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from bmq.core.listeners import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
+from bmq.core.log_lines import LOG_FORMATS
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")
@@ -113,6 +114,12 @@ class NodeConfig:
         ' pairs past it share one, consumergroup="(other)"',
     )
     log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
+    log_format: str = _option(
+        "text",
+        "form of log lines: text, or json (one object a line, for a log store)",
+        flag="--log-format",
+        metavar="FORM",
+    )
     drain_ms: int = _option(
         10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"
     )
@@ -244,6 +251,8 @@ class NodeConfig:
             self.shared_listeners()
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError(f"log_format={self.log_format!r}; choose from {', '.join(LOG_FORMATS)}")
         if reason := _wrong_cluster_name(self.cluster):
             raise ConfigError(f"cluster={self.cluster[:100]!r} {reason}: it begins every key in the metadata store")
         if len(self.zone) > ZONE_LENGTH_MAX:

@@ -1,41 +1,66 @@
-"""The lines of the server's log: one line an event, whatever stands in it.
+"""The lines of the server's log, as text or as JSON: one line an event, whatever stands in it.
 
 Texts that clients choose (client ids, names in an error) get into log lines.  A newline or an escape sequence there
 would forge lines or drive the terminal of whoever reads them, and a long text would fill the disk.
+
+    text  2026-11-22 12:00:00,123 WARNING bmq.core.net: closing the connection connection=10.0.0.7:4711 error="..."
+    json  {"time":"2026-11-22T12:00:00.123Z","level":"WARNING","logger":"bmq.core.net","message":"closing ...",
+           "connection":"10.0.0.7:4711","error":"..."}
 """
 
 from __future__ import annotations
 
 import logging
-import re
+import time
 from types import TracebackType
+
+from bmq.core.log_fields import CONTROL, cut, escaped_json, fields_of, in_text
 
 MESSAGE_MAX = 4_000
 """Characters of one message; Kafka's names have 249 at most, and an incident needs no more of anything."""
 TRACEBACK_MAX = 20_000
+TEXT, JSON = "text", "json"
+LOG_FORMATS = (TEXT, JSON)
 _Caught = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def formatter(kind: str) -> logging.Formatter:
+    """Return the one for ``log_format``."""
+    return JsonFormatter() if kind == JSON else LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line: control characters are escaped, what is too long is cut.
+    """Formats a record as one line: control characters are escaped, what is too long is cut, fields follow the text.
 
     The lines of a traceback follow, each indented: none of them looks like a record of its own.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = one_line(record.message)
+        record.message = one_line(record.message) + in_text(fields_of(record))
         return super().formatMessage(record)
 
     def formatException(self, ei: _Caught) -> str:
-        lines = _cut(super().formatException(ei), TRACEBACK_MAX).splitlines()
+        lines = cut(super().formatException(ei), TRACEBACK_MAX).splitlines()
         return "\n".join(f"    {one_line(line)}" for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object on one line: time (UTC), level, logger, message, fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{clock}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": cut(record.getMessage(), MESSAGE_MAX),
+        }
+        line.update(fields_of(record))
+        if record.exc_info:
+            line["exception"] = cut(self.formatException(record.exc_info), TRACEBACK_MAX)
+        return escaped_json(line)
 
 
 def one_line(text: str) -> str:
     """Return ``text`` without control characters (escaped as in Python), at most ``MESSAGE_MAX`` of it."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), _cut(text, MESSAGE_MAX))
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text) - longest} characters left out)"
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), cut(text, MESSAGE_MAX))

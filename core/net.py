@@ -14,7 +14,7 @@ from functools import partial
 from bmq.core.call import Dispatch
 from bmq.core.config import NodeConfig
 from bmq.core.frames import SHARED_BYTES
-from bmq.core.log_limit import LogLimits
+from bmq.core.log_fields import ConnectionFields, fields
 from bmq.core.metrics import Metrics
 from bmq.core.net_budget import STUCK_S, RequestBudget
 from bmq.core.net_connection import ClientConnection
@@ -64,7 +64,6 @@ class Listener:
         self._shut_seen = (0, 0.0)  # which time the budget is shut for, and since when as far as ticks saw it
         self._is_stopping = False
         self._all_gone: asyncio.Event | None = None
-        self._lines = LogLimits(_log, lambda: self.loop.time())
 
     def __repr__(self) -> str:
         return f"<Listener connections={len(self.connections)} {self.budget}>"
@@ -134,7 +133,7 @@ class Listener:
         self._by_host[connection.host] = of_host + 1
         if refusal:
             metrics.connections_refused += 1
-            self._warn("refused", "refused %s: %s", connection.peer, refusal)
+            _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
             connection.close()
         elif self._timer is None:
             self.now = self.loop.time()
@@ -159,11 +158,13 @@ class Listener:
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
         self.metrics.connections_malformed += 1
-        self._warn("malformed", "closing %s: %s", connection.peer, why)
+        _log.warning(
+            "closing a connection: what it sent cannot be answered", extra=fields(**_about(connection), error=why)
+        )
 
     def bug(self, connection: ClientConnection, error: BaseException) -> None:
         """An exception that no request may cause."""
-        self._lines.log("bug", logging.ERROR, "closing %s: its request failed", connection.peer, error=error)
+        _log.error("closing a connection: its request failed", exc_info=error, extra=fields(**_about(connection)))
 
     # -------------------------------------------------------------------------------------------------- the timer
 
@@ -174,7 +175,7 @@ class Listener:
             limit_s = self._idle_s + self._tick_s  # activity is noted with the time of the tick before it
             for connection in [each for each in self.connections if each.is_idle(now, limit_s)]:
                 self.metrics.connections_idle_closed += 1
-                _log.debug("closing %s: idle", connection.peer)
+                _log.debug("closing a connection: idle", extra=fields(connection=connection.peer))
                 connection.close()
         self._relieve(now)
 
@@ -204,7 +205,8 @@ class Listener:
 
     def _close_stuck(self, connection: ClientConnection, wanted: str, cause: str) -> None:
         self.metrics.connections_stuck_closed += 1
-        self._warn("stuck", "closing %s: others wait for %s, and it %s", connection.peer, wanted, cause)
+        why = f"others wait for {wanted}, and it {cause}"
+        _log.warning("closing a connection: it keeps others waiting", extra=fields(**_about(connection), error=why))
         connection.close()
 
     def _stop_timer(self) -> None:
@@ -212,8 +214,9 @@ class Listener:
             self._timer.cancel()
             self._timer = None
 
-    def _warn(self, kind: str, text: str, *arguments: object) -> None:
-        self._lines.log(kind, logging.WARNING, text, *arguments)
+
+def _about(connection: ClientConnection) -> ConnectionFields:
+    return {"connection": connection.peer, "client_id": connection.client_id}
 
 
 def _port(server: asyncio.Server) -> int:

@@ -69,12 +69,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since", "_frames",
                  "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_reading", "_is_write_due",
                  "_listener", "_on_close", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen",
-                 "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_software", "host",
-                 "is_closed", "peer")  # fmt: skip
+                 "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id",
+                 "client_software", "host", "is_closed", "peer")  # fmt: skip
 
     def __init__(self, listener: Listener, dispatch: Dispatch | None = None) -> None:
         """``dispatch`` answers its requests instead of the listener's own."""
         self._dispatch = dispatch or listener.dispatch
+        self.client_id: str | None = None
         self.client_software = ("", "")
         self.host = self.peer = "unknown"
         self.is_closed = False

@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from bmq.core.errors import BmqError
+from bmq.core.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class Refresh:
             self._is_failing = False
         except BmqError as error:
             if not self._is_failing:
-                logger.warning("%s cannot be refreshed; it is tried again with each scrape: %s", self._name, error)
+                text = "%s cannot be refreshed; it is tried again with each scrape"
+                logger.warning(text, self._name, extra=fields(error=error))
             self._is_failing = True
         except Exception:  # a metric that is not refreshed must not end anything else; the next request tries again
             logger.exception("%s could not be refreshed", self._name)

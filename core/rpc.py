@@ -25,6 +25,7 @@ from typing import Protocol, Self, TypeVar
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.frames import SHARED_BYTES
+from bmq.core.log_fields import fields
 from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
 from bmq.core.signals import Subscribers
 from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse, leading_error
@@ -331,7 +332,7 @@ class Peers:
         raise PeerLost(why, was_sent=False)
 
     def _came_up(self, link: _Link, peer: Peer, now: float) -> None:
-        _log.info("connected to %s (%s)", peer.incarnation, peer.kind.value)
+        _log.info("connected to a member (%s)", peer.kind.value, extra=fields(member=peer.incarnation))
         link.peer, link.since = peer, now
         peer.on_lost(partial(self._lost, link, peer))
         for waiter in link.waiters:
@@ -352,7 +353,11 @@ class Peers:
 
     def _tell(self, link: _Link, why: str) -> None:
         if link.failures <= 1:
-            _log.warning("no connection to %s (%s): %s", link.member.incarnation, link.kind.value, why)
+            _log.warning(
+                "no connection to a member (%s)",
+                link.kind.value,
+                extra=fields(member=link.member.incarnation, error=why),
+            )
         self._subscribers.tell(link.member.incarnation, why)
 
     def _end(self, link: _Link) -> None:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TypeVar
 
+from bmq.core.log_fields import fields
 from bmq.core.steps import run_in_steps
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
 
@@ -82,7 +83,11 @@ class Following:
         """
         self._kept[key] = self._before[key]
         self._unreadable[key] = why
-        _log.error("%s: %s cannot be read, what was known of it before holds: %s", self._what, key, why)
+        _log.error(
+            "a key of the %s cannot be read, what was known of it before holds",
+            self._what,
+            extra=fields(key=key, error=why),
+        )
 
     async def start(self) -> None:
         """Returns when the view is complete.  KvError when the store does not answer for long."""
@@ -128,11 +133,11 @@ class Following:
             except Compacted:
                 pass  # what was missed is found by looking again
             except KvError as error:
-                _log.info("cannot follow the %s, trying again: %s", self._what, error)
+                _log.info("cannot follow the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
             try:
                 revision = await self._look()
             except KvError as error:
-                _log.info("cannot read the %s, trying again: %s", self._what, error)
+                _log.info("cannot read the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
@@ -186,7 +191,12 @@ class Following:
     def _stopped(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            _log.error("the view of %s stands still: a subscriber failed", self._what, exc_info=error)
+            _log.error(
+                "the view of %s stands still: a subscriber failed",
+                self._what,
+                exc_info=error,
+                extra=fields(key=self._prefix),
+            )
             if self._on_failed is not None:
                 self._on_failed(f"the view of {self._what} stands still: {error!r}")
         for _, _, waiter in self._waiters:
@@ -221,6 +231,6 @@ async def patiently(step: Callable[[], Awaitable[T]]) -> T:
         try:
             return await step()
         except (KvUnavailable, KvUnknown) as error:
-            _log.info("the metadata store does not answer yet: %s", error)
+            _log.info("the metadata store does not answer yet", extra=fields(error=error))
         await asyncio.sleep(min(RETRY_S * 2**attempt, RETRY_MAX_S))
     return await step()

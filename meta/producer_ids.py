@@ -15,6 +15,7 @@ import json
 import logging
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.meta.kv import Compare, Entry, KeyValue, KvUnknown, Put
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class ProducerIds:
     def _fetched(self, task: asyncio.Task[None]) -> None:
         self._fetching = None
         if not task.cancelled() and task.exception() is not None:
-            _log.warning("no new producer ids: %s", task.exception())
+            _log.warning("no new producer ids", extra=fields(error=task.exception()))
 
     async def _fetch(self) -> None:
         for attempt in range(ATTEMPTS):

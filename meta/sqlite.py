@@ -27,14 +27,13 @@ import socket
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
 from bmq.core.clock import Clock, SystemClock
-from bmq.core.log_limit import LogLimit
+from bmq.core.log_fields import fields
 from bmq.meta.kv import (
     Changes,
     Commit,
@@ -303,7 +302,6 @@ class _Tables:
     def __init__(self, path: str, history: int) -> None:
         self._path = path
         self._history = history
-        self._limited = LogLimit(_log, time.monotonic)
         self._failure = ""  # why the file is to be opened again first
         self._connect()
         try:
@@ -337,7 +335,7 @@ class _Tables:
         is_busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise KvError(f"{self._path}: the write-ahead log cannot be written back")
-        self._limited.log(logging.WARNING, "%s was opened again, at revision %d", self._path, self.revision)
+        _log.warning("the metadata store was opened again", extra=fields(path=self._path, revision=self.revision))
         self._failure = ""
 
     def group(self, jobs: Sequence[_Job], now: float) -> list[_Outcome]:
@@ -361,7 +359,10 @@ class _Tables:
             self._undo(leases)
             if committing and error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                 self._failure = f"{self._path} failed to commit ({error}) and must be opened again"
-                self._limited.log(logging.ERROR, "%s", self._failure)
+                _log.error(
+                    "the metadata store failed to commit and must be opened again",
+                    extra=fields(path=self._path, error=error),
+                )
             return [self._failed(job, error, committing) for job in jobs]
         self._saved = (self.revision, self._compacted)
         return outcomes

@@ -16,7 +16,7 @@ from typing import Any
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_limit import LogLimit
+from bmq.core.log_fields import fields
 from bmq.core.metrics import Histogram, Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -64,7 +64,6 @@ class Reading:
         served: Callable[[PartitionKey, int], None] | None = None,
     ) -> None:
         self.metrics = metrics
-        self._losses = LogLimit(_log, clock.monotonic)
         self.budget: FetchBudget
         self.tails: TailCache
         self.poll: LongPoll
@@ -309,13 +308,15 @@ class Reading:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         if offset >= ends.high_watermark:
             return ErrorCode.OFFSET_NOT_AVAILABLE
-        self._losses.log(
-            logging.ERROR,
-            "records are gone from storage, and who reads them is answered CORRUPT_MESSAGE: %s; put the file back, or"
-            " skip them by DeleteRecords or another offset (offsets %d to %d should be there)",
-            error,
+        topic = self._catalog.by_id(key.topic_id)
+        _log.error(
+            "records are gone from storage, consumers that read them get CORRUPT_MESSAGE: put the file back, or skip"
+            " them by DeleteRecords or another offset (offsets %d to %d should be there)",
             ends.log_start,
             ends.high_watermark,
+            extra=fields(
+                topic=topic.name if topic is not None else str(key.topic_id), partition=key.partition, error=error
+            ),
         )
         return ErrorCode.CORRUPT_MESSAGE
 

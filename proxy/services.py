@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bmq.core.call import Answer, Request
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.log_limit import LogLimits
 from bmq.core.metrics import Metrics
 from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog
@@ -55,12 +53,9 @@ class Services:
     """All that the endpoint serves; it fills this in."""
     responses: ResponseBudget = field(init=False)
     """Bytes of responses, other than records, that are built or not sent yet."""
-    lines: LogLimits = field(init=False)
-    """For log lines that a client can cause."""
 
     def __post_init__(self) -> None:
         self.responses = ResponseBudget(self.config.queued_max_request_bytes)
-        self.lines = LogLimits(logging.getLogger("bmq.proxy"), self.clock.monotonic)
 
 
 class Api(NamedTuple):

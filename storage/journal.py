@@ -30,6 +30,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bmq.core.errors import FormatError
+from bmq.core.log_fields import fields
 from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
@@ -217,16 +218,18 @@ async def read_journals(
             except CorruptData as error:
                 if not passes_damaged:
                     raise
-                _log.error("a journal is damaged and passed over, log starts that only it told are lost: %s", error)
+                _log.error(
+                    "a journal is damaged and passed over, log starts that it alone had are lost",
+                    extra=fields(path=layout.journal(incarnation, n), error=error),
+                )
                 done.add(n)
                 continue
             done.add(n)
             if view.faults:
                 _log.warning(
-                    "%s: %d checkpoints cannot be decoded, those before them are used; the last one: %s",
-                    layout.journal(incarnation, n),
+                    "%d checkpoints of a journal cannot be decoded, those before them are used",
                     len(view.faults),
-                    view.faults[0],
+                    extra=fields(path=layout.journal(incarnation, n), error=view.faults[0]),
                 )
             for key, checkpoint in view.checkpoints.items():
                 if key not in found or found[key].order < checkpoint.order:

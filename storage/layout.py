@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bmq.core.log_fields import PartitionFields
 from bmq.core.model import SegmentName
 
 _SEGMENT = re.compile(r"(\d{20})-(\d{8})-(\d{4,})\.(log|idx)", re.ASCII)
@@ -60,6 +61,11 @@ class PartitionPath:
 
     def spare(self, epoch: int, n: int, holder: str) -> str:
         return f"{self.folder}/.spare-{epoch:08d}-{n:04d}-{holder}"
+
+    @property
+    def log_fields(self) -> PartitionFields:
+        """What log lines say of the partition."""
+        return {"topic": self.topic, "partition": self.partition}
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

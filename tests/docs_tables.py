@@ -21,8 +21,10 @@ from bmq.broker.partition import Partition
 from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
+from bmq.core.log_fields import FIELDS
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
+from tests.log_events import events as read_log_events
 from tests.mutants.catalogue import read_list
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -210,6 +212,27 @@ def mutations() -> str:
     return _table(["rule", "mutation", "what the mistake does", "in", "killed by"], rows)
 
 
+# ------------------------------------------------------------------------------------------------------- the log
+
+
+def log_fields() -> str:
+    return _table(["field", "is"], [[f"`{name}`", meaning] for name, meaning in FIELDS.items()])
+
+
+def log_events() -> str:
+    """Those that an operator looks at; an event that several places write is one."""
+    found: dict[tuple[str, str, str], frozenset[str]] = {}
+    for event in sorted(read_log_events(), key=lambda event: (event.path.split("/")[0], event.level, event.text)):
+        if event.level in ("WARNING", "ERROR") and event.text and not event.path.startswith("cli/rebuild"):
+            key = (event.path.split("/")[0], event.level, event.text)
+            found[key] = found.get(key, frozenset()) | event.fields
+    rows = [
+        [room, level, text, " ".join(f"`{name}`" for name in FIELDS if name in names)]
+        for (room, level, text), names in found.items()
+    ]
+    return _table(["part", "level", "event", "fields"], rows)
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "design/partition-states.md": {
         "states": states,
@@ -224,6 +247,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "design/endpoint.md": {"APIs": apis},
     "design/mutations.md": {"mutations": mutations},
+    "logging.md": {"fields": log_fields, "events": log_events},
     "configuration.md": {"own settings": own_settings, "Kafka's settings": kafka_settings},
 }
 

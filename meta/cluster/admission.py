@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.internal_endpoint import ANYBODY, Admission
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.cluster.assignment import decode_shards
@@ -44,7 +45,10 @@ class MemberAdmission:
             entry = await self._kv.get(member_key(self._cluster, incarnation))
             return Admission(roles=decode_member(entry.value).roles) if entry is not None else refusal
         except KvError as error:
-            _log.warning("%s is let in unchecked, the metadata store does not answer: %s", incarnation, error)
+            _log.warning(
+                "a process is let in unchecked, the metadata store does not answer",
+                extra=fields(member=incarnation, error=error),
+            )
             return ANYBODY
         except FormatError as error:
             return Admission(refusal=f"{incarnation} is not a member that this version can read: {error}")
@@ -83,6 +87,6 @@ class ShardOwnership:
             entry = await self._kv.get(shards_key(self._cluster))
             shards = decode_shards(entry.value) if entry is not None else {}
         except (KvError, FormatError) as error:
-            _log.warning("the ownership of shard %d is believed unchecked: %s", shard, error)
+            _log.warning("the ownership of a shard is believed unchecked", extra=fields(shard=shard, error=error))
             return None
         return shards.get(shard, ShardOwner("", 0))

@@ -17,6 +17,7 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable
 
+from bmq.core.log_fields import fields
 from bmq.core.signals import wait_for
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
 from bmq.meta.cluster.member import PROXY, Member, encode_member
@@ -130,7 +131,10 @@ class Membership:
             try:
                 await self._kv.revoke(self._lease)
             except KvError as error:
-                _log.info("left without a word, the lease will end by itself: %s", error)
+                _log.info(
+                    "could not delete the membership key; it expires with its lease",
+                    extra=fields(key=self._key, error=error),
+                )
 
     # ------------------------------------------------------------------------------------------------------ joining
 
@@ -225,12 +229,12 @@ class Membership:
                 self._on_failed(f"cannot join the cluster again: {error}")
                 return
             except KvError as error:  # unreachable: not a lost membership; asked again at the next turn
-                _log.info("the metadata store does not answer: %s", error)
+                _log.info("the metadata store does not answer", extra=fields(error=error))
 
     async def _tend(self) -> None:
         if not self.is_member:
             await self._join()
-            _log.warning("joined the cluster again")
+            _log.warning("joined the cluster again", extra=fields(member=self.member.incarnation))
             self._is_due.set()  # for what the view told while the answer was on its way
             return
         if self._is_gone(self._view.revision):
@@ -257,16 +261,23 @@ class Membership:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """It runs until ``stop``: who does not renew must not act as a member."""
         if not task.cancelled() and task.exception() is not None:
-            _log.error("the membership is not tended any more", exc_info=task.exception())
+            _log.error(
+                "the membership is not renewed any more",
+                exc_info=task.exception(),
+                extra=fields(member=self.member.incarnation),
+            )
             self._on_lost()
-            self._on_failed(f"the membership is not tended any more: {task.exception()!r}")
+            self._on_failed(f"the membership is not renewed any more: {task.exception()!r}")
 
     def _lost(self, why: str) -> None:
         """Stop acting on what we owned before anything else."""
         if not self.is_member:
             return
         self._revision, self._written = 0, None
-        _log.error("this process is no member of the cluster any more: %s", why)
+        _log.error(
+            "this process is not a member of the cluster any more",
+            extra=fields(member=self.member.incarnation, error=why),
+        )
         self._on_lost()
         self._is_due.set()
 

@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.meta.controller.commits import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
 from bmq.meta.controller.topic_rules import check_name
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
@@ -164,7 +165,7 @@ class TopicCleaner:
                 else:
                     listed.pop(entry.key, None)
         except (KvError, RequestError) as error:
-            _log.warning("removing deleted topics goes on later: %s", error)
+            _log.warning("removing deleted topics goes on later", extra=fields(error=error))
             return wait_s
         self._failed = listed  # those of keys that are gone are forgotten
         self.waiting = waiting + len(listed)
@@ -192,7 +193,11 @@ class TopicCleaner:
         before = self._failed.get(entry.key)
         pause_s = CHECK_S if before is None else min(2 * before.pause_s, CHECK_MAX_S)
         self._failed[entry.key] = _Failed(self._clock.monotonic() + pause_s, pause_s)
-        _log.warning("cannot remove what is left of a deleted topic, trying again in %d s: %s", pause_s, why)
+        _log.warning(
+            "cannot remove what is left of a deleted topic, trying again in %d s",
+            pause_s,
+            extra=fields(key=entry.key, error=why),
+        )
 
     async def _remove(self, topic: DeletedTopic, entry: Entry) -> None:
         await self._files.withdraw(topic.name, topic.revision)
@@ -201,7 +206,7 @@ class TopicCleaner:
         while not await self._files.remove_some(topic.name, topic.topic_id, FOLDERS_PER_STEP):
             pass
         await self._delete([entry])
-        _log.info("removed what was left of topic %s (%s)", topic.name, topic.topic_id)
+        _log.info("removed what was left of topic %s", topic.topic_id, extra=fields(topic=topic.name))
 
     async def _remove_records(self, topic: DeletedTopic) -> bool:
         """False when a record has changed since it was read."""

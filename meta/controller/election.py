@@ -21,6 +21,7 @@ from typing import Protocol
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_fields import fields
 from bmq.core.signals import wait_for
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.view import ViewChange
@@ -112,7 +113,7 @@ class Election:
                 leadership = await self._run_for_it()
             except KvError as error:
                 self._store_told(False)
-                _log.info("cannot stand for election, trying again: %s", error)
+                _log.info("cannot stand for election, trying again", extra=fields(error=error))
                 leadership = None
             else:
                 self._store_told(True)
@@ -174,7 +175,7 @@ class Election:
             self._store_told(True)
         except KvError as error:
             self._store_told(False)
-            _log.info("the lead is not renewed yet: %s", error)
+            _log.info("leadership is not renewed yet", extra=fields(error=error))
         else:
             leadership.holds_until = before + self._ttl_s - self._margin_s
             self._store_told(True)
@@ -194,4 +195,4 @@ class Election:
             async with asyncio.timeout(self._ttl_s):  # by then it has ended anyway
                 await self._kv.revoke(lease)
         except (KvError, TimeoutError) as error:
-            _log.info("a lease of the election is left to end by itself: %s", error)
+            _log.info("could not revoke a lease of the election; it expires", extra=fields(error=error))

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from bmq.core.errors import RequestError
+from bmq.core.log_fields import fields
 from bmq.core.signals import wait_for
 from bmq.core.steps import run_in_steps
 from bmq.meta.catalog import Catalog, Topic
@@ -73,7 +74,10 @@ class Publisher:
         try:
             await self._write(topic)
         except RequestError as error:
-            _log.warning("topic %s is changed, but storage does not say so yet: %s", topic.name, error.message)
+            _log.warning(
+                "a topic is changed, and cannot be written to storage yet",
+                extra=fields(topic=topic.name, error=error.message),
+            )
             self._owe(topic.name)
 
     @contextlib.contextmanager
@@ -143,7 +147,7 @@ class Publisher:
             if topic is not None and await self._files.highest(name) < topic.revision:
                 await self._write(topic)
         except RequestError as error:
-            _log.info("topic %s is not yet told to storage: %s", name, error.message)
+            _log.info("a topic cannot be written to storage yet", extra=fields(topic=name, error=error.message))
             failed.append(name)
 
     async def _write(self, topic: Topic) -> None:

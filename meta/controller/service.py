@@ -13,6 +13,7 @@ from collections.abc import Callable
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
+from bmq.core.log_fields import fields
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.controller.asking import Asking
@@ -92,7 +93,11 @@ class Controller:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """It runs until ``close``: anything else is a bug."""
         if not task.cancelled() and task.exception() is not None:
-            _log.error("this process stands for election no more", exc_info=task.exception())
+            _log.error(
+                "this process does not stand for election any more",
+                exc_info=task.exception(),
+                extra=fields(member=self._view.own),
+            )
             self._on_failed(f"the controller failed: {task.exception()!r}")
 
     @property
@@ -112,11 +117,14 @@ class Controller:
     async def _run(self) -> None:
         while True:
             leadership = await self._election.campaign()
-            _log.info("%s leads the cluster", self._view.own)
+            _log.info("this process leads the cluster", extra=fields(member=self._view.own))
             try:
                 await self._lead(leadership)
             except* (KvError, RequestError) as errors:
-                _log.warning("leading ended: %s", errors.exceptions)
+                _log.warning(
+                    "this process does not lead the cluster any more",
+                    extra=fields(member=self._view.own, error="; ".join(map(str, errors.exceptions))),
+                )
             finally:
                 await self._election.resign(leadership)
             await asyncio.sleep(AGAIN_S)

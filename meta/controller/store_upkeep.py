@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from bmq.core.clock import Clock
 from bmq.core.errors import RequestError
+from bmq.core.log_fields import fields
 from bmq.meta.controller.commits import Guard
 from bmq.meta.kv import KeyValue, KvError, Put
 from bmq.meta.maintenance import Maintained, StoreStatus
@@ -88,7 +89,9 @@ class History:
                 self._samples = sorted((min(at_ms, now_ms), revision) for at_ms, revision in samples)
                 self.compacted = int(raw["compacted"])
         except (ValueError, KeyError, TypeError) as error:
-            _log.warning("the samples of the store's history cannot be read, and begin anew: %s", error)
+            _log.warning(
+                "the samples of the store's history cannot be read, and begin again", extra=fields(error=error)
+            )
 
 
 class StoreUpkeep:
@@ -121,7 +124,7 @@ class StoreUpkeep:
                     has_begun = True
                 await self.look()
             except (KvError, RequestError) as error:
-                _log.info("the metadata store's upkeep goes on later: %s", error)
+                _log.info("the metadata store's upkeep goes on later", extra=fields(error=error))
             await asyncio.sleep(LOOK_S)
 
     async def _begin(self) -> None:
@@ -140,7 +143,7 @@ class StoreUpkeep:
             self._guard()  # nobody else compacts what he has not counted
             await self._store.compact(due)
             self.history.compacted = due
-            _log.info("compacted the metadata store's history up to revision %d", due)
+            _log.info("compacted the metadata store's history", extra=fields(revision=due))
         if not self.status.is_full and self._clock.monotonic() - self._saved_at >= SAVE_S:
             await self._kv.commit(self._guard(), [Put(self._key, self.history.encode())])
             self._saved_at = self._clock.monotonic()

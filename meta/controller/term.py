@@ -15,6 +15,7 @@ from itertools import islice
 
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
 from bmq.core.steps import run_in_steps
 from bmq.meta.catalog import Catalog, TopicChange
@@ -249,11 +250,14 @@ class Term:
         member = self._members.get(incarnation)
         if self.failures.state(incarnation) is State.DEAD:
             self._dead[incarnation] = self._view.revision_of(self._member_key(incarnation))
-            _log.warning("%s does not answer and counts as dead: what it had is given to others", incarnation)
+            _log.warning(
+                "a member does not answer and is declared dead: what it had is given to others",
+                extra=fields(member=incarnation),
+            )
         elif member is not None and member.is_draining:
-            _log.info("%s has left", incarnation)
+            _log.info("a member has left", extra=fields(member=incarnation))
         else:
-            _log.warning("%s is no member any more: what it had is given to others", incarnation)
+            _log.warning("a member is gone: what it had is given to others", extra=fields(member=incarnation))
         if incarnation not in self._view.members:  # else its key is deleted first, of which there will be news
             self._members.pop(incarnation, None)
         self.loads.leave(incarnation)
@@ -286,7 +290,7 @@ class Term:
             try:
                 await self._reports.start()
             except KvError as error:
-                _log.info("what proxies cannot reach is not known yet: %s", error)
+                _log.info("what proxies cannot reach is not known yet", extra=fields(error=error))
         try:
             await asyncio.get_running_loop().create_future()  # until cancelled
         finally:
@@ -300,7 +304,10 @@ class Term:
                 try:
                     self._unreachable[proxy] = decode_unreachable(event.entry.value)
                 except FormatError as error:
-                    _log.error("what a proxy cannot reach cannot be read, and does not count: %s", error)
+                    _log.error(
+                        "a proxy's list of unreachable members cannot be read, and does not count",
+                        extra=fields(member=proxy, error=error),
+                    )
         self.queue.put(LOOK)
 
     # --------------------------------------------------------------------------------------------------------- loads
@@ -350,8 +357,10 @@ class Term:
                         tasks.create_task(ask(member))
                 shares.divide(self._clock.monotonic())
                 if shares.is_divided != was_divided:
-                    text = f"has room for about {shares.room} open files" if shares.is_divided else "has room again"
-                    _log.info("storage %s: brokers %s", text, "share it" if shares.is_divided else "need no shares")
+                    if shares.is_divided:
+                        _log.info("storage has room for about %d open files, brokers share it", shares.room)
+                    else:
+                        _log.info("storage has room again, brokers need no shares")
             await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)
 
     def _waits_for_time(self) -> bool:
@@ -361,7 +370,10 @@ class Term:
 
     def _take_serving(self, incarnation: str, is_serving: bool) -> None:
         if self.serving.take(incarnation, is_serving, self._clock.monotonic()):
-            _log.warning("%s %s", incarnation, "serves again" if is_serving else "lives, and says that it cannot serve")
+            if is_serving:
+                _log.warning("a broker serves again", extra=fields(member=incarnation))
+            else:
+                _log.warning("a broker lives and reports that it cannot serve", extra=fields(member=incarnation))
             self.queue.put(LOOK)
 
     # ------------------------------------------------------------------------------------------------------ planning
@@ -408,7 +420,7 @@ class Term:
             try:
                 return await self._plan_and_write(now)
             except KvError as error:
-                _log.info("the assignment cannot be written yet: %s", error)
+                _log.info("the assignment cannot be written yet", extra=fields(error=error))
                 return False
 
     async def _plan_and_write(self, now: float) -> bool:

@@ -24,6 +24,7 @@ from typing import TypeVar
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.catalog import (
     INTERNAL_TOPICS,
@@ -302,7 +303,9 @@ class TopicAdmin:
                     return topic, _readable_topic(topic.name, found)
                 revision = found.revision
             topic = replace(topic, revision=revision)
-            _log.info("created topic %s (%s): %d partition(s)", topic.name, topic.topic_id, topic.partitions)
+            _log.info(
+                "created topic %s of %d partition(s)", topic.topic_id, topic.partitions, extra=fields(topic=topic.name)
+            )
             self._warn_of_compaction(topic)
             await self._publisher.publish(topic)
         await self._shown(revision)
@@ -315,7 +318,7 @@ class TopicAdmin:
         compares = [Compare(key, topic.revision), Compare(tomb, 0)]
         commit, may_be_ours = await self._settle(compares, [Delete(key), Put(tomb, value)])
         if commit.succeeded:
-            _log.info("deleted topic %s (%s)", topic.name, topic.topic_id)
+            _log.info("deleted topic %s", topic.topic_id, extra=fields(topic=topic.name))
             return commit.revision
         buried = commit.current[tomb]
         if may_be_ours and buried is not None and buried.value == value:
@@ -341,7 +344,10 @@ class TopicAdmin:
         try:
             await self._files.withdraw(topic.name, topic.revision)
         except RequestError as error:
-            _log.info("the cleaner will tell storage that %s is deleted: %s", topic.name, error.message)
+            _log.info(
+                "a topic is deleted, its file on storage is removed later",
+                extra=fields(topic=topic.name, error=error.message),
+            )
 
     async def _change_topic(self, name: str, decide: Callable[[Topic], Topic], validate_only: bool) -> Topic:
         for _ in range(CONFLICTS_MAX):
@@ -401,7 +407,9 @@ class TopicAdmin:
 
     def _warn_of_compaction(self, topic: Topic) -> None:
         if not topic.is_internal and "compact" in parse_list(topic.configs.get("cleanup.policy", "")):
-            _log.warning("topic %s asks for compaction: this version removes no record by its key", topic.name)
+            _log.warning(
+                "a topic asks for compaction: this version removes no record by its key", extra=fields(topic=topic.name)
+            )
 
 
 def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Set
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.offsets import Offsets, TopicRef
 from bmq.meta.kv import KvError
@@ -53,7 +54,7 @@ async def unsure_topics(offsets: Offsets, catalog: Catalog) -> set[TopicRef]:
         try:
             await catalog.refresh(ref[0])
         except FormatError as error:
-            logger.warning("offsets of topic %s are kept, though it cannot be served: %s", ref[0], error)
+            logger.warning("offsets of a topic that cannot be served are kept", extra=fields(topic=ref[0], error=error))
             unsure.add(ref)
 
     hidden = gone_topics(offsets, catalog)

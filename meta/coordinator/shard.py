@@ -24,6 +24,7 @@ from typing import Any
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.core.records import Record, build_batch
 from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.meta.catalog import Catalog, Topic
@@ -210,13 +211,15 @@ class Shard:
         try:
             count = await work
         except RequestError as error:  # until the next round they are merely still there
-            logger.warning("shard %d: %s not all removed: %s", self.partition, what, error)
+            logger.warning("cannot remove all %s", what, extra=fields(shard=self.partition, error=error))
             return
         except Exception:  # a fault in one shard's records must not keep all others' for ever
-            logger.exception("shard %d: %s not all removed; the next round tries again", self.partition, what)
+            logger.exception(
+                "cannot remove all %s; the next round tries again", what, extra=fields(shard=self.partition)
+            )
             return
         if count:
-            logger.info("shard %d: %d records to remove %s", self.partition, count, what)
+            logger.info("%d records written to remove %s", count, what, extra=fields(shard=self.partition))
 
     # ------------------------------------------------------------------------------------------------ loading
 
@@ -232,11 +235,17 @@ class Shard:
                     if self.is_closed:
                         return
                     if isinstance(error, RequestError) and error.code is ErrorCode.NOT_COORDINATOR:
-                        logger.info("shard %d: ownership %d is outlived: %s", self.partition, self.ownership, error)
+                        logger.info(
+                            "shard given up, ownership %d has ended",
+                            self.ownership,
+                            extra=fields(shard=self.partition, error=error),
+                        )
                         self.close()
                         return
                     self._move(Phase.FAILED)
-                    logger.warning("shard %d not loaded, again in %.1f s: %s", self.partition, pause_s, error)
+                    logger.warning(
+                        "shard not loaded, again in %.1f s", pause_s, extra=fields(shard=self.partition, error=error)
+                    )
                     self._failure = error.with_traceback(None)
                     if isinstance(error, RequestError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         self._loading_since = None
@@ -278,7 +287,9 @@ class Shard:
         await replay.apply(state)
         unsure |= await unsure_topics(state.offsets, self._catalog)
         if state.unknown_keys:
-            logger.warning("shard %d keeps %d records of unknown kinds", self.partition, state.unknown_keys)
+            logger.warning(
+                "shard keeps %d records of unknown kinds", state.unknown_keys, extra=fields(shard=self.partition)
+            )
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
@@ -304,9 +315,11 @@ class Shard:
         if gone:
             self._spawn(self._forget(serving, gone))
         logger.info(
-            "shard %d loaded: epoch %d, %d groups from %d bytes",
-            self.partition, log.epoch, len(state.groups), replay.bytes_read,
-        )  # fmt: skip
+            "shard loaded: %d groups from %d bytes",
+            len(state.groups),
+            replay.bytes_read,
+            extra=fields(shard=self.partition, epoch=log.epoch),
+        )
         self._flushed(log)
 
     async def _wake(self, serving: Serving) -> list[Group]:
@@ -337,7 +350,7 @@ class Shard:
         serving.close(ErrorCode.NOT_COORDINATOR)
         self._spawn(_free(serving.state.parts()))
         if not self.is_closed:
-            logger.warning("shard %d lost its log, loading again: %s", self.partition, error)
+            logger.warning("shard lost its log, loading again", extra=fields(shard=self.partition, error=error))
             self._move(Phase.FAILED)
             self.start()
 
@@ -354,9 +367,9 @@ class Shard:
     async def _snapshot(self, serving: Serving, log: ShardLog) -> None:
         try:
             size = await take_snapshot(serving, log, self.partition, self._settings.snapshot_chunk_bytes)
-            logger.info("shard %d wrote a snapshot of %d bytes", self.partition, size)
+            logger.info("shard wrote a snapshot of %d bytes", size, extra=fields(shard=self.partition))
         except RequestError as error:  # nothing is lost; the log stays as long as it is until the next
-            logger.warning("shard %d broke a snapshot off: %s", self.partition, error)
+            logger.warning("shard gave up a snapshot", extra=fields(shard=self.partition, error=error))
             size = 0
         finally:
             self._is_in_snapshot = False

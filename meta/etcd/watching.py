@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc.aio
 
+from bmq.core.log_fields import fields
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.attempts import Backoff
 from bmq.meta.etcd.client import EtcdClient, discard
@@ -43,7 +44,7 @@ async def follow(client: EtcdClient, prefix: str, after_revision: int) -> AsyncG
                     yield changes
         except (CallFailed, Cancelled) as error:
             if not is_lost:  # once an outage
-                _log.info("the watch of %r is interrupted after revision %d: %s", prefix, cursor.seen, error)
+                _log.info("watch interrupted", extra=fields(key=prefix, revision=cursor.seen, error=error))
             is_lost = True
             _blame(client, stream, error)
         finally:

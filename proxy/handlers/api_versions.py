@@ -22,11 +22,15 @@ from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 from bmq.proxy.services import Api, Services
 
 SOFTWARE_SINCE = 3
+CLIENT_ID_KEPT = 256
+"""Characters of a client id that a connection keeps, for log lines."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What Kafka takes for a software name or version (``ApiVersionsRequest``)."""
 
 
 def handle(services: Services, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
+    if request.client_id is not None:
+        request.client.client_id = request.client_id[:CLIENT_ID_KEPT]
     if request.api_version >= SOFTWARE_SINCE:
         name, version = message.client_software_name, message.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):

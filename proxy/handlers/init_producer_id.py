@@ -20,20 +20,20 @@ from typing import Any
 
 from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_fields import fields
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.proxy.services import Api, Services
 
+_log = logging.getLogger("bmq.proxy")
+
 
 def handle(services: Services, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
-        services.lines.log(
-            "transactions",
-            logging.WARNING,
-            "client %.100r at %s asks for transactions (transactional id %.100r): this version has none",
-            request.client_id,
-            request.client.peer,
+        _log.warning(
+            "a client asks for transactions (transactional id %.100r): this version has none",
             message.transactional_id,
+            extra=fields(connection=request.client.peer, client_id=request.client_id),
         )
         return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if (message.producer_id == -1) != (message.producer_epoch == -1):

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Set
 
+from bmq.core.log_fields import fields
 from bmq.core.rpc import Kind, PeerLost, Peers, R, ask_peer
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
@@ -83,7 +84,11 @@ class Relays:
             try:
                 way = await open_way(self._peers, member, via, OPEN_S)
             except PeerLost as error:
-                _log.info("%s is not reached through %s: %s", member.incarnation, via.incarnation, error)
+                _log.info(
+                    "a member is not reached through %s",
+                    via.incarnation,
+                    extra=fields(member=member.incarnation, error=error),
+                )
                 self._choice.failed(member.incarnation, via.incarnation, loop.time())
                 return None
         finally:
@@ -91,7 +96,7 @@ class Relays:
         if self._is_closed or member.incarnation not in self._view.members:
             way.close()
             return None
-        _log.warning("%s is reached through %s meanwhile", member.incarnation, via.incarnation)
+        _log.warning("a member is reached through %s", via.incarnation, extra=fields(member=member.incarnation))
         self._choice.helped(member.incarnation)
         self._ways[way] = None
         way.on_closed = lambda: self._closed(way)
@@ -117,7 +122,10 @@ class Relays:
             async with asyncio.timeout(READ_S):
                 self._unreachable = await self._read_unreachable()
         except (KvError, TimeoutError) as error:
-            _log.info("who reaches whom is not known: %s", error or "the store does not answer")
+            _log.info(
+                "the lists of unreachable members cannot be read",
+                extra=fields(error=str(error) or "the store does not answer"),
+            )
             self._unreachable = {}
 
     # ---------------------------------------------------------------------------------------------------- questions

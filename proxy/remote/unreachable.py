@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from bmq.core.errors import FormatError
+from bmq.core.log_fields import fields
 from bmq.core.rpc import Kind, Peers
 from bmq.meta.cluster.member import BROKER
 from bmq.meta.cluster.unreachable import decode_unreachable, encode_unreachable, unreachable_key, unreachable_prefix
@@ -33,7 +34,7 @@ async def read_unreachable(kv: KeyValue, cluster: str) -> dict[str, frozenset[st
         try:
             found[entry.key[len(prefix) :]] = decode_unreachable(entry.value)
         except FormatError as error:
-            _log.warning("%s is passed over: %s", entry.key, error)
+            _log.warning("a list of unreachable members is passed over", extra=fields(key=entry.key, error=error))
     return found
 
 

@@ -16,6 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from bmq.core.log_fields import fields
 from bmq.storage.filesystem import StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.datanode import node_name
@@ -60,11 +61,17 @@ class BadReplicas:
 
     async def _tell(self, located: pb.LocatedBlock) -> None:
         names = ", ".join(node_name(node.id) for node in located.nodes)
-        log.warning("block %d: bad checksum on %s, telling the NameNode", located.block.id, names)
+        log.warning(
+            "replicas have a bad checksum, reporting them to the NameNode",
+            extra=fields(block=located.block.id, nodes=names),
+        )
         try:
             await self._namenode.report_bad_blocks([located])
         except StorageError as error:
-            log.warning("block %d: the NameNode was not told of bad replicas on %s: %s", located.block.id, names, error)
+            log.warning(
+                "cannot report bad replicas to the NameNode",
+                extra=fields(block=located.block.id, nodes=names, error=error),
+            )
 
 
 def _on(located: pb.LocatedBlock, nodes: Sequence[pb.Node]) -> pb.LocatedBlock:

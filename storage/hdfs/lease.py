@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 
+from bmq.core.log_fields import fields
 from bmq.storage.filesystem import StorageError
 from bmq.storage.hdfs.namenode import NameNode
 
@@ -60,4 +61,8 @@ class LeaseRenewer:
             try:
                 await self._namenode.renew_lease(self._holder)
             except StorageError as error:
-                log.warning("lease of %s not renewed, trying again in %g s: %s", self._holder, self._interval_s, error)
+                log.warning(
+                    "HDFS lease not renewed, trying again in %g s",
+                    self._interval_s,
+                    extra=fields(member=self._holder, error=error),
+                )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from bmq.core.log_fields import fields
 from bmq.core.urls import split_url
 from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
@@ -63,7 +64,7 @@ def read_config(url: str, folder: str = "") -> SiteConfig:
     except SiteFileError as error:
         if folder or not _names_ports(url):
             raise
-        _log.warning("Hadoop's configuration is not used: %s", error)
+        _log.warning("Hadoop's configuration is not used", extra=fields(path=found, error=error))
         return _EMPTY
 
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 
+from bmq.core.log_fields import fields
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,
@@ -167,7 +168,7 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
                 chunk_bytes=file.chunk_bytes,
             )
         except PipelineFailed as error:
-            log.info("%s: %s; asking for another block", file.path, error)
+            log.info("cannot open a block, asking for another", extra=fields(path=file.path, error=error))
             failure = error
             (exclusions.slow if isinstance(error, SetupTimedOut) else exclusions.refused).update(error.suspects)
             client.suspect(error.suspects)
@@ -276,7 +277,7 @@ async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.Locat
                 client, setup, members, base=located.offset, length=length, chunk_bytes=chunk_bytes
             )
         except PipelineFailed as error:
-            log.info("%s: %s; going on without", file.path, error)
+            log.info("cannot reopen a block, going on without its datanodes", extra=fields(path=file.path, error=error))
             failure = error
             client.suspect(error.suspects)
             members = [member for member in members if member.name not in error.suspects]
@@ -345,11 +346,11 @@ async def _delete_stillborn(client: HdfsClient, path: str) -> None:
     try:
         await client.namenode.delete(path, recursive=False)
     except StorageError as error:
-        log.warning("%s was created, could not be opened and stays behind empty: %s", path, error)
+        log.warning("a file that could not be opened stays behind empty", extra=fields(path=path, error=error))
 
 
 async def _close_again(client: HdfsClient, path: str, file_id: int) -> None:
     try:
         await fence_path(client, path, client.holder, file_id)
     except StorageError as error:
-        log.warning("%s was reopened and could not be closed again: %s", path, error)
+        log.warning("a file that was reopened could not be closed again", extra=fields(path=path, error=error))

@@ -43,6 +43,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bmq.core.log_fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block import ReplicaFailed, read_replica
@@ -130,11 +131,11 @@ class _Fence:
             except (NoSuchFile, asyncio.CancelledError):
                 raise
             except StorageUnavailable as error:
-                log.info("fence %s: waiting for storage: %s", self._path, error)
+                log.info("fencing waits for storage", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S)
             except (RoundFailed, StorageError) as error:
                 failed_rounds += 1
-                log.info("fence %s: round %d: %s", self._path, failed_rounds, error)
+                log.info("fencing failed in round %d", failed_rounds, extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S * (failed_rounds - 1))
         return Fenced(await self._recover_lease(), is_synced=not self._sync)
 
@@ -147,7 +148,7 @@ class _Fence:
             except NoSuchFile:
                 raise
             except StorageUnavailable as error:
-                log.info("fence %s: waiting for storage: %s", self._path, error)
+                log.info("fencing waits for storage", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S)
             except StorageError as error:
                 owner = _OWNER.search(str(error))
@@ -211,7 +212,7 @@ class _Fence:
         stopped = [answer for answer in answers if isinstance(answer, Stopped)]
         reasons = [answer for answer in answers if isinstance(answer, str)]
         if reasons:
-            log.info("fence %s: %s", self._path, "; ".join(reasons))
+            log.info("fencing: datanodes not stopped", extra=fields(path=self._path, error="; ".join(reasons)))
         if not stopped:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
@@ -311,7 +312,9 @@ class _Fence:
                 await node.pipe.flush(sync=False)
                 node.length += size
         except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
-            log.info("fence %s: %s not filled: %s", self._path, node.member.name, error)
+            log.info(
+                "fencing: a replica is not filled", extra=fields(path=self._path, nodes=node.member.name, error=error)
+            )
             return False
         return True
 
@@ -330,7 +333,9 @@ class _Fence:
             async with asyncio.timeout(_SYNC_TIMEOUT_S):
                 await node.pipe.flush(sync=True)
         except (PipelineFailed, TimeoutError) as error:
-            log.info("fence %s: %s not on disk: %s", self._path, node.member.name, error)
+            log.info(
+                "fencing: a replica is not on disk", extra=fields(path=self._path, nodes=node.member.name, error=error)
+            )
             return False
         return True
 
@@ -356,7 +361,9 @@ class _Fence:
             async with asyncio.timeout(self._settings.takeover_node_timeout_s):
                 await node.pipe.finish()
         except (PipelineFailed, TimeoutError) as error:
-            log.info("fence %s: %s did not close its replica: %s", self._path, node.member.name, error)
+            log.info(
+                "fencing: a replica is not closed", extra=fields(path=self._path, nodes=node.member.name, error=error)
+            )
             return False
         return True
 
@@ -364,7 +371,7 @@ class _Fence:
 
     async def _recover_lease(self) -> int:
         """HDFS's own way: the NameNode takes the lease and has a datanode agree the length with the others."""
-        log.warning("fence %s: taking over did not succeed, recovering the lease", self._path)
+        log.warning("fencing did not succeed, recovering the lease", extra=fields(path=self._path))
         while True:
             try:
                 if await self._namenode.recover_lease(self._path, self._client.holder):
@@ -376,7 +383,7 @@ class _Fence:
             except NoSuchFile:
                 raise
             except StorageError as error:
-                log.info("fence %s: recovering the lease: %s", self._path, error)
+                log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
 
     # ---- pipes of one

@@ -16,6 +16,7 @@ from bmq.storage.filesystem import Appender, CreateOptions, PipelineFailed
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
 from bmq.storage.hdfs.clock import TICK_S
 from tests.services.hdfs import HdfsCluster
+from tests.unit.log_text import lines
 
 TIMEOUT_S = 120.0
 PATIENT = HdfsSettings(setup_timeout_s=30.0, ack_timeout_s=30.0, probe_timeout_s=10.0)
@@ -209,8 +210,7 @@ def test_stopped_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplo
 
 def blamed(caplog: pytest.LogCaptureFixture, node: str) -> int:
     """Return how many blocks were abandoned because of `node`."""
-    texts = [record.getMessage() for record in caplog.records]
-    return sum(node in text and "asking for another block" in text for text in texts)
+    return sum(node in line and "cannot open a block, asking for another" in line for line in lines(caplog))
 
 
 def test_exclusions_are_advice(hdfs: HdfsCluster, hdfs_root: str) -> None:

@@ -72,7 +72,7 @@ class ControllerProcess:
     @property
     def declared(self) -> set[str]:
         """Members that it has given up."""
-        return set(re.findall(r": (\S+) (?:does not answer and counts as dead|is no member any more)", self.log))
+        return set(re.findall(r": (?:a member does not answer|a member is gone).* member=(\S+)", self.log))
 
     def stops(self, since: float) -> list[float]:
         """Long stretches, in ms, after this time of the machine's clock."""

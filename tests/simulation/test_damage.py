@@ -89,7 +89,7 @@ def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: str, i
         assert writer_of(heir).partition.high_watermark == (5 if end == "moved" else 6)
         (alarm,) = heir.broker.alarms_raised
         assert name in alarm
-        assert ("vanished" if is_gone else "lost 1 of its") in alarm
+        assert ("vanished" if is_gone else "lost 1 of the") in alarm
 
     run(main(), 7)
 

@@ -122,6 +122,7 @@ class Caller:
     peer = "10.0.0.9:1"
     host = "10.0.0.9"
     is_closed = False
+    client_id: str | None = None
     client_software = ("", "")
 
     def __init__(self, node: Node, name: str = "test") -> None:

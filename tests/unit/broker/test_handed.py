@@ -397,7 +397,7 @@ class Storage:
         self.may_create = asyncio.Event()
         self.fails: StorageError | None = None
         self.closes_s = 0.0
-        self.places = Places(10, 10, lambda _: None, lambda _: None)
+        self.places = Places(10, 10, lambda _: None, lambda *_, **__: None)
         self.taken = 0
 
     async def create(self, asked: ev.CreateSpare) -> Any:

@@ -15,6 +15,7 @@ from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import batch, world
+from tests.unit.log_text import lines
 from tests.unit.test_journal import full, key, snapshot
 
 DEAD = "3-0123456789abcdef"
@@ -108,8 +109,9 @@ def test_a_journal_that_is_nowhere_is_told(caplog: pytest.LogCaptureFixture) -> 
 
     with caplog.at_level(logging.WARNING):
         play(story)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert f"broker {DEAD} has no journal on storage" in told
+    (told,) = lines(caplog)
+    assert told.startswith("a broker has no journal on storage")
+    assert told.endswith(f" member={DEAD}")
 
 
 def test_journals_of_the_dead_are_closed_once_and_those_of_the_living_when_they_die() -> None:

@@ -51,6 +51,7 @@ FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
 class FakeClient:
     peer = "10.0.0.1:5"
     host = "10.0.0.1"
+    client_id: str | None = None
     client_software = ("", "")
 
     def __init__(self) -> None:

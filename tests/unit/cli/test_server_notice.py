@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from bmq.cli.server import notice_if_slow
+from tests.unit.log_text import lines
 
 
 async def later(seconds: float) -> None:
@@ -23,7 +24,7 @@ def test_one_line_while_it_is_waited_for(caplog: pytest.LogCaptureFixture) -> No
             await later(0.01)
 
     asyncio.run(opening())
-    assert caplog.messages == ["hdfs://nn:8020/bmq has not answered within 0 s, still trying"]
+    assert lines(caplog) == ["no answer within 0 s, still trying path=hdfs://nn:8020/bmq"]
 
 
 def test_none_when_it_answered(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from bmq.cli import server
+from tests.unit.log_text import lines
 
 
 class Walker:
@@ -41,4 +42,5 @@ def test_a_line_says_how_records_are_checked(
         asyncio.run(server.load_walk())
     (record,) = caplog.records
     assert record.levelno == level
-    assert text in record.getMessage()
+    (line,) = lines(caplog)
+    assert text in line

@@ -14,6 +14,7 @@ from bmq.cli.sockets import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.core.config import NodeConfig
 from bmq.core.metrics import Metrics
 from tests.simulation.loop import run
+from tests.unit.log_text import lines
 
 LIMIT_S = 8.0
 CONFIG = NodeConfig(root="file:///data", roles=("proxy",), shared_listen="127.0.0.1:1", drain_ms=int(LIMIT_S * 1000))
@@ -132,10 +133,10 @@ def test_a_name_that_nobody_else_can_use_is_warned_of(
     monkeypatch.setattr("bmq.cli.sockets.socket.getfqdn", lambda: name)
     config = replace(CONFIG, listen=listen, advertise=advertise)
     warn_of_loopback_names(config, has_clients=True, has_peers=True)
-    assert [record.getMessage() for record in caplog.records] == (
+    assert lines(caplog) == (
         [
-            f"listen={listen} listens on every address, but clients are told {name}, which means their own machine to"
-            " others: set advertise to this machine's name and port"
+            "clients are given an address that means their own machine to others: set advertise to this machine's name"
+            f' and port listener="listen={listen}" error="the listener is on every address, clients are given {name}"'
         ]
         if is_warned
         else []

@@ -11,6 +11,7 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.refresh import Refresh
 from tests.simulation.loop import run
+from tests.unit.log_text import lines
 
 
 class Work:
@@ -92,8 +93,8 @@ def test_a_failure_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING):
         play(story)
-    assert [record.getMessage() for record in caplog.records] == [
-        "lag cannot be refreshed; it is tried again with each scrape: KAFKA_STORAGE_ERROR: no datanode"
+    assert lines(caplog) == [
+        'lag cannot be refreshed; it is tried again with each scrape error="KAFKA_STORAGE_ERROR: no datanode"'
     ]
 
 

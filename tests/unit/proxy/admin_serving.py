@@ -32,6 +32,7 @@ class FakeClient:
     peer = "127.0.0.1:1"
     host = "127.0.0.1"
     is_closed = False
+    client_id: str | None = None
     client_software = ("", "")
 
     def on_close(self, call: Any) -> Any:

@@ -37,6 +37,7 @@ class Asker:
     """A ``Client`` that is no connection."""
 
     peer, host, is_closed = "10.0.0.1:5", "10.0.0.1", False
+    client_id: str | None = None
     client_software = ("", "")
 
     def on_close(self, call: Any) -> Any:

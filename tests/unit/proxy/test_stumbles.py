@@ -15,6 +15,7 @@ KEY, OTHER = PartitionKey(uuid.UUID(int=1), 0), PartitionKey(uuid.UUID(int=1), 1
 
 class FakeClient:
     peer = host = "here"
+    client_id: str | None = None
     client_software = ("", "")
 
     def __init__(self) -> None:

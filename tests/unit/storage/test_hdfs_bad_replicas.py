@@ -118,4 +118,4 @@ def test_reports_are_bounded_and_a_refusal_is_told(caplog: pytest.LogCaptureFixt
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    assert any("the NameNode was not told of bad replicas" in record.getMessage() for record in caplog.records)
+    assert any("cannot report bad replicas to the NameNode" in record.getMessage() for record in caplog.records)

@@ -60,6 +60,7 @@ class World:
 
 class Connection:
     peer, host, is_closed, client_software = "10.0.0.9:1", "10.0.0.9", False, ("", "")
+    client_id: str | None = None
 
     def __init__(self, world: World) -> None:
         self._world = world

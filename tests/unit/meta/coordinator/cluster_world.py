@@ -112,6 +112,7 @@ class Link:
     bytes_under_way = 0
     peer = host = "10.0.0.9"
     is_closed = False
+    client_id: str | None = None
     client_software = ("", "")
 
     def __init__(self, network: Network, incarnation: str) -> None:

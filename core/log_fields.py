@@ -1,0 +1,134 @@
+"""The fields of a log line: what it is about, by names that a log store can search for.
+
+A call gives them beside its text, ``log.warning("shard not loaded", extra=fields(shard=3, error=error))``.  The names
+are these and no others, so that one query finds a partition's lines whichever part of the server wrote them;
+docs/logging.md has the same list.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Protocol, TypedDict, Unpack
+
+FIELDS: Mapping[str, str] = {
+    "topic": "topic's name; its id where the name is not known",
+    "partition": "partition's number",
+    "shard": "partition of `__consumer_offsets`",
+    "epoch": "leader epoch of the partition or shard",
+    "member": "process of the cluster that the line is about, by its incarnation",
+    "worker": "process of `bmq serve --workers`, by its number",
+    "listener": "address or name of a listener",
+    "connection": "client's address and port",
+    "client_id": "name that the client gave itself",
+    "path": "file or folder on storage",
+    "block": "HDFS block's id",
+    "nodes": "datanodes, comma-separated",
+    "key": "key or prefix in the metadata store",
+    "revision": "revision of the metadata store",
+    "error": "reason, as the operation that failed gave it",
+    "left_out": "lines of this event that were not written since the last one that was",
+}
+
+
+class Fields(TypedDict, total=False):
+    """Types of ``FIELDS``.  ``error`` and ``path`` may be anything whose ``str`` is the text."""
+
+    topic: str
+    partition: int
+    shard: int
+    epoch: int
+    member: str
+    worker: int
+    listener: str
+    connection: str
+    client_id: str | None
+    path: object
+    block: int
+    nodes: str
+    key: object
+    revision: int
+    error: object
+    left_out: int
+
+
+class PartitionFields(TypedDict):
+    """A partition's."""
+
+    topic: str
+    partition: int
+
+
+class ConnectionFields(TypedDict):
+    """A client's connection's."""
+
+    connection: str
+    client_id: str | None
+
+
+class Report(Protocol):
+    """Takes what an operator should know: a text, its arguments, and what it is about."""
+
+    def __call__(self, text: str, /, *arguments: object, **about: Unpack[Fields]) -> None: ...
+
+
+FIELD_MAX = 1_000
+"""Characters of one field: paths, errors."""
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What may begin a line, turn text around or drive a terminal, and surrogates, which are no text."""
+_BARE = re.compile(r"[^\s\"'=\\]+")
+_ATTRIBUTE = "bmq_fields"
+_OF_THE_CAUSE = frozenset({"error", "left_out", "revision"})
+
+
+def fields(**values: Unpack[Fields]) -> dict[str, object]:
+    """Return the ``extra`` of a log call.  None leaves a field out."""
+    return {_ATTRIBUTE: values}
+
+
+def set_fields(record: logging.LogRecord, given: Mapping[str, object]) -> None:
+    """Give the record these fields instead of its own."""
+    record.__dict__[_ATTRIBUTE] = given
+
+
+def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
+    """Return the fields that the call gave, as texts and numbers, without those that are None."""
+    given: Mapping[str, object] = record.__dict__.get(_ATTRIBUTE) or {}
+    return {name: _plain(value) for name, value in given.items() if value is not None}
+
+
+def subject_of(given: Mapping[str, object], message: str) -> tuple[object, ...]:
+    """Return what tells two lines of one event apart: what they are about, whatever happened to it.
+
+    A line without such fields is told from others by its whole ``message``.
+    """
+    about = tuple(value for name, value in given.items() if name not in _OF_THE_CAUSE)
+    return about or (message,)
+
+
+def in_text(given: Mapping[str, object]) -> str:
+    """Return the fields as they follow a text, ` name=value` each: bare, or as a JSON string (logfmt)."""
+    return "".join(f" {name}={_in_text(_plain(value))}" for name, value in given.items() if value is not None)
+
+
+def cut(text: str, longest: int) -> str:
+    """Return at most `longest` characters of `text`, and how many there were more."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text) - longest} characters left out)"
+
+
+def escaped_json(value: object) -> str:
+    """Return JSON on one line, with what may drive a terminal escaped as JSON escapes it: it parses to `value`."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _plain(value: object) -> str | int:
+    return value if isinstance(value, int) else cut(str(value) or type(value).__name__, FIELD_MAX)
+
+
+def _in_text(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return value if _BARE.fullmatch(value) and not CONTROL.search(value) else escaped_json(value)

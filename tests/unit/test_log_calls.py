@@ -1,0 +1,100 @@
+"""Every log line of the server: what it is about stands in fields, and its text in the words of the house."""
+
+from __future__ import annotations
+
+import re
+
+from bmq.core.log_fields import FIELDS
+from tests.log_events import TREE, events, of_source
+
+PROCESS_WIDE = {
+    "the wall clock was set by %d ms",
+    "%d partitions are not handed over: storage does not let them be closed",
+    "%d indexes are left to whoever owns their partitions now",
+    "some partitions are not handed over in %g s",
+    "produced records are checked in Python, which is slow; install numba: %s",
+    "%s %s failed",
+    "%d connections did not end in %g s and are closed",
+    "etcd's database takes writes again",
+    "a task of the coordinator failed",
+    "%s could not be refreshed",
+}
+"""Lines that are about the whole process, or the whole store."""
+PASSING_ON = {"broker/manager.py", "broker/janitor.py", "console/http_connection.py"}
+"""Files with a method that writes the text that it is given; the texts are checked where they are given."""
+HOT = {
+    "core/frames.py", "core/net_connection.py", "core/net_budget.py", "proxy/endpoint.py", "proxy/handlers/produce.py",
+    "proxy/handlers/fetch.py", "proxy/fetching.py", "proxy/holding.py", "proxy/longpoll.py", "broker/owner.py",
+    "broker/batches.py", "broker/flights.py", "broker/scheduler.py", "proxy/remote/produce_link.py",
+    "proxy/remote/tail_link.py", "proxy/remote/remote_owner.py",
+}  # fmt: skip
+"""Files that each produce or fetch runs through."""
+PRONOUNS = re.compile(r"\b(I|we|us|our|ours|you|your|he|she|him|his|her|hers)\b", re.IGNORECASE)
+
+
+def test_what_an_operator_acts_on_has_fields() -> None:
+    without = [
+        event
+        for event in events()
+        if event.level in ("WARNING", "ERROR")
+        and not event.has_fields
+        and event.text not in PROCESS_WIDE
+        and not event.text.startswith("etcd's database")
+    ]
+    assert without == []
+
+
+def test_lines_about_the_whole_process_exist() -> None:
+    assert {event.text for event in events()} >= PROCESS_WIDE
+
+
+def test_texts_are_constants() -> None:
+    """A text that is made for each line would be an event of its own each time, which nothing bounds."""
+    made = [event for event in events() if not event.text and event.path not in PASSING_ON]
+    assert made == []
+
+
+def test_fields_are_those_that_are_listed() -> None:
+    used = frozenset[str]().union(*(event.fields for event in events()))
+    assert used <= set(FIELDS)
+    assert used | {"left_out"} == set(FIELDS), "no field is listed that no line has"
+
+
+def test_no_line_speaks_of_persons() -> None:
+    assert [event for event in events() if PRONOUNS.search(event.text)] == []
+
+
+def test_nothing_is_logged_where_each_request_passes() -> None:
+    assert [event for event in events() if event.path in HOT] == []
+
+
+def test_texts_that_runbooks_quote_are_written() -> None:
+    """A quotation on a line that speaks of the log."""
+    texts = [event.text for event in events()]
+    quoted = [
+        (path.name, text)
+        for path in sorted((TREE / "docs" / "operations" / "runbooks").glob("*.md"))
+        for line in path.read_text().splitlines()
+        if re.search(r"\blog\b", line)
+        for text in re.findall(r'"([^"]+)"', line)
+    ]
+    assert quoted
+    assert [(name, text) for name, text in quoted if not any(text in each for each in texts)] == []
+
+
+def test_the_reader_of_the_source_sees_calls() -> None:
+    source = """
+class A:
+    def f(self):
+        text = "from a name"
+        _log.warning(text, extra=fields(**self.path.log_fields, error=1))
+        self.log.info("bare")
+        def g():
+            _log.exception(f"made {1}")
+"""
+    found = {(event.level, event.text, event.fields, event.has_fields) for event in of_source("core/a.py", source)}
+    assert found == {
+        ("WARNING", "from a name", frozenset({"topic", "partition", "error"}), True),
+        ("INFO", "bare", frozenset(), False),
+        ("ERROR", "", frozenset(), False),
+    }
