@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -102,13 +103,22 @@ class Member:
         return self.joining is not None or self.syncing is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
 
     def vote(self, candidates: set[str]) -> str:
-        return next(name for name, _ in self.protocols if name in candidates)
+        for name, _ in self.protocols:
+            if name in candidates:
+                return name
+        raise AssertionError(f"{self!r} can do none of {candidates}")
 
     def __repr__(self) -> str:
         return self.member_id
+
+
+_rebalance_timeout_ms = attrgetter("rebalance_timeout_ms")
 
 
 class Members:
@@ -207,6 +217,8 @@ class Members:
     def select_protocol(self) -> str:
         """The protocol that all can do and most prefer; between equals the one that came first."""
         candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
+        if len(candidates) == 1:
+            return candidates.pop()
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
 
@@ -225,7 +237,7 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self), default=0)
+        return max(map(_rebalance_timeout_ms, self), default=0)
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
         return tuple(JoinedMember(each.member_id, each.instance_id, each.metadata(protocol)) for each in self)

@@ -39,6 +39,7 @@ NO_TIMESTAMP = -1
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+_MEMBER_NUMBERS = struct.Struct(">iii")  # rebalance and session time-out, bytes of the subscription
 _I64 = struct.Struct(">q")
 _OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
 _TOPIC_ID_TAG = 0
@@ -72,8 +73,7 @@ class Offset(NamedTuple):
         return self.topic_id is None or self.topic_id == topic_id
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMember:
+class StoredMember(NamedTuple):
     """A member of a stored generation.  Time-outs in ms; ``subscription`` is its metadata of the chosen protocol."""
 
     member_id: str
@@ -225,18 +225,17 @@ def _encode_group(value: StoredGroup) -> bytes:
         _I64.pack(value.state_timestamp),
         _I32.pack(len(value.members)),
     ]
-    for member in value.members:
+    pack = _I32.pack
+    for member_id, instance_id, client_id, host, rebalance_ms, session_ms, subscription, assignment in value.members:
         parts += (
-            _string(member.member_id),
-            _string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
-            _I32.pack(member.rebalance_timeout_ms),
-            _I32.pack(member.session_timeout_ms),
-            _I32.pack(len(member.subscription)),
-            member.subscription,
-            _I32.pack(len(member.assignment)),
-            member.assignment,
+            _string(member_id),
+            _string(instance_id),
+            _string(client_id),
+            _string(host),
+            _MEMBER_NUMBERS.pack(rebalance_ms, session_ms, len(subscription)),
+            subscription,
+            pack(len(assignment)),
+            assignment,
         )
     return b"".join(parts)
 
@@ -313,7 +312,11 @@ class _Reader:
         return text
 
     def nullable(self) -> str | None:
-        length = self._varint() - 1 if self._is_flexible else self.i16()
+        if self._is_flexible:
+            length = self._varint() - 1
+        else:  # four of a member's fields, of 10,000 members in one record: no call for the length
+            (length,) = _I16.unpack_from(self._data, self._at)
+            self._at += 2
         return None if length == -1 else self._take(length).decode()
 
     def data(self) -> bytes:
@@ -340,9 +343,10 @@ class _Reader:
         return found
 
     def _number(self, form: struct.Struct) -> int:
+        value: int
         (value,) = form.unpack_from(self._data, self._at)
         self._at += form.size
-        return int(value)
+        return value
 
     def _varint(self) -> int:
         value = shift = 0

@@ -1,0 +1,86 @@
+"""A group of 10,000 members: each of its steps is one turn of the loop, and short enough for that."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, StoreAssignment, Sync
+from bmq.meta.coordinator.deadlines import Deadlines
+from bmq.meta.coordinator.group import Group
+from bmq.meta.coordinator.records import GroupRecord, decode, encode
+from bmq.meta.coordinator.states import GroupRules, State
+from tests.unit.loop_stops import STOP_MAX_S, without_collector
+
+MEMBERS = 10_000
+NOW, LATER = Now(0, 0), Now(600_000, 600_000)
+R = TypeVar("R")
+
+
+def subscription(number: int) -> bytes:
+    """Every second member says something of its own besides, as cooperative assignors do."""
+    topics = (b"orders", b"payments")
+    names = b"".join(struct.pack(">h", len(topic)) + topic for topic in topics)
+    owned = struct.pack(">ii", 0, number) if number % 2 else b""
+    return struct.pack(">hi", 1, len(topics)) + names + owned
+
+
+def join_of(number: int, member_id: str = "") -> Join:
+    return Join(
+        member_id=member_id,
+        new_member_id=f"consumer-{number}-8c1b0b36-2b7e-4b0e-9d5c-3f6d2b9a7e11",
+        client_id="consumer",
+        client_host="/10.0.0.1",
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=300_000,
+        protocol_type="consumer",
+        protocols=(("range", subscription(number)), ("cooperative-sticky", subscription(number))),
+        requires_known_id=False,
+    )
+
+
+def in_time(step: Callable[[], R]) -> R:
+    """Run one step of the group, and check the processor time of that."""
+    began = time.thread_time()
+    result = step()
+    assert time.thread_time() - began < STOP_MAX_S
+    return result
+
+
+def test_no_step_of_a_large_group_stops_the_loop() -> None:
+    group = Group("g", GroupRules(initial_delay_ms=3_000), Deadlines(), 0)
+    with without_collector():
+        for number in range(MEMBERS):
+            group.join(join_of(number), number, NOW)
+        assert not group.has_effects
+        while group.state is State.PREPARING:
+            in_time(lambda: group.expired(group._join_timer, LATER))
+        answers = [each.answer for each in group.take_effects() if isinstance(each, Answer)]
+        assert len(answers) == MEMBERS
+        assert [len(each.members) for each in answers if isinstance(each, JoinAnswer) and each.members] == [MEMBERS]
+
+        ids = [member.member_id for member in group.members]
+        ask = Sync(member_id="", instance_id=None, generation=1, assignments={})
+        for member_id in ids[1:]:
+            group.sync(replace(ask, member_id=member_id), member_id, LATER)
+        assignments = {member_id: member_id.encode() for member_id in ids}
+        in_time(lambda: group.sync(replace(ask, member_id=ids[0], assignments=assignments), ids[0], LATER))
+        (store,) = group.take_effects()
+        assert isinstance(store, StoreAssignment)
+        record = GroupRecord("g", store.value)
+        stored = in_time(lambda: encode(record))
+        in_time(lambda: group.stored(store, LATER))
+        assert group.state is State.STABLE
+        assert len(group.take_effects()) == MEMBERS
+
+        for number, member_id in enumerate(ids[:-1]):
+            group.join(join_of(number, member_id), number, LATER)
+        in_time(lambda: group.join(join_of(MEMBERS, ids[-1]), MEMBERS, LATER))
+        assert (group.state, group.generation) == (State.COMPLETING, 2)
+
+        assert in_time(lambda: decode(*stored)) == record
+        again = in_time(lambda: Group.restore("g", store.value, GroupRules(), Deadlines(), LATER))
+        assert len(again.members) == MEMBERS
