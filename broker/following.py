@@ -146,9 +146,9 @@ class AssignmentFollower:
             return
         held = self._held.get(after.topic_id)
         if held is not None:
-            self._work(self._reconfigure(held, after))
+            self._work(self._reconfigure(held, after), after)
         known = before.partitions if before is not None and after.topic_id not in self._refused else 0
-        self._work(self._look_at_topic(after, known))
+        self._work(self._look_at_topic(after, known), after)
 
     def _configs_changed(self) -> None:
         """The cluster's defaults reach every topic that does not override them."""
@@ -171,10 +171,10 @@ class AssignmentFollower:
         for topic_id in [*self._held, *self._refused]:
             held, topic = self._held.get(topic_id), self._catalog.by_id(topic_id)
             if held is not None:
-                yield from self._reconfigure(held, held.topic)
+                yield from _logged(self._reconfigure(held, held.topic), held.topic)
                 done += len(held.partitions) % COST_PER_STEP
             elif topic is not None:
-                yield from self._look_at_topic(topic)
+                yield from _logged(self._look_at_topic(topic), topic)
                 done += topic.partitions % COST_PER_STEP
             done += COST_OF_TOPIC
             if done >= COST_PER_STEP:
@@ -183,11 +183,11 @@ class AssignmentFollower:
 
     # ------------------------------------------------------------------------------------------------------- in steps
 
-    def _work(self, steps: Generator[None, None, None]) -> None:
-        """Do the first step now, the others in later turns of the loop."""
+    def _work(self, steps: Generator[None, None, None], topic: Topic) -> None:
+        """Do the first step of work on a topic now, the others in later turns of the loop."""
         if next(steps, _DONE) is _DONE:
             return
-        self._rest.append(steps)
+        self._rest.append(_logged(steps, topic))
         if self._working is None and not self._is_closed:
             self._working = asyncio.get_running_loop().create_task(self._work_off(), name="large topics")
 
@@ -265,7 +265,7 @@ class AssignmentFollower:
         """Also of partitions that went elsewhere before: nothing is kept for their new owners any more."""
         self._held.pop(topic.topic_id, None)
         self._refused.pop(topic.topic_id, None)
-        self._work(self._delete_all(topic))
+        self._work(self._delete_all(topic), topic)
 
     def _delete_all(self, topic: Topic) -> Generator[None, None, None]:
         for partition in range(topic.partitions):
@@ -310,6 +310,16 @@ class AssignmentFollower:
             return None
         self._refused.pop(topic.topic_id, None)
         return config
+
+
+def _logged(steps: Generator[None, None, None], topic: Topic) -> Generator[None, None, None]:
+    """Take these steps; one that fails is logged and ends them, so that work on other topics goes on."""
+    try:
+        yield from steps
+    except Exception:  # noqa: BLE001  # a bug in one topic must not stop the others
+        _log.exception(
+            "bug: some partitions of the topic may not be opened, or follow old configs", extra=fields(topic=topic.name)
+        )
 
 
 def _path(topic: Topic, partition: int) -> PartitionPath:

@@ -8,6 +8,7 @@ takes the short way (``RoutedOwners``).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -26,6 +27,8 @@ from bmq.proxy.remote.remote_owner import RemoteOwner
 from bmq.proxy.remote.remote_tails import RemoteTails
 from bmq.proxy.remote.routes import Route
 from bmq.proxy.remote.tail_link import TailLink
+
+_log = logging.getLogger(__name__)
 
 UNUSED_S = 30.0
 """A partition that nothing was written to for so long has no route any more."""
@@ -265,15 +268,21 @@ class RemoteOwners:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._tails.sweep()
-            self._epochs.sweep(asyncio.get_running_loop().time())
-            if self._relays is not None:
-                self._relays.sweep()
-            now = asyncio.get_running_loop().time()
-            for key, owner in tuple(self._owners.items()):
-                if owner.is_idle and now - owner.used_at > UNUSED_S:
-                    del self._owners[key]
-                    owner.close()
+            try:
+                self._forget_unused(asyncio.get_running_loop().time())
+            except Exception:  # noqa: BLE001  # without later sweeps all that was ever used is kept
+                _log.exception("bug: unused routes are kept, the next sweep is in %g s", SWEEP_S)
+
+    def _forget_unused(self, now: float) -> None:
+        """Forget tails, epochs, relayed connections and routes that nobody has used for a while."""
+        self._tails.sweep()
+        self._epochs.sweep(now)
+        if self._relays is not None:
+            self._relays.sweep()
+        for key, owner in tuple(self._owners.items()):
+            if owner.is_idle and now - owner.used_at > UNUSED_S:
+                del self._owners[key]
+                owner.close()
 
 
 class RoutedOwners:

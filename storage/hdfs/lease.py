@@ -66,3 +66,9 @@ class LeaseRenewer:
                     self._interval_s,
                     extra=fields(member=self._holder, error=error),
                 )
+            except Exception:  # without its leases this process loses every open file after 20 minutes
+                log.exception(
+                    "bug: HDFS lease not renewed, trying again in %g s",
+                    self._interval_s,
+                    extra=fields(member=self._holder),
+                )

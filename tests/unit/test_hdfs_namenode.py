@@ -5,6 +5,7 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
@@ -305,3 +306,25 @@ def test_failed_renewals_go_on() -> None:
             await renewer.close()
 
     run(test)
+
+
+def test_renewals_go_on_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a renewal raises: nobody would renew again, and HDFS takes the files after 20 minutes."""
+    renewals: list[str] = []
+
+    class Broken:
+        async def renew_lease(self, holder: str) -> None:
+            renewals.append(holder)
+            if len(renewals) == 1:
+                raise ZeroDivisionError
+
+    async def test() -> None:
+        renewer = LeaseRenewer(cast("NameNode", Broken()), "holder", 0.001)
+        renewer.add(1)
+        async with asyncio.timeout(10):
+            while len(renewals) < 3:  # noqa: ASYNC110  # the renewer's own timer moves it
+                await asyncio.sleep(0.001)
+        await renewer.close()
+
+    run(test)
+    assert [record.message for record in caplog.records] == ["bug: HDFS lease not renewed, trying again in 0.001 s"]

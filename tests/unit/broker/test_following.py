@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from bmq.broker import following
 from bmq.broker.config import BrokerConfig
 from bmq.broker.following import AssignmentFollower
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_fields import fields_of
 from bmq.core.record_reader import read_records
 from bmq.core.records import Batch, split_batches
 from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
@@ -245,6 +247,67 @@ def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
             assert set(calls[before:]) == {"delete"}
             assert calls.count("delete") == LARGE
             assert len(follower) == 0
+            follower.close()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_steps")
+def test_a_step_that_fails_is_logged_and_stops_no_other_topic(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with world() as w:
+            w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+            assigned: list[PartitionPath] = []
+
+            def assign(path: PartitionPath, *_: object) -> None:
+                if path.topic == "bad" and path.partition == STEP:
+                    raise ZeroDivisionError
+                assigned.append(path)
+
+            w.assigned.assign = assign  # type: ignore[method-assign, assignment]
+            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+            await follower.start()
+            w.topic("bad", LARGE, assign=False)
+            w.topic("good", LARGE, assign=False)
+            await asyncio.sleep(0.1)
+            (failure,) = caplog.records
+            assert failure.getMessage().startswith("bug: some partitions of the topic may not be opened")
+            assert fields_of(failure) == {"topic": "bad"}
+            assert Counter(path.topic for path in assigned) == {"bad": STEP, "good": LARGE}
+            w.topic("later", LARGE, assign=False)
+            await asyncio.sleep(0.1)
+            assert sum(path.topic == "later" for path in assigned) == LARGE
+            follower.close()
+
+    run(main())
+
+
+def test_a_default_that_fails_for_one_topic_reaches_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with world() as w:
+            w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
+            configs: list[Callable[[], None]] = []
+            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+            for name in ("a", "bad", "c"):
+                w.topic(name, 1, assign=False)
+            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+            await follower.start()
+            reached: list[str] = []
+
+            def assign(path: PartitionPath, *_: object) -> None:
+                if path.topic == "bad":
+                    raise ZeroDivisionError
+                reached.append(path.topic)
+
+            w.assigned.assign = assign  # type: ignore[method-assign, assignment]
+            w.catalog.broker_configs = lambda node_id: {"message.max.bytes": "100"}  # type: ignore[method-assign]
+            configs[0]()
+            await asyncio.sleep(1)
+            assert reached == ["a", "c"]
+            (failure,) = caplog.records
+            assert failure.getMessage().startswith("bug: some partitions of the topic may not be opened")
+            assert fields_of(failure) == {"topic": "bad"}
             follower.close()
 
     run(main())

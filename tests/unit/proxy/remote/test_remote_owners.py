@@ -19,7 +19,7 @@ from bmq.core.wire.internal import InternalKey
 from bmq.meta.memory import KvFaults
 from bmq.proxy.fetching import Fetched
 from bmq.proxy.remote.remote_owner import RemoteOwner
-from bmq.proxy.remote.remote_owners import RoutedOwners
+from bmq.proxy.remote.remote_owners import SWEEP_S, UNUSED_S, RoutedOwners
 from bmq.proxy.remote.routes import State
 from bmq.proxy.remote.tail import CONFIRM_EVERY_S
 from bmq.storage import checkpoint
@@ -343,6 +343,28 @@ def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
         owner = await waiting
         assert owner.is_open
         assert world.owners.get(world.key()) is owner
+
+    play(story)
+
+
+def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: Cluster) -> None:
+        await answers([world.send(plain(), 0)])
+        sweep, swept = world.remote._epochs.sweep, list[float]()
+
+        def fail_once(now: float) -> None:
+            swept.append(now)
+            if len(swept) == 1:
+                raise ZeroDivisionError
+            sweep(now)
+
+        world.remote._epochs.sweep = fail_once  # type: ignore[method-assign]
+        await asyncio.sleep(UNUSED_S + 2 * SWEEP_S)
+        assert len(swept) > 1
+        assert not world.remote._owners
+        assert [message for message in caplog.messages if "bug" in message] == [
+            "bug: unused routes are kept, the next sweep is in 10 s"
+        ]
 
     play(story)
 
