@@ -183,8 +183,8 @@ class SegmentClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochRaised:
-    """A higher epoch was seen: somebody else owns the partition, or soon will."""
+class EpochChanged:
+    """The store's record has this epoch, not ours: somebody else owns the partition, or the record was deleted."""
 
     epoch: int
 
@@ -257,7 +257,7 @@ Event = (
     | Flushed
     | PipelineFailed
     | SegmentClosed
-    | EpochRaised
+    | EpochChanged
     | MoveRequested
     | LogStartRaised
     | PlaceWanted
@@ -399,7 +399,10 @@ class CloseSegment:
 
 @dataclass(frozen=True, slots=True)
 class SealSegment:
-    """Its pipeline failed: prove the ownership, take the file over, write its index.  -> SegmentClosed, EpochRaised."""
+    """Its pipeline failed: prove the ownership, take the file over, write its index.
+
+    -> SegmentClosed, EpochChanged.
+    """
 
     entry: SegmentEntry
     checkpoint: Checkpoint | None

@@ -416,7 +416,7 @@ class Broker:
         owners.  What waits for a flush is refused; nothing of it is acknowledged any more."""
         for writer in list(self._partitions.values()):
             if writer.partition.state not in TERMINAL:
-                writer.post(ev.EpochRaised(writer.partition.epoch + 1))
+                writer.post(ev.EpochChanged(writer.partition.epoch + 1))
 
     async def _seal_journals(self) -> None:
         while True:

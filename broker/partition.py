@@ -723,9 +723,9 @@ class Partition:
         self.state = State.CLOSED
         return [ev.Abort()]
 
-    def _on_epoch_raised(self, event: ev.EpochRaised, now_ms: int) -> list[Effect]:
-        """Somebody else owns the partition: answer everything that waits, drop the files."""
-        return self._fence() if event.epoch > self.epoch else []
+    def _on_epoch_changed(self, event: ev.EpochChanged, now_ms: int) -> list[Effect]:
+        """The partition is not ours, or its record is gone: answer everything that waits, drop the files."""
+        return self._fence() if event.epoch != self.epoch else []
 
     def _on_record_unreadable(self, event: ev.RecordUnreadable, now_ms: int) -> list[Effect]:
         """Stop as if fenced, since whoever wrote the record may own the partition; wait for an operator."""

@@ -76,12 +76,12 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
         ev.Flushed: {_S.WRITE: "_on_flushed", _S.MOVE: "_on_flushed"},
         ev.PipelineFailed: {_S.WRITE: "_on_pipeline_failed", _S.MOVE: "_on_pipeline_failed"},
         ev.SegmentClosed: {_S.WRITE: "_on_closed", _S.MOVE: "_on_closed"},
-        ev.EpochRaised: {
-            _S.START: "_on_epoch_raised",
-            _S.FENCE: "_on_epoch_raised",
-            _S.RECOVER: "_on_epoch_raised",
-            _S.WRITE: "_on_epoch_raised",
-            _S.MOVE: "_on_epoch_raised",
+        ev.EpochChanged: {
+            _S.START: "_on_epoch_changed",
+            _S.FENCE: "_on_epoch_changed",
+            _S.RECOVER: "_on_epoch_changed",
+            _S.WRITE: "_on_epoch_changed",
+            _S.MOVE: "_on_epoch_changed",
         },
         ev.MoveRequested: {
             _S.START: "_on_give_up",

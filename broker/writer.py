@@ -513,7 +513,10 @@ class PartitionWriter:
         self.spawn(work())
 
     async def _is_ours(self) -> bool:
-        """Ask the store who owns the partition; stop when it is somebody else, or when nobody can say.  KvError."""
+        """Ask the store who owns the partition; stop if it is not us, or if nobody can say.
+
+        After False the partition is in a terminal state, so nobody waits for what the caller leaves undone.  KvError.
+        """
         try:
             record, _ = await ownership.read(self._shared.kv, self._kv_key)
         except FormatError as error:
@@ -521,7 +524,7 @@ class PartitionWriter:
             return False
         if record.epoch == self.partition.epoch:
             return True
-        self.post(ev.EpochRaised(record.epoch))
+        self.post(ev.EpochChanged(record.epoch))
         return False
 
     def _unreadable(self, error: FormatError) -> None:

@@ -703,7 +703,7 @@ def test_a_fenced_partition_gives_the_room_of_its_batches_back() -> None:
         assert budget.used == writer.partition.batches.buffered_bytes > 19 * 900
         assert writer.partition.batches.inflight
         assert writer.partition.batches.unsent
-        writer.post(ev.EpochRaised(writer.partition.epoch + 1))
+        writer.post(ev.EpochChanged(writer.partition.epoch + 1))
         assert budget.used == 0
         assert all(isinstance(future.exception(), RequestError) for future in futures)
         world.storage.faults = Faults()

@@ -50,7 +50,7 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.Flushed: {State.WRITE, State.MOVE},
     ev.PipelineFailed: {State.WRITE, State.MOVE},
     ev.SegmentClosed: {State.WRITE, State.MOVE},
-    ev.EpochRaised: {State.START, State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
+    ev.EpochChanged: {State.START, State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
     ev.MoveRequested: {State.START, State.FENCE, State.RECOVER, State.WRITE},
     ev.LogStartRaised: {State.WRITE},
     ev.PlaceWanted: {State.WRITE},
@@ -60,7 +60,7 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.Tick: {State.WRITE, State.MOVE},
 }
 EXTERNAL = {
-    ev.EpochRaised,
+    ev.EpochChanged,
     ev.MoveRequested,
     ev.LogStartRaised,
     ev.PlaceWanted,
@@ -190,7 +190,7 @@ def sample(event: Any) -> Event:
         ev.Flushed: (SPARE.name, 1),
         ev.PipelineFailed: (SPARE.name, "x"),
         ev.SegmentClosed: (SPARE,),
-        ev.EpochRaised: (9,),
+        ev.EpochChanged: (9,),
         ev.LogStartRaised: (1,),
         ev.Tick: (1,),
     }
@@ -416,7 +416,7 @@ def test_a_fenced_owner_says_which_batches_may_be_in_the_log() -> None:
     """Only what was never sent to a file was certainly not accepted, and may be sent again without a producer id."""
     machine = opened()
     append(machine)
-    effects = machine.handle(ev.EpochRaised(2), 0)
+    effects = machine.handle(ev.EpochChanged(2), 0)
     rejects = [effect for effect in effects if isinstance(effect, ev.Reject)]
     told = [(reject.code, [pending.batch.base_offset for pending in reject.batches]) for reject in rejects]
     assert told == [
@@ -605,11 +605,13 @@ def test_a_move_before_anything_was_accepted_just_ends() -> None:
     assert kinds(machine.handle(ev.MoveRequested(), 0)) == ["Abort", "StateChanged"]
 
 
-def test_a_raised_epoch_fences_an_equal_one_does_not() -> None:
-    machine = opened()
-    assert machine.handle(ev.EpochRaised(1), 0) == []
-    machine.handle(ev.EpochRaised(2), 0)
-    assert machine.state is State.FENCED
+def test_another_epoch_fences_an_equal_one_does_not() -> None:
+    """A lower one is that of a record that was deleted, or written again from a backup."""
+    for other in (2, 0):
+        machine = opened()
+        assert machine.handle(ev.EpochChanged(1), 0) == []
+        machine.handle(ev.EpochChanged(other), 0)
+        assert machine.state is State.FENCED
 
 
 def test_the_log_start_only_rises_and_is_checkpointed() -> None:

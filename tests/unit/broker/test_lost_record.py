@@ -1,0 +1,82 @@
+"""The store's record of a partition is deleted while its owner is busy: the owner stops, and nothing waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bmq.broker.transitions import TERMINAL, State
+from bmq.broker.writer import PartitionWriter
+from bmq.core.model import PartitionKey
+from bmq.meta import ownership
+from bmq.meta.kv import Delete
+from bmq.storage.filesystem import Lease
+from bmq.storage.layout import PartitionPath
+from tests.simulation.world import until
+from tests.unit.broker.cluster import Cluster
+from tests.unit.broker.test_following import play
+from tests.unit.broker.world import idempotent
+
+
+def writer_of(c: Cluster, name: str, key: PartitionKey) -> PartitionWriter:
+    writer = c[name].broker.get(key)
+    assert writer is not None
+    return writer
+
+
+async def delete_record(c: Cluster, key: PartitionKey) -> None:
+    done = await c["b"].kv.commit([], [Delete(ownership.partition_key("bmq", key))])
+    assert done.succeeded
+
+
+def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
+    """What it misses is no damage then, and no successor fences it."""
+
+    async def story(c: Cluster) -> None:
+        topic = c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, idempotent(0))
+        await asyncio.sleep(5)  # its journal tells of the batch by now
+        c.nodes.pop("a").kill()
+        fs = c["b"].fs
+        fence = fs.fence
+
+        async def fence_and_lose_all(lease: Lease, *, sync: bool = False) -> int:
+            length = await fence(lease, sync=sync)
+            await fs.delete(PartitionPath("orders", str(topic.topic_id), 0).folder, recursive=True)
+            await delete_record(c, key)
+            return length
+
+        fs.fence = fence_and_lose_all  # type: ignore[method-assign]
+        c["b"].view.lose("a")
+        c["b"].view.give("b", key)
+        await until(lambda: c["b"].broker.get(key) is not None)
+        heir = writer_of(c, "b", key)
+        await until(lambda: heir.partition.state in TERMINAL)
+        assert heir.partition.state is State.FENCED
+
+    play(story)
+
+
+def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
+    """Its takeover proves the ownership first; the move waits for the takeover."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, idempotent(0))
+        writer = writer_of(c, "a", key)
+        current = writer.partition.current
+        assert current is not None
+        assert c["a"].broker.shared.places.try_enter()  # a file that is being opened: takeovers wait for it
+        (segment,) = (file for file in c.storage.appenders if ".spare" in file.lease.paths[0])
+        c.storage.kill_datanode(segment.nodes[0])
+        lost = asyncio.ensure_future(c.write("a", key, idempotent(1)))
+        await until(lambda: writer.partition.current is not current)
+        await delete_record(c, key)
+        await asyncio.wait_for(writer.move(), 60.0)
+        assert writer.partition.state is State.FENCED
+        await asyncio.gather(lost, return_exceptions=True)
+
+    play(story)
