@@ -9,10 +9,10 @@ from bmq.cli import profiles, store_command
 _DESCRIPTION = """\
 Look at everything that a cluster needs, and print what is wrong with its remedy.
 
-It asks the metadata store (reachable, room, keys that can be read), the root (the cluster's own, a probe written and
-deleted, room, safe mode), storage's live nodes against the topics' copies, and every member's HTTP address (its
-version, drain, readiness, and what it cannot serve). It needs no server and changes nothing: give it the servers'
-settings.
+It asks the metadata store (reachable, each of its servers with version, leader and clock, room, keys that can be read),
+the root (the cluster's own, a probe written and deleted), storage (each NameNode's HA state, safe mode, room, the
+root's quota, lost blocks, live nodes against the topics' copies), and every member (lease, version, drain, readiness,
+clock, and what it cannot serve). It needs no server and changes nothing: give it the servers' settings.
 """
 _EPILOG = """\
 example:

@@ -3,22 +3,34 @@
 | area | found when |
 |---|---|
 | store | it does not answer; it is full or nearly so; keys of members or topics cannot be read |
+| store's servers | one does not answer, has no leader, lags, is a learner, or is of another version or too old |
+| clocks | a server's or a member's is seconds from this machine's |
 | root | it does not answer; it is another cluster's, or another root of this one; nothing can be written or deleted |
 | storage | fewer live nodes than a topic wants copies |
 | members | none, or none of a role; no leader; several versions; one that drains, is not ready, or serves not all |
+| leases | a member's is not renewed |
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bmq.core.config import ROLES
 from bmq.meta.cluster.member import Member
 from bmq.meta.controller.store_upkeep import NEARLY_FULL
-from bmq.meta.maintenance import StoreStatus
+from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 
 NAMES_MAX = 5
+BEHIND_MOST = 1_000
+"""Entries of etcd's log: a second of a busy cluster."""
+CLOCK_S = 5.0
+"""A clock is told in whole seconds, and a response may take some time."""
+LEASE_LEAST = 1 / 3
+"""Of a lease: it is renewed each third, so two renewals were missed."""
+VERSION_MIN = (3, 5, 8)
+"""Of etcd, see ``meta.etcd.store``."""
 
 
 class Finding(NamedTuple):
@@ -31,10 +43,14 @@ class Finding(NamedTuple):
 
 
 class Health(NamedTuple):
-    """A response of ``/readyz``: `status` 0 when there was none, then `message` says why."""
+    """A response of ``/readyz``: `status` 0 when there was none, then `message` says why.
+
+    `clock_ahead_s`: how far its clock is before this machine's; None where it does not tell.
+    """
 
     status: int
     message: str
+    clock_ahead_s: float | None = None
 
 
 def check_store(url: str, status: StoreStatus) -> list[Finding]:
@@ -47,6 +63,55 @@ def check_store(url: str, status: StoreStatus) -> list[Finding]:
         what = f"its database has {status.bytes} bytes of {status.quota_bytes}, {status.bytes_in_use} in use"
         return [Finding("store", url, what, remedy)]
     return []
+
+
+def check_servers(url: str, servers: Sequence[StoreMember]) -> list[Finding]:
+    """Return what is wrong with the servers of the store, one by one."""
+    findings = []
+    for each in servers:
+        if each.error:
+            remedy = "start it, or take it out of --meta; the store needs a majority of its members"
+            findings.append(Finding("store", each.address, f"it does not answer: {each.error}", remedy))
+            continue
+        if not each.has_leader:
+            remedy = "a majority of the members must be up and reach each other (etcdctl endpoint status --cluster)"
+            findings.append(Finding("store", each.address, "it knows no leader", remedy))
+        if each.is_learner:
+            remedy = "promote it (etcdctl member promote), or take it out of --meta: a learner serves nobody"
+            findings.append(Finding("store", each.address, "it is a learner", remedy))
+        if each.behind > BEHIND_MOST:
+            remedy = "look at its disk (etcd_disk_wal_fsync_duration_seconds) and its network"
+            findings.append(Finding("store", each.address, f"it has {each.behind} entries to apply", remedy))
+        if _version(each.version) < VERSION_MIN:
+            needed = ".".join(map(str, VERSION_MIN))
+            remedy = f"upgrade it to {needed} or later"
+            findings.append(Finding("store", each.address, f"it is etcd {each.version}", remedy))
+    versions = sorted({".".join(each.version.split(".")[:2]) for each in servers if each.version})
+    if len(versions) > 1:
+        findings.append(Finding("store", url, f"servers of versions {', '.join(versions)}", "finish etcd's upgrade"))
+    return findings
+
+
+def check_clock(area: str, subject: str, ahead_s: float | None) -> list[Finding]:
+    """Return a finding for a clock that is too far from this machine's."""
+    if ahead_s is None or abs(ahead_s) <= CLOCK_S:
+        return []
+    what = f"its clock is {abs(ahead_s):.0f} s {'before' if ahead_s > 0 else 'behind'} this machine's"
+    remedy = "run an NTP client (chrony) on both: timestamps of records, retention by time and logs go by the clock"
+    return [Finding(area, subject, what, remedy)]
+
+
+def check_lease(name: str, left: LeaseLeft) -> list[Finding]:
+    """Return a finding for a member that does not renew its lease, each third of it."""
+    if left.left_s >= left.granted_s * LEASE_LEAST:
+        return []
+    what = f"its lease of {left.granted_s:g} s ends in {max(left.left_s, 0):g} s: it is not renewed"
+    remedy = "the process stands still, or does not reach the store; its partitions move when the lease ends"
+    return [Finding("members", name, what, remedy)]
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]+", text)[:3])
 
 
 def check_unreadable(url: str, unreadable: Mapping[str, str]) -> list[Finding]:
@@ -95,6 +160,11 @@ def check_members(members: Sequence[Member], leader: str | None) -> list[Finding
 
 def check_health(name: str, url: str, health: Health) -> list[Finding]:
     """Return what a process says of itself."""
+    findings = _check_state(name, url, health)
+    return findings + check_clock("members", name, health.clock_ahead_s)
+
+
+def _check_state(name: str, url: str, health: Health) -> list[Finding]:
     if health.status == 0:
         remedy = "is it there, and its HTTP address reachable from this machine? `http` sets it"
         return [Finding("members", name, f"{url} does not answer: {health.message}", remedy)]

@@ -7,6 +7,7 @@ import asyncio
 import http.client
 import json
 import sys
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -19,12 +20,17 @@ from bmq.cli.admin_client import EXIT_USAGE
 from bmq.cli.doctor_checks import (
     Finding,
     Health,
+    check_clock,
     check_copies,
     check_health,
+    check_lease,
     check_members,
+    check_servers,
     check_store,
     check_unreadable,
 )
+from bmq.cli.doctor_clock import ahead_s, clock_of
+from bmq.cli.doctor_storage import check_namenodes, check_storage
 from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.root_guard import Verdict, first_data, judge
@@ -39,10 +45,12 @@ from bmq.meta.cluster.keys import controller_key, members_prefix
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.controller.store_upkeep import maintained
 from bmq.meta.kv import KeyValue, KvError
-from bmq.meta.open import is_shared, open_keyvalue
+from bmq.meta.maintenance import Inspected
+from bmq.meta.open import etcd_tls, is_shared, open_keyvalue
 from bmq.meta.root import RootRecord, read_root
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageError, StorageUnavailable, Unsupported, write_once
-from bmq.storage.open import open_filesystem
+from bmq.storage.health import Examined
+from bmq.storage.open import namenode_states, open_filesystem
 from bmq.storage.root_id import read_root_id
 from bmq.storage.topics import read_cluster
 
@@ -62,6 +70,8 @@ class _Stored:
         self.members: list[Member] = []
         self.copies: dict[str, int] = {}
         self.unreadable: dict[str, str] = {}
+        self.servers: list[str] = []
+        """Of the store, ``host:port``."""
 
 
 def perform(arguments: argparse.Namespace) -> int:
@@ -121,11 +131,19 @@ async def _look_at_store(config: NodeConfig, timeout_s: float) -> tuple[list[Fin
     except (KvError, TimeoutError) as error:
         return [_no_store(url, error, timeout_s)], None
     try:
-        return await _bounded(_read_store(kv, config, url), timeout_s)
+        findings, stored = await _bounded(_read_store(kv, config, url), timeout_s)
+        return findings + await _look_at_clocks(config, stored.servers, timeout_s), stored
     except (KvError, TimeoutError) as error:
         return [_no_store(url, error, timeout_s)], None
     finally:
         await kv.close()
+
+
+async def _look_at_clocks(config: NodeConfig, servers: Sequence[str], timeout_s: float) -> list[Finding]:
+    """Return the store's servers whose clocks are not this machine's."""
+    context = etcd_tls(config.meta) if servers else None
+    ahead = await asyncio.gather(*(asyncio.to_thread(clock_of, each, context, timeout_s) for each in servers))
+    return [finding for name, each in zip(servers, ahead, strict=True) for finding in check_clock("store", name, each)]
 
 
 def _no_store(url: str, error: Exception, timeout_s: float) -> Finding:
@@ -140,6 +158,10 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
     upkeep = maintained(kv)
     if upkeep is not None:
         findings += check_store(url, await upkeep.status())
+    if isinstance(kv, Inspected):
+        servers = await kv.servers()
+        findings += check_servers(url, servers)
+        stored.servers = [server.address for server in servers]
     entry = await kv.get(cluster_id_key(cluster))
     if entry is None:
         remedy = "is --cluster, or --meta, another one's? A new cluster begins with its first `bmq serve`"
@@ -161,9 +183,13 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
     if is_shared(config.meta):
         async for each in kv.list(members_prefix(cluster)):
             try:
-                stored.members.append(decode_member(each.value))
+                member = decode_member(each.value)
             except FormatError as error:
                 stored.unreadable[each.key] = str(error)
+                continue
+            stored.members.append(member)
+            if isinstance(kv, Inspected):
+                findings += check_lease(member.incarnation, await kv.lease_left(each.lease))
         leader = await kv.get(controller_key(cluster))
         findings += check_members(stored.members, None if leader is None else leader.value.decode(errors="replace"))
     return findings + check_unreadable(url, stored.unreadable), stored
@@ -174,18 +200,40 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
 
 async def _look_at_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
     url = without_userinfo(config.root)
+    findings = check_namenodes(await namenode_states(config.root, config.hadoop_conf_dir, timeout_s))
+    return findings + await _look_inside(config, url, stored, timeout_s)
+
+
+async def _look_inside(config: NodeConfig, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
     try:
-        fs = await _bounded(open_filesystem(config.root, holder=f"doctor-{uuid.uuid4().hex}"), timeout_s)
+        fs = await _bounded(_open_root(config), timeout_s)
     except (StorageError, TimeoutError) as error:
         return [_no_root(url, error, timeout_s)]
     try:
         findings = await _check_root(fs, url, stored, timeout_s)
+        findings += await _check_health(fs, url, timeout_s)
         findings += await _check_write(fs, url, timeout_s)
         if stored is not None:
             findings += await _check_nodes(fs, url, stored, timeout_s)
         return findings
     finally:
         await fs.close()
+
+
+async def _open_root(config: NodeConfig) -> FileSystem:
+    holder = f"doctor-{uuid.uuid4().hex}"
+    return await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
+
+
+async def _check_health(fs: FileSystem, url: str, timeout_s: float) -> list[Finding]:
+    if not isinstance(fs, Examined):
+        return []  # WebHDFS
+    try:
+        return check_storage(url, await _bounded(fs.health(), timeout_s))
+    except Unsupported:
+        return []  # this user may not ask
+    except (StorageError, TimeoutError) as error:
+        return [_no_root(url, error, timeout_s)]
 
 
 def _no_root(url: str, error: Exception, timeout_s: float) -> Finding:
@@ -281,13 +329,16 @@ async def _ask_health(url: str, timeout_s: float) -> Health:
 
 
 def _readyz(url: str, timeout_s: float) -> Health:
+    began = time.time()
     try:
         try:
             with _OPENER.open(f"{url}/readyz", timeout=timeout_s) as response:
-                return Health(response.status, _message(response.read(HEALTH_BYTES_MAX)))
+                ahead = ahead_s(response.headers["Date"], began, time.time())
+                return Health(response.status, _message(response.read(HEALTH_BYTES_MAX)), ahead)
         except urllib.error.HTTPError as error:
             with error:
-                return Health(error.code, _message(error.read(HEALTH_BYTES_MAX)))
+                ahead = ahead_s(error.headers["Date"], began, time.time())
+                return Health(error.code, _message(error.read(HEALTH_BYTES_MAX)), ahead)
     except (OSError, http.client.HTTPException) as error:
         return Health(0, str(getattr(error, "reason", error)))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from bmq.core.metrics import Histogram
 
@@ -31,6 +31,35 @@ class Maintained(Protocol):
     async def compact(self, revision: int) -> None:
         """Forget what was before this revision; watches that are further behind get ``Compacted``.  Whatever else is
         kept in the same store loses its history too.  Idempotent."""
+
+
+class StoreMember(NamedTuple):
+    """One server of the store.  `error`: why it does not answer; then the rest means nothing."""
+
+    address: str
+    version: str = ""
+    has_leader: bool = False
+    is_learner: bool = False
+    """It holds a copy and serves nobody: it was added and not promoted."""
+    behind: int = 0
+    """Log entries that it knows of and has not applied."""
+    error: str = ""
+
+
+class LeaseLeft(NamedTuple):
+    """Seconds until a lease ends, and how many each renewal gives it; -1 and 0 when there is no such lease."""
+
+    left_s: float
+    granted_s: float
+
+
+@runtime_checkable
+class Inspected(Protocol):
+    """A `KeyValue` whose servers can be asked one by one.  All calls raise KvError."""
+
+    async def servers(self) -> Sequence[StoreMember]: ...
+
+    async def lease_left(self, lease: int) -> LeaseLeft: ...
 
 
 @runtime_checkable

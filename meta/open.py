@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -65,6 +66,13 @@ async def _open_etcd(url: str, password: str) -> KeyValue:
         return await EtcdKeyValue.open(parse_etcd_url(url, password))
     except OSError as error:
         raise KvError(f"etcd://: cannot read a file of its TLS settings: {error}") from error
+
+
+def etcd_tls(url: str) -> ssl.SSLContext | None:
+    """Return how to speak TLS to the etcd of `url` beside its client; None where it is plain.  Raises ValueError."""
+    from bmq.meta.etcd.address import tls_context
+
+    return tls_context(normal_store_url(url))
 
 
 def _sqlite_path(url: str) -> str:

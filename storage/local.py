@@ -29,6 +29,7 @@ from bmq.storage.filesystem import (
     StorageError,
     Unsupported,
 )
+from bmq.storage.health import StorageHealth
 from bmq.storage.local_file import (
     Folders,
     OpenFile,
@@ -156,6 +157,14 @@ class LocalFileSystem:
 
     async def replicas_max(self) -> int:
         return 1
+
+    async def health(self) -> StorageHealth:
+        """Return the room of the folder's disk, as this user may have it."""
+        try:
+            usage = await asyncio.to_thread(shutil.disk_usage, self._root)
+        except OSError as error:
+            raise translate(error, "disk usage") from error
+        return StorageHealth(capacity_bytes=usage.total, remaining_bytes=usage.free)
 
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
         await self.status(path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, Unsupported
+from bmq.storage.health import NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, hdfs://nameservice/dir, webhdfs://host:port/dir, memory:[name]"
@@ -59,6 +61,20 @@ def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
     from bmq.storage.hdfs.name_service import read_config, resolve
 
     return str(resolve(url, read_config(url, hadoop_conf_dir)))
+
+
+async def namenode_states(url: str, hadoop_conf_dir: str, timeout_s: float) -> Sequence[NameNodeState]:
+    """Return the state of each NameNode of a root on HDFS, of another root nothing.
+
+    Raises ValueError if the configuration does not say which they are.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return ()
+    from bmq.storage.hdfs.health import ask_namenodes
+    from bmq.storage.hdfs.name_service import read_config, resolve
+
+    return await ask_namenodes(resolve(url, read_config(url, hadoop_conf_dir)), timeout_s)
 
 
 def unknown_root(url: str, schemes: str) -> str:

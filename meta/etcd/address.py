@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -52,6 +53,17 @@ def parse_etcd_url(url: str, password: str = "") -> EtcdAddress:
     files = _files(parts.query)
     endpoints = tuple(_endpoint(host) for host in hosts.split(","))
     return EtcdAddress(endpoints, unquote(user), unquote(own_password) or password, **files)
+
+
+def tls_context(url: str) -> ssl.SSLContext | None:
+    """Return the TLS settings of an address for HTTP, None if it is without.  Raises ValueError, OSError."""
+    files = _files(split_url(url).query)
+    if not files:
+        return None
+    context = ssl.create_default_context(cafile=files.get("ca"))
+    if "cert" in files:
+        context.load_cert_chain(files["cert"], files["key"])
+    return context
 
 
 def _endpoint(text: str) -> str:

@@ -90,6 +90,21 @@ class EtcdClient:
             if self._calls == 0:
                 self._idle.set()
 
+    async def ask_each(
+        self, method: Method[Request, Answer], request: Request
+    ) -> list[tuple[str, Answer | CallFailed]]:
+        """Ask every member once.  Return what each answered, or why it did not, by its endpoint."""
+        self._require_open()
+
+        async def ask(member: Member) -> tuple[str, Answer | CallFailed]:
+            try:
+                await member.connect()
+                return member.endpoint, await member.call(method, request, await self._tokens.get(member))
+            except CallFailed as failed:
+                return member.endpoint, failed
+
+        return await self.unless_closed(_gathered(*(ask(member) for member in self._members)))
+
     def _observe(self, method: Method[Any, Any], began: float) -> None:
         name = method.path.rsplit("/", 1)[1]
         times = self.calls_ms.get(name)
@@ -181,6 +196,10 @@ class EtcdClient:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _gathered(*work: Coroutine[Any, Any, T]) -> list[T]:
+    return await asyncio.gather(*work)
 
 
 async def discard(task: asyncio.Future[Any]) -> None:

@@ -44,12 +44,15 @@ LEASE_GRANT = Method("Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResp
 LEASE_REVOKE = Method("Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
 # etcd declares it a stream in both directions.  A stream of one message each way is, on the wire, a plain call.
 LEASE_KEEP_ALIVE = Method("Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
+LEASE_TIME_TO_LIVE = Method("Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest, pb.LeaseTimeToLiveResponse)
 AUTHENTICATE = Method("Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
 COMPACT = Method("KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
 STATUS = Method("Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
 _WATCH = Method("Watch/Watch", pb.WatchRequest, pb.WatchResponse)
 
-_METHODS = (RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, LEASE_KEEP_ALIVE, AUTHENTICATE, COMPACT, STATUS)
+_METHODS = (
+    RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, AUTHENTICATE, COMPACT, STATUS,
+)  # fmt: skip
 
 
 class Member:

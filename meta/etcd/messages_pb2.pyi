@@ -156,6 +156,20 @@ class LeaseKeepAliveResponse(_message.Message):
     ttl_s: int
     def __init__(self, ttl_s: _Optional[int] = ...) -> None: ...
 
+class LeaseTimeToLiveRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class LeaseTimeToLiveResponse(_message.Message):
+    __slots__ = ("left_s", "granted_s")
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_S_FIELD_NUMBER: _ClassVar[int]
+    left_s: int
+    granted_s: int
+    def __init__(self, left_s: _Optional[int] = ..., granted_s: _Optional[int] = ...) -> None: ...
+
 class WatchCreate(_message.Message):
     __slots__ = ("key", "range_end", "start_revision", "progress_notify", "fragment")
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -227,15 +241,23 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "database_bytes", "errors", "database_bytes_in_use", "quota_bytes")
+    __slots__ = ("version", "database_bytes", "leader", "raft_index", "raft_applied_index", "errors", "database_bytes_in_use", "is_learner", "quota_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATABASE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    RAFT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RAFT_APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     DATABASE_BYTES_IN_USE_FIELD_NUMBER: _ClassVar[int]
+    IS_LEARNER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     database_bytes: int
+    leader: int
+    raft_index: int
+    raft_applied_index: int
     errors: _containers.RepeatedScalarFieldContainer[str]
     database_bytes_in_use: int
+    is_learner: bool
     quota_bytes: int
-    def __init__(self, version: _Optional[str] = ..., database_bytes: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., database_bytes_in_use: _Optional[int] = ..., quota_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., database_bytes: _Optional[int] = ..., leader: _Optional[int] = ..., raft_index: _Optional[int] = ..., raft_applied_index: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., database_bytes_in_use: _Optional[int] = ..., is_learner: _Optional[bool] = ..., quota_bytes: _Optional[int] = ...) -> None: ...

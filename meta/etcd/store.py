@@ -12,7 +12,17 @@ from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Kind
 from bmq.meta.etcd.client import EtcdClient
 from bmq.meta.etcd.errors import COMPACTED
-from bmq.meta.etcd.member import COMPACT, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, RANGE, STATUS, TXN
+from bmq.meta.etcd.member import (
+    COMPACT,
+    LEASE_GRANT,
+    LEASE_KEEP_ALIVE,
+    LEASE_REVOKE,
+    LEASE_TIME_TO_LIVE,
+    RANGE,
+    STATUS,
+    TXN,
+    CallFailed,
+)
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.etcd.watching import follow
 from bmq.meta.kv import (
@@ -26,7 +36,7 @@ from bmq.meta.kv import (
     Write,
     check_commit,
 )
-from bmq.meta.maintenance import StoreStatus
+from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 
 VERSION_MIN = (3, 5, 8)
 """Before, a member asked for a watch's progress could name a revision whose changes it had yet to send: after a
@@ -119,6 +129,17 @@ class EtcdKeyValue:
             is_full=any(_NO_SPACE_ALARM in error for error in answer.errors),
         )
 
+    async def servers(self) -> Sequence[StoreMember]:
+        """Return what each member of the address says of itself; a member that has no leader answers too."""
+        return [
+            StoreMember(endpoint, error=str(answer)) if isinstance(answer, CallFailed) else _server(endpoint, answer)
+            for endpoint, answer in await self._client.ask_each(STATUS, pb.StatusRequest())
+        ]
+
+    async def lease_left(self, lease: int) -> LeaseLeft:
+        answer = await self._client.ask(LEASE_TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(id=lease), Kind.READ)
+        return LeaseLeft(float(answer.left_s), float(answer.granted_s))
+
     async def compact(self, revision: int) -> None:
         """Done already is done."""
         try:
@@ -129,6 +150,16 @@ class EtcdKeyValue:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def _server(endpoint: str, status: pb.StatusResponse) -> StoreMember:
+    return StoreMember(
+        endpoint,
+        version=status.version,
+        has_leader=status.leader != 0,
+        is_learner=status.is_learner,
+        behind=max(0, status.raft_index - status.raft_applied_index),
+    )
 
 
 async def _require_usable(client: EtcdClient, address: EtcdAddress) -> None:

@@ -25,12 +25,14 @@ from bmq.storage.hdfs.block import read_block, read_block_by_thread, read_block_
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.closed import ClosedFiles
 from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.opening import append_file, create_file
 from bmq.storage.hdfs.security import SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.takeover import fence
+from bmq.storage.health import StorageHealth
 
 _DEFAULTS = CreateOptions()
 
@@ -160,6 +162,9 @@ class HdfsFileSystem:
         nodes = {name: node for held in copies for name, node in held.items()}
         silent = set(await self._client.datanodes.silent(list(nodes.values()), blocks[-1].block))
         return min(len(held.keys() - silent) for held in copies)
+
+    async def health(self) -> StorageHealth:
+        return await read_health(self._client.namenode, self._address.root or "/")
 
     # ---- reading
 

@@ -274,6 +274,67 @@ class GetDatanodeReportResponse(_message.Message):
     datanodes: _containers.RepeatedCompositeFieldContainer[GetDatanodeReportResponse.Datanode]
     def __init__(self, datanodes: _Optional[_Iterable[_Union[GetDatanodeReportResponse.Datanode, _Mapping]]] = ...) -> None: ...
 
+class SetSafeModeRequest(_message.Message):
+    __slots__ = ("action", "checked")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FIELD_NUMBER: _ClassVar[int]
+    action: int
+    checked: bool
+    def __init__(self, action: _Optional[int] = ..., checked: _Optional[bool] = ...) -> None: ...
+
+class SetSafeModeResponse(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: bool
+    def __init__(self, result: _Optional[bool] = ...) -> None: ...
+
+class GetFsStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetFsStatsResponse(_message.Message):
+    __slots__ = ("capacity", "used", "remaining", "under_replicated", "corrupt_blocks", "missing_blocks")
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    UNDER_REPLICATED_FIELD_NUMBER: _ClassVar[int]
+    CORRUPT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    capacity: int
+    used: int
+    remaining: int
+    under_replicated: int
+    corrupt_blocks: int
+    missing_blocks: int
+    def __init__(self, capacity: _Optional[int] = ..., used: _Optional[int] = ..., remaining: _Optional[int] = ..., under_replicated: _Optional[int] = ..., corrupt_blocks: _Optional[int] = ..., missing_blocks: _Optional[int] = ...) -> None: ...
+
+class GetQuotaUsageResponse(_message.Message):
+    __slots__ = ("usage",)
+    class Usage(_message.Message):
+        __slots__ = ("names", "names_quota", "bytes", "bytes_quota")
+        NAMES_FIELD_NUMBER: _ClassVar[int]
+        NAMES_QUOTA_FIELD_NUMBER: _ClassVar[int]
+        BYTES_FIELD_NUMBER: _ClassVar[int]
+        BYTES_QUOTA_FIELD_NUMBER: _ClassVar[int]
+        names: int
+        names_quota: int
+        bytes: int
+        bytes_quota: int
+        def __init__(self, names: _Optional[int] = ..., names_quota: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_quota: _Optional[int] = ...) -> None: ...
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    usage: GetQuotaUsageResponse.Usage
+    def __init__(self, usage: _Optional[_Union[GetQuotaUsageResponse.Usage, _Mapping]] = ...) -> None: ...
+
+class HAServiceStateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HAServiceStateResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: int
+    def __init__(self, state: _Optional[int] = ...) -> None: ...
+
 class CreateRequest(_message.Message):
     __slots__ = ("path", "permission", "holder", "flags", "create_parent", "replication", "block_size")
     PATH_FIELD_NUMBER: _ClassVar[int]

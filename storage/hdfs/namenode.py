@@ -30,6 +30,7 @@ SHOULD_REPLICATE = 0x80  # an erasure-coded folder could not be flushed
 
 IN_SERVICE = 0  # a node's admin state: neither leaving the cluster nor in maintenance, so it is given new blocks
 _LIVE = 2  # DatanodeReportType
+_SAFE_MODE_GET = 3  # SafeModeAction
 
 _FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
@@ -172,6 +173,25 @@ class NameNode:
         call tells the number of datanodes."""
         request = pb.GetDatanodeReportRequest(type=_LIVE)
         return (await self._call("getDatanodeReport", "", request, pb.GetDatanodeReportResponse)).datanodes
+
+    # ---- its health
+
+    async def ha_state(self) -> int:
+        """Return the number of Hadoop's HAServiceState.  Unsupported before Hadoop 3.3."""
+        response = await self._call("getHAServiceState", "", pb.HAServiceStateRequest(), pb.HAServiceStateResponse)
+        return response.state
+
+    async def is_in_safe_mode(self) -> bool:
+        request = pb.SetSafeModeRequest(action=_SAFE_MODE_GET, checked=False)
+        return (await self._call("setSafeMode", "get", request, pb.SetSafeModeResponse)).result
+
+    async def stats(self) -> pb.GetFsStatsResponse:
+        """Return bytes and blocks of the whole HDFS."""
+        return await self._call("getFsStats", "", pb.GetFsStatusRequest(), pb.GetFsStatsResponse)
+
+    async def quota_usage(self, path: str) -> pb.GetQuotaUsageResponse.Usage:
+        request = pb.PathRequest(path=path)
+        return (await self._call("getQuotaUsage", path, request, pb.GetQuotaUsageResponse)).usage
 
     # ---- attempts
 

@@ -14,17 +14,24 @@ import pytest
 
 from bmq.cli.doctor_checks import (
     Health,
+    check_clock,
     check_copies,
     check_health,
+    check_lease,
     check_members,
+    check_servers,
     check_store,
     check_unreadable,
 )
+from bmq.cli.doctor_clock import ahead_s
+from bmq.cli.doctor_storage import check_namenodes, check_storage
 from bmq.cli.main import main
 from bmq.cli.root_guard import RootGuard
 from bmq.meta.cluster.member import Member
-from bmq.meta.maintenance import StoreStatus
+from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 from bmq.meta.open import open_keyvalue
+from bmq.storage.health import NameNodeState, StorageHealth
+from bmq.storage.local import LocalFileSystem
 from bmq.storage.open import open_filesystem
 
 Told = pytest.CaptureFixture[str]
@@ -72,6 +79,115 @@ def test_members() -> None:
     assert subjects == ["proxy", "broker", "controller", "coordinator", "n"]
 
 
+ALIVE = StoreMember("e1:2379", version="3.5.12", has_leader=True)
+
+
+@pytest.mark.parametrize(
+    ("server", "told", "remedy"),
+    [
+        (ALIVE, "", ""),
+        (ALIVE._replace(error="refused"), "it does not answer: refused", "a majority"),
+        (ALIVE._replace(has_leader=False), "it knows no leader", "endpoint status"),
+        (ALIVE._replace(is_learner=True), "it is a learner", "member promote"),
+        (ALIVE._replace(behind=5_000), "it has 5000 entries to apply", "disk"),
+        (ALIVE._replace(version="3.5.7"), "it is etcd 3.5.7", "3.5.8 or later"),
+        (ALIVE._replace(version="3.10.0-rc.1"), "", ""),
+    ],
+)
+def test_servers_of_the_store(server: StoreMember, told: str, remedy: str) -> None:
+    found = check_servers("etcd://e", [server])
+    assert [each.what for each in found] == ([told] if told else [])
+    assert all(remedy in each.remedy for each in found)
+
+
+def test_servers_of_two_versions() -> None:
+    patched = ALIVE._replace(version="3.5.13")
+    assert check_servers("etcd://e", [ALIVE, patched]) == [], "a patch release is no other version"
+    (found,) = check_servers("etcd://e", [ALIVE, ALIVE._replace(version="3.6.0")])
+    assert found.what == "servers of versions 3.5, 3.6"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "told"), [(None, ""), (5.0, ""), (-5.0, ""), (61.0, "61 s before"), (-7.2, "7 s behind")]
+)
+def test_clocks(ahead: float | None, told: str) -> None:
+    found = check_clock("store", "e1:2379", ahead)
+    assert bool(found) == bool(told)
+    assert all(told in each.what and "NTP" in each.remedy for each in found)
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead"),
+    [
+        ("Thu, 01 Jan 1970 00:16:40 GMT", 0.0),  # 1000 s: within the request
+        ("Thu, 01 Jan 1970 00:16:39 GMT", 0.0),  # the second 999 ends when the request begins
+        ("Thu, 01 Jan 1970 00:16:42 GMT", 1.0),
+        ("Thu, 01 Jan 1970 00:16:30 GMT", -9.0),
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_a_clock_is_read_from_a_response(date: str | None, ahead: float | None) -> None:
+    assert ahead_s(date, 1000.0, 1001.0) == ahead
+
+
+def test_leases_that_are_not_renewed() -> None:
+    assert check_lease("m", LeaseLeft(4.0, 10.0)) == []
+    (late,) = check_lease("m", LeaseLeft(3.0, 10.0))
+    assert late.what == "its lease of 10 s ends in 3 s: it is not renewed"
+    assert check_lease("m", LeaseLeft(-1.0, 0.0)), "there is no such lease"
+
+
+NN1, NN2 = NameNodeState("nn1:8020", "active"), NameNodeState("nn2:8020", "standby")
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ([], []),
+        ([NN1, NN2], []),
+        ([NameNodeState("nn1:8020")], []),
+        ([NN1, NN2._replace(state="", error="refused")], ["the NameNode does not answer: refused"]),
+        ([NN1._replace(state="standby"), NN2], ["none is active: nn1:8020 standby, nn2:8020 standby"]),
+        ([NN1._replace(state="initializing")], ["none is active: nn1:8020 initializing"]),
+        ([NN1, NN2._replace(state="active")], ["several are active: nn1:8020, nn2:8020"]),
+    ],
+)
+def test_namenodes(states: list[NameNodeState], told: list[str]) -> None:
+    found = check_namenodes(states)
+    assert [each.what for each in found] == told
+    assert all(each.remedy for each in found)
+
+
+@pytest.mark.parametrize(
+    ("health", "told"),
+    [
+        (StorageHealth(), []),
+        (StorageHealth(capacity_bytes=1000, remaining_bytes=100), []),
+        (StorageHealth(capacity_bytes=1000, remaining_bytes=99), ["99 B of 1000 B are left"]),
+        (
+            StorageHealth(is_in_safe_mode=True),
+            ["the NameNode is in safe mode: nothing can be created, moved or deleted"],
+        ),
+        (StorageHealth(root_bytes=899, root_bytes_quota=1000, root_names=9, root_names_quota=-1), []),
+        (
+            StorageHealth(root_bytes=901, root_bytes_quota=1000),
+            ["901 B of the quota of 1000 B are used, all copies counted"],
+        ),
+        (
+            StorageHealth(root_names=95, root_names_quota=100),
+            ["95 of 100 files and folders of the quota are used"],
+        ),
+        (StorageHealth(root_names=1, root_names_quota=0), ["1 of 0 files and folders of the quota are used"]),
+        (StorageHealth(missing_blocks=2), ["2 blocks of this HDFS have no copy left"]),
+    ],
+)
+def test_health_of_storage(health: StorageHealth, told: list[str]) -> None:
+    found = check_storage("hdfs://h", health)
+    assert [each.what for each in found] == told
+    assert all(each.remedy for each in found)
+
+
 @pytest.mark.parametrize(
     ("health", "told"),
     [
@@ -79,6 +195,7 @@ def test_members() -> None:
         (Health(200, "shard 3"), "a part is not served: shard 3"),
         (Health(503, "draining"), "it is not ready: draining"),
         (Health(0, "refused"), "http://h does not answer: refused"),
+        (Health(200, "", 100.0), "its clock is 100 s before this machine's"),
     ],
 )
 def test_health(health: Health, told: str) -> None:
@@ -132,6 +249,27 @@ def made(folder: Path) -> tuple[str, str]:
 
 def doctor(root: str, meta: str, http: str, *words: str) -> int:
     return main(["cluster", "doctor", "--root", root, "--meta", meta, "--http", http, "--timeout", "5", *words])
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have room on the disk, whatever this machine has."""
+
+    async def health(fs: LocalFileSystem) -> StorageHealth:
+        return StorageHealth(capacity_bytes=100, remaining_bytes=50)
+
+    monkeypatch.setattr(LocalFileSystem, "health", health)
+
+
+def test_room_of_a_local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+    async def ask() -> StorageHealth:
+        return await LocalFileSystem(str(tmp_path), "test").health()
+
+    health = asyncio.run(ask())
+    assert 0 <= health.remaining_bytes <= health.capacity_bytes
+    assert health.capacity_bytes > 0
 
 
 def test_all_is_well(tmp_path: Path, capsys: Told) -> None:

@@ -1,0 +1,45 @@
+"""The clock of another machine, by the `Date` of its HTTP responses: whole seconds (RFC 9110, 6.6.1)."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from email.utils import parsedate_to_datetime
+
+
+def ahead_s(date: str | None, began: float, ended: float) -> float | None:
+    """Return how far the clock that wrote `date` is before ours, in seconds; None if it is not a date.
+
+    The request took from `began` to `ended`, seconds since 1970 by our clock: what lies between is no difference.
+    """
+    if date is None:
+        return None
+    try:
+        told = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
+    if told > ended:
+        return told - ended
+    return min(0.0, told + 1 - began)  # the second that it names was over by then
+
+
+def clock_of(endpoint: str, context: ssl.SSLContext | None, timeout_s: float) -> float | None:
+    """Return how far etcd's clock at `host:port` is before ours; None if nothing there answers HTTP.
+
+    Its `/version` is on the clients' port, unless it was given another for HTTP (--listen-client-http-urls).
+    """
+    connection = (
+        http.client.HTTPConnection(endpoint, timeout=timeout_s)
+        if context is None
+        else http.client.HTTPSConnection(endpoint, timeout=timeout_s, context=context)
+    )
+    began = time.time()
+    try:
+        connection.request("GET", "/version")
+        response = connection.getresponse()
+        return ahead_s(response.getheader("Date"), began, time.time())
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,66 @@
+"""Findings of ``bmq cluster doctor`` about storage: from what it says of its health to what is wrong.  No I/O.
+
+| subject | found when |
+|---|---|
+| NameNodes | one does not answer; none is active; several are |
+| safe mode | it is on |
+| room | under a tenth is left |
+| quota | over nine tenths of the root's files and folders, or bytes, are used |
+| blocks | some have no copy left |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bmq.cli.doctor_checks import Finding
+from bmq.cli.tables import format_size
+from bmq.storage.health import NameNodeState, StorageHealth
+
+ROOM_LEAST = 0.1
+QUOTA_MOST = 0.9
+
+
+def check_namenodes(states: Sequence[NameNodeState]) -> list[Finding]:
+    """Return what is wrong with the NameNodes of the root."""
+    findings = []
+    for each in states:
+        if each.error:
+            remedy = "start it, or take it out of the root's URL or hdfs-site.xml; until then nobody can take over"
+            findings.append(Finding("storage", each.address, f"the NameNode does not answer: {each.error}", remedy))
+    known = [each for each in states if each.state]
+    active = [each.address for each in known if each.state == "active"]
+    if known and not active and len(known) == len(states):
+        told = ", ".join(f"{each.address} {each.state}" for each in known)
+        remedy = "look at the ZKFCs and JournalNodes; hdfs haadmin -getAllServiceState shows what Hadoop sees"
+        findings.append(Finding("storage", "NameNodes", f"none is active: {told}", remedy))
+    if len(active) > 1:
+        remedy = "stop one at once: check fencing (dfs.ha.fencing.methods), and that the URL names one name service"
+        findings.append(Finding("storage", "NameNodes", f"several are active: {', '.join(active)}", remedy))
+    return findings
+
+
+def check_storage(url: str, health: StorageHealth) -> list[Finding]:
+    """Return what is wrong with storage as it tells itself."""
+    findings = []
+    if health.is_in_safe_mode:
+        what = "the NameNode is in safe mode: nothing can be created, moved or deleted"
+        remedy = "it ends once enough blocks are reported; one that an operator began by hdfs dfsadmin -safemode leave"
+        findings.append(Finding("storage", url, what, remedy))
+    if health.capacity_bytes and health.remaining_bytes < ROOM_LEAST * health.capacity_bytes:
+        what = f"{format_size(health.remaining_bytes)} of {format_size(health.capacity_bytes)} are left"
+        remedy = "add datanodes or disks, delete topics, or shorten their retention"
+        findings.append(Finding("storage", url, what, remedy))
+    if 0 <= health.root_bytes_quota <= health.root_bytes / QUOTA_MOST:
+        used, quota = format_size(health.root_bytes), format_size(health.root_bytes_quota)
+        remedy = "raise it (hdfs dfsadmin -setSpaceQuota), delete topics, or shorten their retention"
+        findings.append(Finding("storage", url, f"{used} of the quota of {quota} are used, all copies counted", remedy))
+    if 0 <= health.root_names_quota <= health.root_names / QUOTA_MOST:
+        what = f"{health.root_names} of {health.root_names_quota} files and folders of the quota are used"
+        remedy = "raise it (hdfs dfsadmin -setQuota), or have fewer partitions and larger segments (segment.bytes)"
+        findings.append(Finding("storage", url, what, remedy))
+    if health.missing_blocks:
+        what = f"{health.missing_blocks} blocks of this HDFS have no copy left"
+        remedy = "bring their datanodes back; hdfs fsck / -list-corruptfileblocks names the files"
+        findings.append(Finding("storage", url, what, remedy))
+    return findings

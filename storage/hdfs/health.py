@@ -1,0 +1,65 @@
+"""The health of an HDFS as its NameNodes tell any user: HA state, safe mode, room, the root's quota.
+
+`getHAServiceState` and `setSafeMode` with the action GET need no superuser and are answered by a standby too
+(NameNodeRpcServer).  `getQuotaUsage` falls back to a content summary where no quota is set, which counts the root's
+files as `hdfs dfs -count` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.namenode import NameNode
+from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.health import NameNodeState, StorageHealth
+
+HA_STATES = ("initializing", "active", "standby", "observer")
+
+
+async def ask_namenodes(address: HdfsAddress, timeout_s: float) -> Sequence[NameNodeState]:
+    """Ask each NameNode of an address for its HA state, all at once."""
+    settings = HdfsSettings()
+    timeout_s = min(timeout_s, settings.call_timeout_s)
+    settings = replace(settings, call_timeout_s=timeout_s, call_deadline_s=timeout_s)
+    return await asyncio.gather(*(_ask_namenode(host, port, settings) for host, port in address.namenodes))
+
+
+async def _ask_namenode(host: str, port: int, settings: HdfsSettings) -> NameNodeState:
+    name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    namenode = NameNode(((host, port),), settings, SimpleAuthenticator.for_user(settings.user))
+    try:
+        state = await namenode.ha_state()
+    except Unsupported:
+        return NameNodeState(name)  # before Hadoop 3.3, or one that demands Kerberos: it answers, at least
+    except StorageError as error:
+        return NameNodeState(name, error=str(error))
+    finally:
+        await namenode.close()
+    return NameNodeState(name, HA_STATES[state] if state < len(HA_STATES) else str(state))
+
+
+async def read_health(namenode: NameNode, root: str) -> StorageHealth:
+    """Return what the active NameNode says.  Raises StorageError."""
+    is_in_safe_mode = await namenode.is_in_safe_mode()
+    stats = await namenode.stats()
+    usage = await namenode.quota_usage(root) if await namenode.file_info(root) is not None else None
+    health = StorageHealth(
+        capacity_bytes=stats.capacity,
+        remaining_bytes=stats.remaining,
+        is_in_safe_mode=is_in_safe_mode,
+        missing_blocks=stats.missing_blocks,
+    )
+    if usage is None:
+        return health
+    return replace(
+        health,
+        root_names=usage.names,
+        root_names_quota=usage.names_quota,
+        root_bytes=usage.bytes,
+        root_bytes_quota=usage.bytes_quota,
+    )

@@ -1,0 +1,100 @@
+"""What NameNodes say of their health, asked of small servers that speak Hadoop RPC."""
+
+from __future__ import annotations
+
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.health import ask_namenodes, read_health
+from bmq.storage.health import NameNodeState, StorageHealth
+from tests.unit.test_hdfs_namenode import STANDBY, Answer, Call, namenode, run
+
+NO_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
+
+
+def of_state(number: int) -> Answer:
+    return lambda call: pb.HAServiceStateResponse(state=number).SerializeToString()
+
+
+def test_each_namenode_is_asked_for_its_state() -> None:
+    async def test() -> None:
+        answers: list[Answer] = [of_state(1), of_state(2), of_state(0), lambda call: NO_METHOD, lambda call: None]
+        async with namenode(*answers) as (_, fakes):
+            address = HdfsAddress(namenodes=tuple(("127.0.0.1", fake.port) for fake in fakes), root="")
+            states = await ask_namenodes(address, 0.5)
+            names = [f"127.0.0.1:{fake.port}" for fake in fakes]
+            assert states[:4] == [
+                NameNodeState(names[0], "active"),
+                NameNodeState(names[1], "standby"),
+                NameNodeState(names[2], "initializing"),
+                NameNodeState(names[3]),
+            ]
+            assert (states[4].address, states[4].state) == (names[4], "")
+            assert "no answer within 0.5 s" in states[4].error
+            assert {call.method for fake in fakes for call in fake.calls} == {"getHAServiceState"}
+
+    run(test)
+
+
+def test_a_namenode_that_is_down_is_told_so() -> None:
+    async def test() -> None:
+        async with namenode(of_state(1)) as (_, (fake,)):
+            port = fake.port
+        (state,) = await ask_namenodes(HdfsAddress(namenodes=(("127.0.0.1", port),), root=""), 0.5)
+        assert state.state == ""
+        assert state.error
+
+    run(test)
+
+
+def answer(call: Call) -> bytes | str:
+    match call.method:
+        case "setSafeMode":
+            asked = pb.SetSafeModeRequest.FromString(call.request)
+            assert asked.action == 3, "the doctor never changes it"
+            return pb.SetSafeModeResponse(result=True).SerializeToString()
+        case "getFsStats":
+            stats = pb.GetFsStatsResponse(
+                capacity=100, used=60, remaining=40, under_replicated=1, corrupt_blocks=2, missing_blocks=3
+            )
+            return stats.SerializeToString()
+        case "getFileInfo":
+            return FOUND
+        case "getQuotaUsage":
+            assert pb.PathRequest.FromString(call.request).path == "/bmq"
+            usage = pb.GetQuotaUsageResponse.Usage(names=5, names_quota=-1, bytes=7, bytes_quota=9)
+            return pb.GetQuotaUsageResponse(usage=usage).SerializeToString()
+    raise AssertionError(call.method)
+
+
+def _found() -> bytes:
+    info = pb.FileInfo(
+        kind=pb.FileInfo.DIRECTORY, path=b"", length=0, permission=pb.Permission(mode=0o755), owner="o", group="g",
+        modification_time=0, access_time=0,
+    )  # fmt: skip
+    return pb.GetFileInfoResponse(file=info).SerializeToString()
+
+
+FOUND = _found()
+
+
+def test_safe_mode_room_and_quota() -> None:
+    async def test() -> None:
+        async with namenode(lambda call: STANDBY, answer) as (client, _):
+            health = await read_health(client, "/bmq")
+        assert health == StorageHealth(
+            capacity_bytes=100, remaining_bytes=40, is_in_safe_mode=True, missing_blocks=3,
+            root_names=5, root_names_quota=-1, root_bytes=7, root_bytes_quota=9,
+        )  # fmt: skip
+
+    run(test)
+
+
+def test_a_root_that_is_not_there_has_no_quota() -> None:
+    async def test() -> None:
+        def without(call: Call) -> bytes | str:
+            return b"" if call.method == "getFileInfo" else answer(call)
+
+        async with namenode(without) as (client, _):
+            assert (await read_health(client, "/bmq")).root_bytes_quota == -1
+
+    run(test)
