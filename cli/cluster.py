@@ -14,11 +14,11 @@ from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 
 _DESCRIPTION = """\
-Show a running cluster as a whole, and act on it: drain, balance or move.
+Show a running cluster as a whole, and act on it: drain, balance, move or log-level.
 
-status, drain, balance and move ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one process of
-it: its incarnation as `bmq cluster status` prints it, the beginning of that if no other begins so, or one of its
-addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor looks
+status, drain, balance, move and log-level ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one
+process of it: its incarnation as `bmq cluster status` prints it, the beginning of that if no other begins so, or one of
+its addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor looks
 at root, store and members from outside, whatever runs. rebuild and merge-root ask no server: none may run then.
 """
 
@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
-        dest="action", metavar="status|doctor|drain|balance|move|configs|rebuild|merge-root", required=True
+        dest="action", metavar="status|doctor|drain|balance|move|log-level|configs|rebuild|merge-root", required=True
     )
     cluster_status.add_parser(actions)
     doctor.add_parser(actions)

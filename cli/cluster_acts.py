@@ -13,6 +13,7 @@ from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.output import fail, print_json, printable
+from bmq.cli.tables import print_table
 
 ACT_S = 30.0
 """Some more than a server goes on looking for a leader."""
@@ -25,6 +26,11 @@ Act = Callable[[Console, argparse.Namespace], int]
 _DRAIN_NOTE = """
 What the process has is handed over to others, then the process ends. Whatever runs it (systemd, Kubernetes,
 `bmq serve --workers`) must not start it again, or is to do so on purpose: it then is a new member.
+"""
+
+_LEVEL_NOTE = """
+A level holds for a logger and for those below it that have none of their own, until the process ends: then the setting
+log_level counts again. `default` takes it back before.
 """
 
 
@@ -59,7 +65,23 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     moving.add_argument("topic", metavar="TOPIC", help="its topic")
     moving.add_argument("partition", type=_number, metavar="PARTITION", help="its number")
     moving.add_argument("member", metavar="MEMBER", help="which broker: see `bmq cluster --help`")
-    acts: dict[argparse.ArgumentParser, Act] = {draining: drain, balancing: balance, moving: move}
+    levelling = add_bare_command(
+        actions,
+        "log-level",
+        "show the levels of a process's loggers, or set one until it ends",
+        "bmq cluster log-level broker-3f9a bmq.broker debug",
+        timeout_s=ACT_S,
+    )
+    levelling.description = f"{levelling.description}\n{_LEVEL_NOTE}"
+    levelling.add_argument("member", metavar="MEMBER", help="which one: see `bmq cluster --help`")
+    levelling.add_argument("logger", metavar="LOGGER", nargs="?", help="show it and those below; root is above all")
+    levelling.add_argument("level", metavar="LEVEL", nargs="?", help="debug, info, warning, error or default")
+    acts: dict[argparse.ArgumentParser, Act] = {
+        draining: drain,
+        balancing: balance,
+        moving: move,
+        levelling: log_level,
+    }
     for parser, act in acts.items():
         add_http(parser)
         profiles.add_profile(parser)
@@ -94,6 +116,33 @@ def move(console: Console, arguments: argparse.Namespace) -> int:
         print_json(done)
     else:
         print(printable(f"{done['topic']}-{done['partition']} is assigned to {done['member']}"))
+    return 0
+
+
+def log_level(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.level is not None:
+        done = console.set_log_level(arguments.member, arguments.logger, arguments.level)
+        if arguments.json:
+            print_json(done)
+        else:
+            how = "until it ends" if done["is_set"] else "as the logger above has it"
+            print(printable(f"{done['logger']} of {done['member']} has level {done['level']}, {how}"))
+        return 0
+    told = console.log_levels(arguments.member)
+    rows = [(each["logger"], each["level"], each["is_set"]) for each in told["loggers"]]
+    wanted = arguments.logger
+    if wanted is not None:
+        rows = [row for row in rows if row[0] == wanted or row[0].startswith(f"{wanted}.")]
+        if not rows:
+            raise Refused(f"{told['member']} has no logger {wanted!r}; leave it out to see which there are")
+    if arguments.json:
+        for row in rows:
+            print_json(dict(zip(("logger", "level", "is_set"), row, strict=True)))
+    else:
+        shown = rows if wanted is not None else [row for row in rows if row[2] or row[0].partition(".")[0] == "bmq"]
+        print_table(
+            ("LOGGER", "LEVEL", "SET"), [(name, level, "yes" if is_set else "") for name, level, is_set in shown]
+        )
     return 0
 
 

@@ -11,14 +11,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from bmq.cli.log_levels_api import log_levels
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
 from bmq.cli.partitions_not_served import partitions_not_served
 from bmq.cli.repair_direct import NotRepaired, wanted_of
 from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.cli.traffic import cluster_traffic, sum_of
-from bmq.console.operations import DrainFacts, MovedFacts, NotPossible, ProcessFacts, ShardFacts, StatusFacts
+from bmq.console.operations import (
+    DrainFacts,
+    LoggerFacts,
+    LogLevelFacts,
+    LogLevelsFacts,
+    MovedFacts,
+    NotPossible,
+    ProcessFacts,
+    ShardFacts,
+    StatusFacts,
+)
 from bmq.core.errors import FormatError, RequestError
+from bmq.core.log_levels import LoggerLevel
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PROTOCOL
 from bmq.core.version import VERSION
@@ -112,6 +124,21 @@ class Operations:
             raise NotPossible(409, "not_repaired", str(error)) from None
         except (StorageError, KvError, FormatError) as error:
             raise NotPossible(503, "not_repaired", f"{error or type(error).__name__}: run it again") from None
+
+    async def log_levels(self, member: str) -> LogLevelsFacts:
+        incarnation, found = await self._log_levels(member, "", "")
+        return LogLevelsFacts(
+            member=incarnation,
+            loggers=[LoggerFacts(logger=each.logger, level=each.level, is_set=each.is_set) for each in found],
+        )
+
+    async def set_log_level(self, member: str, logger: str, level: str) -> LogLevelFacts:
+        incarnation, (found,) = await self._log_levels(member, logger, level)
+        return LogLevelFacts(member=incarnation, logger=found.logger, level=found.level, is_set=found.is_set)
+
+    async def _log_levels(self, named: str, logger: str, level: str) -> tuple[str, Sequence[LoggerLevel]]:
+        incarnation = self._find(named)["incarnation"]
+        return incarnation, await log_levels(self._node, self._node.view.members[incarnation], logger, level)
 
     def _admin(self) -> ClusterAdmin:
         """NotPossible in a process that is alone."""

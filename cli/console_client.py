@@ -59,6 +59,18 @@ class Console:
         """An operator's act, asked once.  Refused, Unreachable."""
         return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s)
 
+    def log_levels(self, member: str) -> Mapping[str, Any]:
+        """Return a member's loggers.  Raises Refused, Unreachable."""
+        return _call(self._log_level(member), None, self._timeout_s)
+
+    def set_log_level(self, member: str, logger: str, level: str) -> Mapping[str, Any]:
+        """Set the level of one, asked once.  Raises Refused, Unreachable."""
+        body = {"logger": logger, "level": level}
+        return _call(self._log_level(member), body, self._timeout_s, method="PUT")
+
+    def _log_level(self, member: str) -> str:
+        return f"{self._urls[0]}/api/v1/members/{urllib.parse.quote(member, safe='')}/log-level"
+
     def _check(self, url: str, status: Mapping[str, Any]) -> None:
         """An address that was another machine's, or is by now another cluster's, may lead anywhere."""
         if "members" not in status or "cluster_id" not in status:
@@ -77,10 +89,11 @@ class Console:
         self._urls = list(dict.fromkeys([url, *others]))[:CONSOLES_MAX]
 
 
-def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float) -> Mapping[str, Any]:
-    """A GET, or a POST of ``body``.  Refused with the server's words, Unreachable."""
+def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> Mapping[str, Any]:
+    """GET, or send ``body`` by POST or `method`.  Raises Refused with the server's words, Unreachable."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
+    headers = {} if data is None else {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             told = json.loads(answer.read(ANSWER_BYTES_MAX))

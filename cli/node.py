@@ -20,6 +20,7 @@ from bmq.cli.broker_role import BrokerRole
 from bmq.cli.collected import Collected
 from bmq.cli.internal import internal_dispatch, internal_services, register_broker
 from bmq.cli.joined import Joined
+from bmq.cli.log_levels_api import LogLevelsApi
 from bmq.cli.repair_run import Repair, Report, Wanted, find_partition
 from bmq.cli.root_guard import RootGuard
 from bmq.cli.shard_logs import LocalShardLogs
@@ -29,6 +30,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.internal_endpoint import InternalCall
 from bmq.core.log_fields import fields
+from bmq.core.log_levels import LogLevels
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
@@ -102,6 +104,7 @@ class Node:
         self.config = config
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
+        self.log_levels = LogLevels()
         self.is_serving = False
         self.close_by: float | None = None  # on the loop's clock: what is not handed over by then is left as it is
         self.on_leave: Callable[[], None] = _nothing
@@ -162,6 +165,7 @@ class Node:
             coordinator=self.coordinator,
             producer_ids=self.producer_ids,
             reading=self.reading,
+            log_levels=self.log_levels,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
         self.console_endpoint = Endpoint(replace(self._services, metrics=Metrics()), ALL_APIS)
@@ -380,6 +384,7 @@ class Node:
         """What the other processes may ask of this one."""
         endpoint = joined.endpoint
         endpoint.register(InternalKey.LEAVE, self._asked_to_leave, role=CONTROLLER)
+        endpoint.register(InternalKey.LOG_LEVELS, LogLevelsApi(self.log_levels).handle)
         joined.on_failed = self._failed
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked

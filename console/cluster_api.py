@@ -48,6 +48,14 @@ class ClusterApi:
         except RequestError as error:
             raise refusal(error) from error
 
+    async def log_levels(self, request: web.Request) -> web.Response:
+        return _answer(await self._operations.log_levels(request.match_info["member"]))
+
+    async def set_log_level(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"logger": TEXT, "level": TEXT})
+        found = await self._operations.set_log_level(request.match_info["member"], body["logger"], body["level"])
+        return _answer(found)
+
     async def repair(self, request: web.Request) -> web.Response:
         """200: what is damaged, and whether it was mended.  Takes as long as reading, and copying, the files does."""
         fields = {

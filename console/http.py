@@ -6,9 +6,9 @@
     /                        a status page with the links
 
 Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and what is missing
-from an answer is named in it.  Only POST and DELETE change anything (``console.origins``).  Nobody is asked who they
-are, so the default address is this machine's only; other addresses belong behind something that asks.  Texts are built
-off the loop where they grow with the cluster, one scrape at a time.
+from an answer is named in it.  Only POST, PUT and DELETE change anything (``console.origins``).  Nobody is asked who
+they are, so the default address is this machine's only; other addresses belong behind something that asks.  Texts are
+built off the loop where they grow with the cluster, one scrape at a time.
 """
 
 from __future__ import annotations
@@ -156,6 +156,8 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_post("/api/v1/cluster/move", cluster.move)
     app.router.add_post("/api/v1/cluster/repair", cluster.repair)
     app.router.add_get("/api/v1/members", _as_json(pages.members))
+    app.router.add_get("/api/v1/members/{member}/log-level", cluster.log_levels)
+    app.router.add_put("/api/v1/members/{member}/log-level", cluster.set_log_level)
     app.router.add_get("/api/v1/topics", _as_json(topics.list_topics))
     app.router.add_post("/api/v1/topics", _as_json(topics.create, status=201))
     app.router.add_get("/api/v1/topics/{name}", _as_json(topics.describe))

@@ -127,6 +127,24 @@ class MovedFacts(TypedDict):
     member: str
 
 
+class LoggerFacts(TypedDict):
+    """A logger and its level: DEBUG, INFO, WARNING or ERROR."""
+
+    logger: str
+    level: str
+    is_set: bool
+    """Whether the level is the logger's own; else it is that of a logger above."""
+
+
+class LogLevelsFacts(TypedDict):
+    member: str
+    loggers: Sequence[LoggerFacts]
+
+
+class LogLevelFacts(LoggerFacts):
+    member: str
+
+
 class NotPossible(Exception):
     """An act that makes no sense as it was asked for.  ``str`` says what to do; ``error`` is a code for programs."""
 
@@ -155,6 +173,12 @@ class ClusterOperations(Protocol):
 
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """Tell what is damaged of a partition's files, and mend them if ``wanted["apply"]``.  NotPossible."""
+
+    async def log_levels(self, member: str) -> LogLevelsFacts:
+        """Return every logger of a member, the root first.  NotPossible."""
+
+    async def set_log_level(self, member: str, logger: str, level: str) -> LogLevelFacts:
+        """Give a logger of a member another level until it ends; DEFAULT takes it back.  NotPossible."""
 
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
         """Returns when it is written who is to own the partition.  NotPossible."""

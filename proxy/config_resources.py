@@ -8,10 +8,11 @@ from bmq.core.errors import ErrorCode, RequestError
 
 
 class ResourceType(IntEnum):
-    """``ConfigResource.Type``; Kafka has more: loggers (8), client metrics (16), groups (32)."""
+    """``ConfigResource.Type``; Kafka has more: client metrics (16), groups (32)."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
 
 
 def parse_type(number: int) -> ResourceType:
@@ -21,7 +22,7 @@ def parse_type(number: int) -> ResourceType:
     except ValueError:
         raise RequestError(
             ErrorCode.INVALID_REQUEST,
-            f"Unsupported resource type {number}: topics (2) and brokers (4) have configs here",
+            f"Unsupported resource type {number}: topics (2), brokers (4) and loggers (8) have configs here",
         ) from None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bmq.core.call import Answer, Request
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.core.log_levels import LogLevels
 from bmq.core.metrics import Metrics
 from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog
@@ -43,6 +44,7 @@ class Services:
     producer_ids: ProducerIds
     reading: Reading
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
+    log_levels: LogLevels = field(default_factory=LogLevels)
     metadata: MetadataCache = field(default_factory=MetadataCache)
     holding: Holding = field(default_factory=Holding)
     """Produces that wait for their partition."""

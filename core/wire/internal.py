@@ -75,6 +75,7 @@ class InternalKey(IntEnum):
     ASK_PARTITIONS = 10018
     PARTITIONS_NOT_SERVED = 10019
     TRAFFIC = 10020
+    LOG_LEVELS = 10021
 
 
 class Question(IntEnum):
@@ -480,6 +481,26 @@ class TrafficResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class LogLevelsRequest(Message):
+    """Give `logger` this `level` ("" changes nothing); which levels hold then, of all or of `logger` if it is given?"""
+
+    logger: Text = ""
+    level: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevelsResponse(Message):
+    """Loggers with the number of the level that holds (Python's: 10 is DEBUG); `own`: those that have one of their own.
+
+    INVALID_CONFIG: there is no such logger or level."""
+
+    error: Code = ErrorCode.NONE
+    message: Text = ""
+    levels: Reasons = ()
+    own: Reasons = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
     """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
 
@@ -522,4 +543,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.ASK_PARTITIONS: AskPartitionsResponse,
     InternalKey.PARTITIONS_NOT_SERVED: PartitionsNotServedResponse,
     InternalKey.TRAFFIC: TrafficResponse,
+    InternalKey.LOG_LEVELS: LogLevelsResponse,
 }

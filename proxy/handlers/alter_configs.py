@@ -5,14 +5,16 @@ the newer what shall change.  The requests carry no time-out: ``ALTER_MS`` bound
 
 Version notes: all alike but for the encoding.
 
-Not implemented: loggers, client metrics and groups as resources (INVALID_REQUEST).  Of the brokers' configs the
+Levels of this process's loggers are set here and now, by the newer API alone (KIP-412).
+
+Not implemented: client metrics and groups as resources (INVALID_REQUEST).  Of the brokers' configs the
 topics' defaults may be altered (``meta.broker_configs``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bmq.core.call import Request
@@ -22,6 +24,7 @@ from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 from bmq.meta.controller.config_changes import Changes, ConfigChange, Operation
 from bmq.meta.controller.topic_rules import check_name
+from bmq.proxy import logger_configs
 from bmq.proxy.admin_work import each
 from bmq.proxy.config_resources import ResourceType, parse_node, parse_type
 from bmq.proxy.services import Api, Services
@@ -68,8 +71,15 @@ async def _alter_all(services: Services, message: Any, read: Callable[[Any], Cha
 
 
 async def _alter(services: Services, resource: Any, changes: Changes, validate_only: bool) -> None:
-    name = resource.resource_name
-    if parse_type(resource.resource_type) is ResourceType.BROKER:
+    name, kind = resource.resource_name, parse_type(resource.resource_type)
+    if kind is ResourceType.BROKER_LOGGER:
+        if isinstance(changes, Mapping):
+            text = "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER"
+            raise RequestError(ErrorCode.INVALID_REQUEST, text)
+        logger_configs.check_node(name, services.config.node_id)
+        logger_configs.alter(services.log_levels, changes, validate_only=validate_only)
+        return
+    if kind is ResourceType.BROKER:
         node = parse_node(name, services.config.node_id)
         await services.admin.alter_broker_configs(node, changes, validate_only=validate_only)
         return

@@ -1,16 +1,17 @@
 """DescribeConfigs, versions 1 to 4.
 
-Topics and brokers, from the view: no call is made.  A broker is asked for its own configs only, as in Kafka; clients
-send each to its node.  An empty broker name means the cluster's dynamic defaults.  A resource that is asked for
-twice with the same keys is described once.
+Topics and brokers, from the view, and this process's loggers (KIP-412): no call is made.  A broker is asked for its own
+configs only, as in Kafka; clients send each to its node.  An empty broker name means the cluster's dynamic defaults.  A
+resource that is asked for twice with the same keys is described once.
 
 Version notes: 1 adds sources and synonyms (0 is gone from Kafka 4), 3 types and documentation.
 
-Not implemented: loggers, client metrics and groups as resources (INVALID_REQUEST).
+Not implemented: client metrics and groups as resources (INVALID_REQUEST).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from bmq.core.call import Answer, Request
@@ -22,6 +23,7 @@ from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.config_values import Described
 from bmq.meta.controller.topic_rules import check_name
+from bmq.proxy import logger_configs
 from bmq.proxy.config_resources import ResourceType, parse_node, parse_type
 from bmq.proxy.services import Api, Services
 
@@ -59,19 +61,16 @@ def _identity(resource: Any) -> tuple[int, str, tuple[str, ...] | None]:
 
 
 def _too_much(resource: Any) -> Any:
-    return Result(
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"The response has {RESPONSE_BYTES_MAX} bytes already: ask for fewer resources at a time.",
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[],
-    )
+    text = f"The response has {RESPONSE_BYTES_MAX} bytes already: ask for fewer resources at a time."
+    return _result(resource, ErrorCode.INVALID_REQUEST, text)
 
 
 def _describe(services: Services, resource: Any, message: Any) -> Any:
     code, text, configs = ErrorCode.NONE, None, []
     try:
         wanted = set(resource.configuration_keys or ())
+        if parse_type(resource.resource_type) is ResourceType.BROKER_LOGGER:
+            return _result(resource, configs=_loggers(services, resource, wanted))
         configs = [
             _config(described, message.include_synonyms, message.include_documentation)
             for described in _configs_of(services, resource)
@@ -79,13 +78,33 @@ def _describe(services: Services, resource: Any, message: Any) -> Any:
         ]
     except RequestError as error:
         code, text = error.code, error.message
+    return _result(resource, code, text, configs)
+
+
+def _result(resource: Any, code: ErrorCode = ErrorCode.NONE, text: str | None = None, configs: Any = ()) -> Any:
     return Result(
         error_code=code,
         error_message=text,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=configs,
+        configs=list(configs),
     )
+
+
+def _loggers(services: Services, resource: Any, wanted: Collection[str]) -> list[Any]:
+    logger_configs.check_node(resource.resource_name, services.config.node_id)
+    return [
+        Config(
+            name=name,
+            value=level,
+            read_only=False,
+            config_source=logger_configs.SOURCE,
+            is_sensitive=False,
+            synonyms=[],
+        )
+        for name, level in logger_configs.describe(services.log_levels)
+        if not wanted or name in wanted
+    ]
 
 
 def _configs_of(services: Services, resource: Any) -> list[Described]:

@@ -94,6 +94,19 @@ class FakeCluster:
             return 202, {"member": body["member"], "partitions": leaving["partitions"], "shards": leaving["shards"]}
         return 200, {"moves": 4} if name == "balance" else dict(body)
 
+    def log_levels(self, named: str) -> Answer:
+        if self.refuses is not None:
+            return self.refuses
+        return 200, {
+            "member": named,
+            "loggers": [
+                {"logger": "root", "level": "INFO", "is_set": True},
+                {"logger": "bmq.broker", "level": "DEBUG", "is_set": True},
+                {"logger": "bmq.broker.janitor", "level": "DEBUG", "is_set": False},
+                {"logger": "grpc", "level": "INFO", "is_set": False},
+            ],
+        }
+
     @contextmanager
     def console(self, incarnation: str = "", *, ends_with_drain: bool = False) -> Iterator[str]:
         """A member's console: its URL, which its member tells from then on."""
@@ -124,8 +137,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/api/v1/cluster/status":
             self._answer(200, self.server.cluster.status(self.server.incarnation))
+        elif self.path.endswith("/log-level"):
+            self._answer(*self.server.cluster.log_levels(self.path.split("/")[-2]))
         else:
             self._answer(404, {"error": "not_found", "message": f"GET {self.path}"})
+
+    def do_PUT(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.headers["Content-Type"] == "application/json"
+        assert self.path.endswith("/log-level")
+        self._answer(*self.server.cluster.act(f"log-level {self.path.split('/')[-2]}", body))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -247,7 +247,43 @@ def test_move(cluster: FakeCluster, url: str, capsys: Told) -> None:
         ask("move", "orders", "-3", "broker-1b", "--http", url)
 
 
-@pytest.mark.parametrize("words", [("balance",), ("move", "orders", "1", "b"), ("drain", "broker-1a")])
+def test_log_levels_are_shown_and_set(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    assert ask("log-level", "broker-1a", "--http", url) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["LOGGER", "LEVEL", "SET"],
+        ["root", "INFO", "yes"],
+        ["bmq.broker", "DEBUG", "yes"],
+        ["bmq.broker.janitor", "DEBUG"],
+    ], "libraries' loggers are shown when they are asked for, or have a level of their own"
+    assert ask("log-level", "broker-1a", "bmq.broker", "--http", url, "--json") == 0
+    assert [json.loads(line)["logger"] for line in capsys.readouterr().out.splitlines()] == [
+        "bmq.broker",
+        "bmq.broker.janitor",
+    ]
+    assert ask("log-level", "broker-1a", "bmq.brok", "--http", url) == 1
+    assert "broker-1a has no logger 'bmq.brok'; leave it out" in capsys.readouterr().err
+    cluster.refuses = 200, {"member": "broker-1a", "logger": "bmq", "level": "DEBUG", "is_set": True}
+    assert ask("log-level", "broker-1a", "bmq", "debug", "--http", url) == 0
+    assert capsys.readouterr().out == "bmq of broker-1a has level DEBUG, until it ends\n"
+
+
+def test_a_log_level_reaches_the_member_under_its_name(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.refuses = None
+    ask("log-level", "10.0.0.1:9093", "bmq", "default", "--http", url, "--json")
+    assert cluster.acts == [("log-level 10.0.0.1%3A9093", {"logger": "bmq", "level": "default"})]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("balance",),
+        ("move", "orders", "1", "b"),
+        ("drain", "broker-1a"),
+        ("log-level", "broker-1a"),
+        ("log-level", "broker-1a", "bmq", "debug"),
+    ],
+)
 def test_a_refusal_is_told(words: tuple[str, ...], cluster: FakeCluster, url: str, capsys: Told) -> None:
     cluster.refuses = 409, {"error": "alone", "message": "this process is a cluster of its own"}
     assert ask(*words, "--http", url) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Set
 from types import SimpleNamespace
@@ -12,15 +13,19 @@ import pytest
 
 from bmq.cli import cluster_facts
 from bmq.cli.cluster_facts import Operations
+from bmq.cli.log_levels_api import LogLevelsApi
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
 from bmq.console.operations import NotPossible
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_levels import LogLevels
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PeerLost
 from bmq.core.wire.internal import (
     InternalKey,
+    LogLevelsRequest,
+    LogLevelsResponse,
     PartitionsNotServedResponse,
     ShardsNotLoadedResponse,
     TrafficResponse,
@@ -290,3 +295,83 @@ def test_find_member_by_no_name_finds_nobody() -> None:
 def test_no_such_member_lists_a_few() -> None:
     with pytest.raises(NoSuchMember, match=r"there are a-00, .*, a-07 and 92 more"):
         find_member("x", names(*(f"a-{number:02}" for number in range(100))))
+
+
+class LogPeers:
+    """Processes that answer LogLevels as `respond` does."""
+
+    def __init__(self, respond: Callable[[LogLevelsRequest], LogLevelsResponse]) -> None:
+        self.respond = respond
+        self.asked: list[tuple[str, object]] = []
+
+    async def ask(self, member: Member, message: Any, api_key: int, response_type: object, timeout_s: float) -> Any:
+        assert api_key == InternalKey.LOG_LEVELS
+        self.asked.append((member.incarnation, message))
+        return self.respond(message)
+
+
+def with_log_peers(peers: LogPeers) -> Operations:
+    of = node(View(), Leader())
+    cast(Any, of.joined).peers = peers
+    return Operations(of)
+
+
+def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
+    peers = LogPeers(lambda _: LogLevelsResponse(levels=((20, "root"), (10, "bmq.broker")), own=((20, "root"),)))
+    told = asyncio.run(with_log_peers(peers).log_levels("10.0.0.1:2"))
+    assert told == {
+        "member": "broker-1b",
+        "loggers": [
+            {"logger": "root", "level": "INFO", "is_set": True},
+            {"logger": "bmq.broker", "level": "DEBUG", "is_set": False},
+        ],
+    }
+    peers.respond = lambda request: LogLevelsResponse(levels=((30, request.logger),), own=((30, request.logger),))
+    set_to = asyncio.run(with_log_peers(peers).set_log_level("broker-1b", "bmq.core", "warn"))
+    assert set_to == {"member": "broker-1b", "logger": "bmq.core", "level": "WARNING", "is_set": True}
+    assert peers.asked == [
+        ("broker-1b", LogLevelsRequest()),
+        ("broker-1b", LogLevelsRequest("bmq.core", "warn")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PeerLost("it stands still", was_sent=True), ErrorCode.BROKER_NOT_AVAILABLE),
+        (TimeoutError(), ErrorCode.BROKER_NOT_AVAILABLE),
+        (RequestError(ErrorCode.UNSUPPORTED_VERSION, "API 10021"), ErrorCode.UNSUPPORTED_VERSION),
+        (RequestError(ErrorCode.INVALID_CONFIG, "there is no logger"), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_a_member_whose_log_level_cannot_be_set(error: Exception, code: ErrorCode) -> None:
+    def fail(_: LogLevelsRequest) -> LogLevelsResponse:
+        raise error
+
+    with pytest.raises(RequestError) as refused:
+        asyncio.run(with_log_peers(LogPeers(fail)).set_log_level("broker-1b", "bmq", "debug"))
+    assert refused.value.code is code
+    assert refused.value.message
+
+
+def test_a_process_that_is_asked_for_its_log_levels_answers_as_it_is_read() -> None:
+    levels = LogLevels()
+    logger = logging.getLogger("bmq.test_of_the_api")
+    api = LogLevelsApi(levels)
+
+    async def ask(request: LogLevelsRequest) -> LogLevelsResponse:
+        buffers = api.handle(memoryview(b"".join(map(bytes, request.encode()))), cast(Any, None))
+        return LogLevelsResponse.decode(memoryview(b"".join(map(bytes, buffers))))
+
+    try:
+        told = asyncio.run(ask(LogLevelsRequest(logger.name, "debug")))
+        assert told.levels == told.own == ((10, logger.name),)
+        assert logger.level == logging.DEBUG
+        whole = asyncio.run(ask(LogLevelsRequest()))
+        assert (10, logger.name) in whole.own
+        assert set(whole.own) < set(whole.levels)
+        with pytest.raises(RequestError, match="there is no level 'x'") as refused:
+            asyncio.run(ask(LogLevelsRequest(logger.name, "x")))
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+    finally:
+        logger.setLevel(logging.NOTSET)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -264,5 +265,52 @@ def test_members_are_told() -> None:
     async def story(api: Api) -> None:
         _, told = await api("GET", "/api/v1/members")
         assert [each["incarnation"] for each in told["members"]] == ["n"]
+
+    run(story)
+
+
+LOG_LEVEL = "/api/v1/members/{member}/log-level?member=n"
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """A logger whose level is as before afterwards."""
+    logger = logging.getLogger("bmq.broker.test_of_levels")
+    yield logger
+    for each in (logger, logging.getLogger("bmq.broker")):
+        each.setLevel(logging.NOTSET)
+
+
+def test_a_log_level_is_shown_set_and_taken_back(logger: logging.Logger) -> None:
+    async def story(api: Api) -> None:
+        status, told = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "debug"})
+        assert (status, told) == (200, {"member": "n", "logger": "bmq.broker", "level": "DEBUG", "is_set": True})
+        assert logger.isEnabledFor(logging.DEBUG)
+        _, told = await api("GET", LOG_LEVEL)
+        found = {each["logger"]: each for each in told["loggers"]}
+        assert told["loggers"][0]["logger"] == "root"
+        assert found[logger.name] == {"logger": logger.name, "level": "DEBUG", "is_set": False}
+        _, told = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "default"})
+        assert told["is_set"] is False
+        assert not logger.isEnabledFor(logging.DEBUG)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "error", "message"),
+    [
+        (LOG_LEVEL, {"logger": "bmq.brokr", "level": "debug"}, 400, "invalid_config", "there is no logger 'bmq.brokr'"),
+        (LOG_LEVEL, {"logger": "bmq.broker", "level": "loud"}, 400, "invalid_config", "there is no level 'loud'"),
+        (LOG_LEVEL, {"logger": "bmq.broker", "level": ""}, 400, "wrong_value", "level"),
+        (LOG_LEVEL, {"logger": "bmq.broker"}, 400, "wrong_fields", '"logger", "level"'),
+        (LOG_LEVEL.replace("=n", "=x"), {"logger": "root", "level": "INFO"}, 404, "unknown_member", "no member 'x'"),
+    ],
+)
+def test_a_log_level_that_cannot_be_set(path: str, body: dict[str, str], status: int, error: str, message: str) -> None:
+    async def story(api: Api) -> None:
+        found, told = await api("PUT", path, body)
+        assert (found, told["error"]) == (status, error)
+        assert message in told["message"]
 
     run(story)

@@ -7,7 +7,16 @@ from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
-from bmq.console.operations import DrainFacts, MovedFacts, NotLoadedFacts, ProcessFacts, RateFacts, StatusFacts
+from bmq.console.operations import (
+    DrainFacts,
+    LogLevelFacts,
+    LogLevelsFacts,
+    MovedFacts,
+    NotLoadedFacts,
+    ProcessFacts,
+    RateFacts,
+    StatusFacts,
+)
 from bmq.console.queries import Page
 from bmq.console.state import (
     ClusterFacts,
@@ -142,6 +151,20 @@ class FakeOperations:
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
         self._ask("move", topic, partition, member)
         return {"topic": topic, "partition": partition, "member": PROCESS["incarnation"]}
+
+    async def log_levels(self, member: str) -> LogLevelsFacts:
+        self._ask("log_levels", member)
+        return {
+            "member": PROCESS["incarnation"],
+            "loggers": [
+                {"logger": "root", "level": "INFO", "is_set": True},
+                {"logger": "bmq.broker", "level": "INFO", "is_set": False},
+            ],
+        }
+
+    async def set_log_level(self, member: str, logger: str, level: str) -> LogLevelFacts:
+        self._ask("set_log_level", member, logger, level)
+        return {"member": PROCESS["incarnation"], "logger": logger, "level": level, "is_set": True}
 
     def _ask(self, *what: object) -> None:
         if self.fails is not None:

@@ -37,6 +37,37 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://elsewhere.example"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({}, 200),
+    ],
+)
+def test_a_log_level_is_set_by_no_page_of_another_site(headers: Mapping[str, str], status: int) -> None:
+    operations = FakeOperations()
+    path = "/api/v1/members/broker/log-level"
+
+    async def go() -> int:
+        server = HttpServer(state(operations=operations), "127.0.0.1", 0)
+        await server.start()
+        try:
+            async with (
+                aiohttp.ClientSession(server.url) as session,
+                session.put(
+                    path, data=json.dumps({"logger": "bmq", "level": "debug"}).encode(), headers={**JSON, **headers}
+                ) as response,
+            ):
+                return response.status
+        finally:
+            await server.stop()
+
+    assert asyncio.run(go()) == status
+    assert operations.asked == ([("set_log_level", "broker", "bmq", "debug")] if status == 200 else [])
+    assert str(status) in OPENAPI["paths"]["/api/v1/members/{member}/log-level"]["put"]["responses"]
+
+
 def post(
     operations: FakeOperations,
     act: str,

@@ -21,7 +21,7 @@ from tests.unit.console.states import BROKEN_TOPIC, BUSY_GROUP, state
 
 OPENAPI: dict[str, Any] = json.loads(files("bmq.console").joinpath("openapi.json").read_bytes())
 GETS = {path: operations for path, operations in OPENAPI["paths"].items() if "get" in operations}
-EXAMPLES = {"{name}": "orders", "{id}": "billing", "{partition}": "0"}
+EXAMPLES = {"{name}": "orders", "{id}": "billing", "{partition}": "0", "{member}": "broker"}
 JSON_TYPES: dict[str, Callable[[object], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),

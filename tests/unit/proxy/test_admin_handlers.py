@@ -297,13 +297,13 @@ def test_describe_configs(version: int) -> None:
             await w.admin.alter_broker_configs(None, {"log.segment.bytes": "2000000"})
             asked = describe(
                 (TOPIC, "t", None), (TOPIC, "t", ["segment.ms"]), (BROKER, "7", None), (BROKER, "", None),
-                (TOPIC, "none", None), (TOPIC, "a b", None), (BROKER, "8", None), (BROKER, "x", None), (8, "7", None),
+                (TOPIC, "none", None), (TOPIC, "a b", None), (BROKER, "8", None), (BROKER, "x", None), (16, "7", None),
                 synonyms=True, documentation=version >= 3,
             )  # fmt: skip
             found = (await w.ask(DESCRIBE, version, asked)).results
             assert [(r.resource_type, r.resource_name, r.error_code) for r in found] == [
                 (TOPIC, "t", 0), (TOPIC, "t", 0), (BROKER, "7", 0), (BROKER, "", 0), (TOPIC, "none", 3),
-                (TOPIC, "a b", 17), (BROKER, "8", 42), (BROKER, "x", 42), (8, "7", 42),
+                (TOPIC, "a b", 17), (BROKER, "8", 42), (BROKER, "x", 42), (16, "7", 42),
             ]  # fmt: skip
             configs = {config.name: config for config in found[0].configs}
             assert [c.name for c in found[1].configs] == ["segment.ms"]

@@ -1,0 +1,61 @@
+"""Log levels of any member: those of this process, and the question and act between processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.log_levels import LoggerLevel, LogLevelError, LogLevels
+from bmq.core.rpc import PeerLost
+from bmq.core.wire.internal import InternalKey, LogLevelsRequest, LogLevelsResponse
+from bmq.meta.cluster.member import Member
+
+if TYPE_CHECKING:
+    from bmq.cli.node import Node
+
+ANSWER_S = 5.0
+
+
+class LogLevelsApi:
+    """Register `handle` for ``InternalKey.LOG_LEVELS``."""
+
+    def __init__(self, levels: LogLevels) -> None:
+        self._levels = levels
+
+    def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        request = LogLevelsRequest.decode(body)
+        found = local_levels(self._levels, request.logger, request.level)
+        levels = tuple((int(logging.getLevelName(each.level)), each.logger) for each in found)
+        own = tuple(pair for pair, each in zip(levels, found, strict=True) if each.is_set)
+        return LogLevelsResponse(levels=levels, own=own).encode()
+
+
+def local_levels(levels: LogLevels, logger: str, level: str) -> Sequence[LoggerLevel]:
+    """Set the level if one is given, and return all, or the logger's.  Raises RequestError INVALID_CONFIG."""
+    try:
+        if level:
+            return [levels.set_level(logger, level)]
+        return [levels.get(logger)] if logger else levels.levels()
+    except LogLevelError as error:
+        raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+async def log_levels(node: Node, member: Member, logger: str, level: str) -> Sequence[LoggerLevel]:
+    """Do as ``local_levels`` in a process of the cluster.
+
+    Raises RequestError, BROKER_NOT_AVAILABLE if it does not answer, UNSUPPORTED_VERSION if it is of a version before.
+    """
+    if node.joined is None or member.incarnation == node.view.own:
+        return local_levels(node.log_levels, logger, level)
+    request = LogLevelsRequest(logger, level)
+    try:
+        response = await node.joined.peers.ask(member, request, InternalKey.LOG_LEVELS, LogLevelsResponse, ANSWER_S)
+    except (PeerLost, TimeoutError) as error:
+        why = str(error) or f"no answer within {ANSWER_S:g} s"
+        raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None
+    own = {name for _, name in response.own}
+    return [LoggerLevel(name, logging.getLevelName(number), name in own) for number, name in response.levels]

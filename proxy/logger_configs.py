@@ -1,0 +1,54 @@
+"""Levels of this node's loggers as Kafka's configs: resources of type BROKER_LOGGER (KIP-412)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_levels import DEFAULT, LEVELS, ROOT, LogLevelError, LogLevels
+from bmq.meta.controller.config_changes import ConfigChange, Operation
+
+SOURCE = 6
+"""``ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG``."""
+_KAFKAS = {"WARNING": "WARN"}
+"""Names that differ; TRACE and FATAL are taken for DEBUG and ERROR."""
+
+
+def check_node(name: str, own: int) -> None:
+    """Raise RequestError INVALID_REQUEST for any but this node, as in Kafka (``ConfigHelper``, ``BrokerServer``)."""
+    if not name:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if not (name.isascii() and name.isdecimal()):
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != own:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} but received {name}")
+
+
+def describe(levels: LogLevels) -> Sequence[tuple[str, str]]:
+    """Return each logger with the level that holds, by Kafka's name of it."""
+    return [(each.logger, _KAFKAS.get(each.level, each.level)) for each in levels.levels()]
+
+
+def alter(levels: LogLevels, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    """Make all changes or none.  Raises RequestError as Kafka does (``RuntimeLoggerManager``)."""
+    wanted = []
+    for change in changes:
+        if change.operation not in (Operation.SET, Operation.DELETE):
+            text = f"{change.operation.name} operation is not allowed for the BROKER_LOGGER resource"
+            raise RequestError(ErrorCode.INVALID_REQUEST, text)
+        if change.operation is Operation.DELETE and change.name == ROOT:
+            text = "Removing the log level of the root logger is not allowed"
+            raise RequestError(ErrorCode.INVALID_REQUEST, text)
+        level = DEFAULT if change.operation is Operation.DELETE else change.value or ""
+        if change.operation is Operation.SET and level.upper() == DEFAULT:
+            text = f"Cannot set the log level of {change.name} to {level}: choose from {', '.join(LEVELS)}"
+            raise RequestError(ErrorCode.INVALID_CONFIG, text)
+        wanted.append((change.name, level))
+    try:
+        for name, level in wanted:
+            levels.check(name, level)
+    except LogLevelError as error:
+        raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if not validate_only:
+        for name, level in wanted:
+            levels.set_level(name, level)
