@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from kafka import OffsetAndMetadata, TopicPartition
@@ -17,6 +16,7 @@ from kafka.protocol.consumer import OffsetTimestamp
 from bmq.cli.admin_client import Admin, Refused, add_command, describe_code, of_coordinator
 from bmq.cli.offsets import Ends, ends_of, led_partitions
 from bmq.cli.output import fail, print_json
+from bmq.cli.places import parse_datetime
 from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
@@ -56,7 +56,7 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     targets.add_argument("--to-latest", action="store_true", help="behind the last record that there is")
     targets.add_argument(
         "--to-datetime",
-        type=_timestamp_ms,
+        type=parse_datetime,
         metavar="TIME",
         help="the first record from then on, as 2026-01-31T12:00:00 (UTC) or with an offset as +01:00",
     )
@@ -77,14 +77,6 @@ def _offset(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset from 0 up")
     return int(text)
-
-
-def _timestamp_ms(text: str) -> int:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time like 2026-01-31T12:00:00") from None
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 # --------------------------------------------------------------------------------------------------------- command

@@ -16,7 +16,7 @@ from kafka.errors import CoordinatorLoadInProgressError, NoError, UnknownMemberI
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
-from bmq.cli import cluster, group, topic
+from bmq.cli import cluster, consume, group, produce, topic
 from bmq.cli.admin_client import Admin, perform
 
 NODES = (1, 2)
@@ -267,7 +267,7 @@ class FakeAdmin:
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bmq")
     commands = parser.add_subparsers(required=True)
-    for module in (topic, group, cluster):
+    for module in (topic, group, cluster, produce, consume):
         module.add_parser(commands)
     return parser.parse_args(words)
 

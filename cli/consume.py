@@ -1,0 +1,486 @@
+"""``bmq consume``: records of topics on standard output, over Kafka's protocol.
+
+The client is kafka-python's consumer.  Without a group it reads partitions that it assigns itself, from a place to a
+place.  In a group offsets are committed after their records were written, and never before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from time import monotonic, sleep
+from types import FrameType
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.errors import KafkaError
+from kafka.protocol.consumer import OffsetTimestamp
+
+from bmq.cli.admin_client import (
+    Admin,
+    Refused,
+    Unreachable,
+    add_command,
+    describe_code,
+    explain,
+    knock,
+    open_client,
+    positive,
+)
+from bmq.cli.offsets import ends_of, led_partitions
+from bmq.cli.output import fail
+from bmq.cli.places import PLACE_HELP, Bounds, Kind, Place, end_offset, parse_place, start_offset
+from bmq.cli.progress import Progress
+from bmq.cli.record_output import Consumed, Writer, fields_writer, json_writer, raw_writer, text_writer
+from bmq.cli.record_text import Encoding, separator
+from bmq.cli.usage import UsageError
+from bmq.core.errors import ErrorCode
+
+POLL_MS = 200
+"""How long a signal, or a reader that has gone, is not noticed."""
+POLL_RECORDS_MAX = 2_000
+FETCH_BYTES_MAX = 16 << 20
+COMMIT_S = 1.0
+REQUEST_MS_MIN = 30_000
+LEADER_WAIT_S = 0.2
+
+_DESCRIPTION = """\
+Print records of topics, and go on with new ones until Ctrl-C, --to or --max-records ends it.
+
+  --format text     (default) values, each with a line end; with --key-separator the key before it
+  --format fields   partition, offset, time, key, value and headers with tabs between, as `bmq segment cat`
+  --format json     one JSON object a line; --json is short for it; `bmq produce --format json` reads it
+  --format raw      values, and nothing between them
+
+Without --group nothing is committed, and every partition is read, or those of --partition. With --group the partitions
+are shared with the group's other members, reading goes on behind what the group has committed, and offsets are
+committed after their records were written.
+"""
+_EPILOG = f"""\
+PLACE is one of: {PLACE_HELP}.
+The order of records is kept within a partition. Control characters are escaped where standard output is a terminal.
+
+examples:
+  bmq consume orders --to latest                              what there is now
+  bmq consume orders --from -10 --to latest --format fields   the last ten records of each partition
+  bmq consume orders --from 2026-01-31T12:00:00 --json | jq .value
+  bmq consume orders --partition 3 --from 1000 --max-records 1
+  bmq consume orders --group billing --key-separator '\\t'
+
+exit status:
+  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no answer from the server
+  128 + N  ended by signal N, as 130 by Ctrl-C and 143 by `timeout`: what was written is committed
+"""
+
+
+class Consumer(Protocol):
+    """The part of kafka-python's consumer that is used; it documents what the methods return."""
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def assignment(self) -> set[TopicPartition]: ...
+    def subscribe(self, topics: Sequence[str], listener: ConsumerRebalanceListener) -> None: ...
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+    def pause(self, *partitions: TopicPartition) -> None: ...
+    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int | None: ...
+    def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Consumed]]: ...
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None: ...
+    def close(self, autocommit: bool, timeout_ms: int) -> None: ...
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = add_command(commands, "consume", consume, "print records of topics", "")
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="of which topics")
+    which = parser.add_argument_group("which records")
+    which.add_argument(
+        "--partition", type=_partitions, action="append", metavar="P,P-P", help="only these partitions; may be repeated"
+    )
+    which.add_argument("--group", metavar="GROUP", help="as a member of this consumer group")
+    which.add_argument(
+        "--from",
+        dest="start",
+        type=parse_place,
+        metavar="PLACE",
+        help="where to begin (default: earliest); in a group earliest or latest, where it has committed nothing",
+    )
+    which.add_argument(
+        "--to", dest="end", type=parse_place, metavar="PLACE", help="where to end; latest: what there is now"
+    )
+    which.add_argument("--max-records", type=positive, metavar="N", help="end after so many records")
+    which.add_argument(
+        "--isolation-level",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        help="default: %(default)s",
+    )
+    which.add_argument("--no-commit", action="store_true", help="in a group: commit nothing")
+    writing = parser.add_argument_group("output")
+    writing.add_argument("--format", choices=("text", "fields", "json", "raw"), help="default: text")
+    writing.add_argument(
+        "--delimiter",
+        type=separator,
+        default=b"\n",
+        metavar="SEP",
+        help=r"text: what follows each record (default: \n; \t, \0 and \xHH are known too)",
+    )
+    writing.add_argument("--key-separator", type=separator, metavar="SEP", help="text: print the key, and this")
+    for what in ("key", "value"):
+        writing.add_argument(
+            f"--{what}-encoding",
+            type=Encoding,
+            choices=list(Encoding),
+            default=Encoding.TEXT,
+            help=f"how to write the {what} (default: %(default)s)",
+        )
+    writing.add_argument("--null", default="", metavar="TEXT", help="text: what to print for null (default: nothing)")
+
+
+def _partitions(text: str) -> list[int]:
+    """Return numbers given as ``0,2-5``."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (first, last)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not like 3 or 0,2-5")
+        if not int(first) <= int(last) < int(first) + 1_000_000:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a range of partitions")
+        numbers += range(int(first), int(last) + 1)
+    return numbers
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def consume(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Print records until the end that the command line names."""
+    _check(arguments)
+    writer = _writer(arguments)
+    keys = _keys(admin, arguments)
+    plan = _plan(admin, arguments, keys)
+    is_group = arguments.group is not None
+    consumer: Consumer = open_client(
+        KafkaConsumer,
+        arguments.bootstrap_server,
+        arguments.timeout,
+        request_timeout_ms=max(REQUEST_MS_MIN, int(arguments.timeout * 1000)),
+        group_id=arguments.group,
+        enable_auto_commit=False,
+        auto_offset_reset="latest" if is_group and arguments.start == Place(Kind.LATEST) else "earliest",
+        isolation_level=arguments.isolation_level,
+        fetch_max_bytes=FETCH_BYTES_MAX,
+        allow_auto_create_topics=False,
+        exclude_internal_topics=False,
+        metrics_enabled=False,
+    )
+    with stop_signals() as stopped:
+        reading = Reading(consumer, arguments, writer, sys.stdout.buffer, plan, stopped)
+        try:
+            if is_group:
+                consumer.subscribe(sorted(set(arguments.topics)), listener=reading)
+            else:
+                consumer.assign(sorted(plan.starts))
+                for key, offset in plan.starts.items():
+                    consumer.seek(key, offset)
+                reading.has_joined = True
+            reading.run()
+        finally:
+            consumer.close(autocommit=False, timeout_ms=int(arguments.timeout * 1000))
+        return 128 + stopped.signal if stopped.signal else 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not go together."""
+    if arguments.json:
+        if arguments.format not in (None, "json"):
+            raise UsageError("--json is --format json: give one of them")
+        arguments.format = "json"
+    arguments.format = arguments.format or "text"
+    if arguments.format != "text" and (arguments.key_separator is not None or arguments.null):
+        raise UsageError("--key-separator and --null belong to --format text")
+    if arguments.format == "raw" and arguments.value_encoding is not Encoding.TEXT:
+        raise UsageError("--format raw writes values as they are; take --format text for an encoding")
+    if arguments.group is None:
+        if arguments.no_commit:
+            raise UsageError("--no-commit belongs to --group; without a group nothing is committed")
+    elif arguments.partition:
+        raise UsageError("a group shares all partitions among its members: leave out --partition, or --group")
+    elif arguments.start is not None and arguments.start.kind not in (Kind.EARLIEST, Kind.LATEST):
+        raise UsageError(
+            "a group goes on behind what it has committed; --from is earliest or latest, for where it has nothing"
+            " (`bmq group reset-offsets` sets its offsets)"
+        )
+    if arguments.end is not None and arguments.end.kind in (Kind.EARLIEST, Kind.LAST):
+        raise UsageError("--to is latest, an offset or a time")
+
+
+def _writer(arguments: argparse.Namespace) -> Writer:
+    encodings = {"key_encoding": arguments.key_encoding, "value_encoding": arguments.value_encoding}
+    match arguments.format:
+        case "raw":
+            return raw_writer
+        case "json":
+            return json_writer(**encodings)
+        case "fields":
+            return fields_writer(has_topic=len(set(arguments.topics)) > 1, **encodings)
+        case _:
+            return text_writer(
+                key_separator=arguments.key_separator,
+                delimiter=arguments.delimiter,
+                null=arguments.null.encode("utf-8", "surrogateescape"),
+                is_terminal=sys.stdout.isatty(),
+                **encodings,
+            )
+
+
+# -------------------------------------------------------------------------------------------------------- what to read
+
+
+def _keys(admin: Admin, arguments: argparse.Namespace) -> list[TopicPartition]:
+    """Return the partitions to be read, once each has a leader.  Raises Refused if one is not there, or gets none."""
+    deadline = monotonic() + arguments.timeout
+    while True:
+        led = led_partitions(admin, set(arguments.topics))
+        keys = _wanted(led.keys(), arguments)
+        homeless = [key for key in keys if not led[key]]
+        if not homeless:
+            return keys
+        if monotonic() > deadline:
+            raise Refused(f"{_name(homeless[0])} has no leader now; try again")
+        sleep(LEADER_WAIT_S)
+
+
+def _wanted(known: Collection[TopicPartition], arguments: argparse.Namespace) -> list[TopicPartition]:
+    numbers = None if arguments.partition is None else {number for each in arguments.partition for number in each}
+    for topic in arguments.topics:
+        there = {key.partition for key in known if key.topic == topic}
+        if not there:
+            raise Refused(f"topic {topic}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+        missing = sorted((numbers or set()) - there)
+        if missing:
+            raise Refused(f"topic {topic} has no partition {missing[0]}; it has {len(there)}, from 0 up")
+    return sorted(key for key in known if numbers is None or key.partition in numbers)
+
+
+class Plan(NamedTuple):
+    """Where each partition begins, and before which offset it ends: `ends` is None if it does not.
+
+    `present` are the partitions whose records up to the end are there now: no new ones are waited for.
+    """
+
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int] | None = None
+    present: frozenset[TopicPartition] = frozenset()
+
+
+def _plan(admin: Admin, arguments: argparse.Namespace, keys: Sequence[TopicPartition]) -> Plan:
+    start: Place = arguments.start or Place(Kind.EARLIEST)
+    end: Place | None = arguments.end
+    found = ends_of(admin, keys)
+
+    def bounds(place: Place) -> dict[TopicPartition, Bounds]:
+        at_time: Mapping[TopicPartition, Any] = {}
+        if place.kind is Kind.TIME:
+            at_time = admin.list_partition_offsets(dict.fromkeys(keys, OffsetTimestamp(place.number)))
+        return {key: Bounds(*found[key], _offset(at_time.get(key))) for key in keys}
+
+    starts = {key: start_offset(start, each) for key, each in bounds(start).items()}
+    if start.kind is Kind.OFFSET and arguments.group is None:
+        for key, offset in starts.items():
+            if offset != start.number:
+                fail(f"note: {_name(key)} has offsets {found[key].earliest} to {found[key].latest}: begins at {offset}")
+    if end is None:
+        return Plan(starts)
+    ends = {key: end_offset(end, each) for key, each in bounds(end).items()}
+    return Plan(starts, ends, frozenset(key for key in keys if ends[key] <= found[key].latest))
+
+
+def _name(key: TopicPartition) -> str:
+    return f"partition {key.partition} of topic {key.topic}"
+
+
+def _offset(found: Any) -> int | None:
+    return None if found is None or found.offset < 0 else int(found.offset)
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+class Stopped:
+    """The number of the signal that asks to end; 0 until then."""
+
+    signal = 0
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Stopped]:
+    """Have SIGINT and SIGTERM ask for an end between two polls; a second SIGINT interrupts at once."""
+    stopped = Stopped()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.signal = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
+    """The loop from the consumer to standard output, and what of it is written and not committed yet."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        arguments: argparse.Namespace,
+        writer: Writer,
+        output: BinaryIO,
+        plan: Plan,
+        stopped: Stopped,
+    ) -> None:
+        self._consumer = consumer
+        self._servers: str = arguments.bootstrap_server
+        self._timeout_s: float = arguments.timeout
+        self._left: int | None = arguments.max_records
+        self._commits: bool = arguments.group is not None and not arguments.no_commit
+        self._writer = writer
+        self._output = output
+        self._ends = plan.ends
+        self._present = plan.present
+        self._stopped = stopped
+        self._written: dict[TopicPartition, int] = {}
+        self._ended: set[TopicPartition] = set()
+        self._positions: dict[TopicPartition, int | None] = {}
+        self._commit_due = monotonic() + COMMIT_S
+        self._moved_at = monotonic()
+        self._is_silent = False
+        self._count = 0
+        self.has_joined = False
+
+    # ------------------------------------------------------------------------------------- kafka-python's listener
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Note that the group has given this member its partitions, be it none."""
+        self.has_joined = True
+        self._ended &= self._consumer.assignment()
+        if self._ended:
+            self._consumer.pause(*self._ended)  # a new assignment has forgotten it
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """Commit what was written of partitions that go to another member."""
+        self._commit()
+        for key in revoked:
+            self._written.pop(key, None)
+
+    # ------------------------------------------------------------------------------------------------------------- loop
+
+    def run(self) -> None:
+        """Read until the end.  Raises Unreachable if an end that is there is not reached."""
+        with Progress("consume", unit="records") as progress:
+            while not self._stopped.signal and not self._is_done():
+                wanted = POLL_RECORDS_MAX if self._left is None else min(self._left, POLL_RECORDS_MAX)
+                found = self._consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
+                if found:
+                    self._write(found)
+                    if not sys.stdout.isatty():
+                        progress.show(self._count)
+                elif is_reader_gone(self._output):
+                    raise BrokenPipeError
+                if monotonic() >= self._commit_due:
+                    self._commit()
+                self._check_moving(bool(found))
+        self._commit()
+
+    def _write(self, found: Mapping[TopicPartition, Sequence[Consumed]]) -> None:
+        written = dict(self._written)
+        for key, records in found.items():
+            end = None if self._ends is None else self._ends.get(key)
+            due = [record for record in records if end is None or record.offset < end]
+            if due:
+                self._output.write(b"".join(map(self._writer, due)))
+                written[key] = due[-1].offset + 1
+                self._count += len(due)
+                if self._left is not None:
+                    self._left -= len(due)
+        self._output.flush()
+        self._written = written
+
+    def _is_done(self) -> bool:
+        if self._left == 0:
+            return True
+        if self._ends is None or not self.has_joined:
+            return False
+        mine = self._consumer.assignment()
+        for key in mine - self._ended:
+            position = self._consumer.position(key, timeout_ms=0)
+            if self._positions.get(key) != position:
+                self._positions[key] = position
+                self._moved_at = monotonic()  # also over offsets without records
+            if position is not None and position >= self._ends.get(key, 0):
+                self._consumer.pause(key)
+                self._ended.add(key)
+        return mine <= self._ended
+
+    def _check_moving(self, has_found: bool) -> None:
+        """Look after the servers when nothing has come for a while.
+
+        Raises Unreachable if what there is is waited for, and none of them gives it; if new records are waited for, a
+        line says that the servers do not answer, and reading goes on when they do.
+        """
+        now = monotonic()
+        if has_found:
+            self._moved_at, self._is_silent = now, False
+            return
+        if now - self._moved_at < self._timeout_s:
+            return
+        self._moved_at = now
+        try:
+            knock(self._servers, self._timeout_s)
+        except Unreachable as error:
+            if self._ends is not None:
+                raise
+            if not self._is_silent:
+                fail(f"{error}: waiting for it")
+            self._is_silent = True
+            return
+        self._is_silent = False
+        if self._ends is not None and self.has_joined:
+            left = sorted((self._consumer.assignment() - self._ended) & self._present)
+            if left:
+                raise Unreachable(
+                    f"{_name(left[0])} gave nothing for {self._timeout_s:g} s; try again, or see --timeout"
+                )
+
+    def _commit(self) -> None:
+        self._commit_due = monotonic() + COMMIT_S
+        if not self._commits or not self._written:
+            return
+        offsets = {key: OffsetAndMetadata(offset, "", -1) for key, offset in self._written.items()}
+        try:
+            self._consumer.commit(offsets, timeout_ms=int(self._timeout_s * 1000))
+        except KafkaError as error:
+            fail(f"note: not committed, others of the group may get these records again: {explain(error)}")
+        self._written = {}
+
+
+def is_reader_gone(output: BinaryIO) -> bool:
+    """Return whether output goes to a pipe that nobody reads any more: nothing would be written to find it out."""
+    try:
+        descriptor = output.fileno()
+    except (OSError, ValueError):
+        return False  # no file of the system's
+    if os.name != "posix":
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

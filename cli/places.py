@@ -1,0 +1,97 @@
+"""Places in a topic as a user names them: its ends, an offset, the last records, a time.  Pure."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+PLACE_HELP = (
+    "earliest; latest; an offset; -N, the last N of each partition; a time as 2026-01-31T12:00:00 (UTC, or with an"
+    " offset as +01:00); or @MS, milliseconds since 1970"
+)
+_INT64_MAX = (1 << 63) - 1
+
+
+class Kind(enum.Enum):
+    """What a place is measured by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    LAST = "the last records"
+    TIME = "time"
+
+
+class Place(NamedTuple):
+    """A place in every partition; `number` is an offset, a count or milliseconds, by `kind`."""
+
+    kind: Kind
+    number: int = 0
+
+
+class Bounds(NamedTuple):
+    """A partition's first offset, its end, and the first offset at or after the time that a place names.
+
+    `at_time` is None if the place names none, or if every record is older.
+    """
+
+    earliest: int
+    latest: int
+    at_time: int | None = None
+
+
+def parse_place(text: str) -> Place:
+    """Return the place that `text` names.  Raises argparse.ArgumentTypeError."""
+    for kind in (Kind.EARLIEST, Kind.LATEST):
+        if text == kind.value:
+            return Place(kind)
+    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) and abs(number := int(text)) <= _INT64_MAX:
+        return Place(Kind.LAST, -number) if text.startswith("-") else Place(Kind.OFFSET, number)
+    try:
+        return Place(Kind.TIME, parse_time(text))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of: {PLACE_HELP}") from None
+
+
+def parse_time(text: str) -> int:
+    """Return milliseconds since 1970 of ``@MS`` or of a time of ISO 8601.  Raises argparse.ArgumentTypeError."""
+    if re.fullmatch(r"@[0-9]{1,18}", text, re.ASCII):
+        return int(text[1:])
+    return parse_datetime(text)
+
+
+def parse_datetime(text: str) -> int:
+    """Return milliseconds since 1970; a time without an offset is in UTC.  Raises argparse.ArgumentTypeError."""
+    try:
+        when = datetime.fromisoformat(text)
+        return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time like 2026-01-31T12:00:00") from None
+
+
+def start_offset(place: Place, bounds: Bounds) -> int:
+    """Return where reading begins; offsets outside of the partition are moved to its nearer end."""
+    match place.kind:
+        case Kind.EARLIEST:
+            return bounds.earliest
+        case Kind.LATEST:
+            return bounds.latest
+        case Kind.OFFSET:
+            return min(max(place.number, bounds.earliest), bounds.latest)
+        case Kind.LAST:
+            return max(bounds.latest - place.number, bounds.earliest)
+        case Kind.TIME:
+            return bounds.latest if bounds.at_time is None else bounds.at_time
+
+
+def end_offset(place: Place, bounds: Bounds) -> int:
+    """Return the offset before which reading ends.
+
+    An offset behind the end is kept: its records are waited for.  For a time later than every record it is the end.
+    """
+    if place.kind is Kind.OFFSET:
+        return place.number
+    return start_offset(place, bounds)

@@ -1,0 +1,409 @@
+"""``bmq produce``: records from standard input or files into a topic, over Kafka's protocol.
+
+The client is kafka-python's producer: idempotent with ``--acks all``, and pure Python with wheels for its codecs, so it
+is there wherever `bmq` is.  Records on their way are bounded by number and bytes, and settled in the order of the
+input, so that the first one that fails is told by its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+from kafka import KafkaProducer
+from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
+
+from bmq.cli.admin_client import (
+    EXIT_REFUSED,
+    Admin,
+    Refused,
+    add_command,
+    describe_code,
+    explain,
+    open_client,
+)
+from bmq.cli.output import fail, print_json, printable
+from bmq.cli.places import parse_time
+from bmq.cli.produce_input import (
+    RECORD_BYTES_MAX,
+    Fixed,
+    InputError,
+    JsonReader,
+    Reader,
+    Record,
+    TextReader,
+    join,
+    split,
+)
+from bmq.cli.progress import Progress
+from bmq.cli.record_text import Encoding, NotEncoded, decode, separator
+from bmq.cli.usage import UsageError
+from bmq.core.errors import ErrorCode
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TIMEOUT_S = 30.0
+"""Longer than a partition needs to get another owner."""
+PENDING_RECORDS_MAX = 20_000
+PENDING_BYTES_MAX = 32 << 20
+BATCH_BYTES = 128 << 10
+"""Eight times Kafka's default: a file is one long burst."""
+LINGER_MS = 5
+CHUNK_BYTES = 64 << 10
+EXIT_INTERRUPTED = 130
+
+_DESCRIPTION = """\
+Produce records to a topic: one for each line of standard input, or of files.
+
+  --format text   (default) a value, or with --key-separator a key, the separator and a value
+  --format json   one JSON object a line, as `bmq consume --json` writes it, with any of these fields:
+                  {"key": "k", "value": "v", "headers": {"name": "v"}, "partition": 0, "timestamp": 1767225600000}
+                  bytes that are not UTF-8 are {"base64": "..."}; topic and offset are ignored
+  --format raw    all of standard input is one value, or each file is
+"""
+_EPILOG = """\
+examples:
+  echo hello | bmq produce orders
+  printf 'k1\\tfirst\\nk2\\tsecond\\n' | bmq produce orders --key-separator '\\t' --header source=shell
+  bmq consume orders --to latest --json | bmq produce copy --format json --compression zstd
+  bmq produce images --format raw --key logo logo.png
+
+exit status:
+  0  all records are acknowledged      1  some are not, or a record cannot be read: standard error says which and why
+  2  wrong usage, or no answer from the server      130  interrupted: what was read before is produced
+"""
+
+
+class Producer(Protocol):
+    """The part of kafka-python's producer that is used; it documents what the methods return."""
+
+    def send(self, topic: str, **record: Any) -> Any: ...
+    def partitions_for(self, topic: str) -> set[int]: ...
+    def close(self, timeout: float | None = None) -> None: ...
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = add_command(commands, "produce", produce, "produce records from standard input or files", "")
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    parser.set_defaults(timeout=TIMEOUT_S)
+    parser.add_argument("topic", metavar="TOPIC", help="where to")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead of standard input")
+    reading = parser.add_argument_group("input")
+    reading.add_argument("--format", choices=("text", "json", "raw"), default="text", help="default: %(default)s")
+    reading.add_argument(
+        "--delimiter",
+        type=separator,
+        default=b"\n",
+        metavar="SEP",
+        help=r"what ends a record (default: \n; \t, \0 and \xHH are known too)",
+    )
+    reading.add_argument("--key-separator", type=separator, metavar="SEP", help="text: what ends the key")
+    for what in ("key", "value"):
+        reading.add_argument(
+            f"--{what}-encoding",
+            type=Encoding,
+            choices=list(Encoding),
+            default=Encoding.TEXT,
+            help=f"how the {what} is written (default: %(default)s)",
+        )
+    reading.add_argument(
+        "--null", metavar="TEXT", help='text: the key or value that means null; --null "" makes empty ones null'
+    )
+    every = parser.add_argument_group("every record", "stronger than what the input says")
+    every.add_argument("--key", metavar="KEY", help="its key, in --key-encoding")
+    every.add_argument(
+        "--header", type=_header, action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated"
+    )
+    every.add_argument("--partition", type=_partition, metavar="N", help="its partition (default: by the key)")
+    every.add_argument(
+        "--timestamp", type=parse_time, metavar="TIME", help="as 2026-01-31T12:00:00 (UTC), or @MS (default: now)"
+    )
+    every.add_argument("--ignore-partition", action="store_true", help="json: choose the partition by the key")
+    every.add_argument("--ignore-timestamp", action="store_true", help="json: let the timestamp be now")
+    sending = parser.add_argument_group("delivery")
+    sending.add_argument("--acks", choices=("all", "1", "0"), default="all", help="default: %(default)s")
+    sending.add_argument("--compression", choices=CODECS, default="none", help="default: %(default)s")
+    sending.add_argument(
+        "--allow-auto-create-topics", action="store_true", help="let the cluster create a topic that is not there"
+    )
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in source=shell")
+    return name, value.encode("utf-8", "surrogateescape")
+
+
+def _partition(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def produce(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Produce all that is read; 1 when something of it is not acknowledged."""
+    reader = _reader(arguments)
+    inputs = _inputs(arguments)
+    if not arguments.allow_auto_create_topics:
+        _check_topic(admin, arguments.topic)
+    timeout_ms = int(arguments.timeout * 1000)
+    producer: Producer = open_client(
+        KafkaProducer,
+        arguments.bootstrap_server,
+        arguments.timeout,
+        acks=arguments.acks if arguments.acks == "all" else int(arguments.acks),
+        enable_idempotence=arguments.acks == "all",
+        compression_type=None if arguments.compression == "none" else arguments.compression,
+        batch_size=BATCH_BYTES,
+        linger_ms=LINGER_MS,
+        max_request_size=RECORD_BYTES_MAX,
+        max_block_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms + LINGER_MS,
+        allow_auto_create_topics=arguments.allow_auto_create_topics,
+        metrics_enabled=False,
+    )
+    try:
+        partitions = producer.partitions_for(arguments.topic)
+        tell = _print_place if arguments.json else None
+        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, tell)
+        return _run(arguments, reader, inputs, delivery)
+    finally:
+        producer.close(timeout=0)  # nothing is on its way any more, or it is told that it failed
+
+
+def _run(arguments: argparse.Namespace, reader: Reader, inputs: Iterable[Path | None], delivery: Delivery) -> int:
+    status, problem = 0, ""
+    with Progress("produce", unit="records") as progress:
+        try:
+            for source in inputs:
+                for place, data in _numbered(source, arguments):
+                    record = _read(reader, place, data)
+                    if record is not None:
+                        delivery.send(place, record)
+                        progress.show(delivery.acknowledged)
+        except (InputError, NotDelivered) as error:
+            status, problem = EXIT_REFUSED, str(error)
+        except KeyboardInterrupt:
+            status = EXIT_INTERRUPTED
+        try:
+            delivery.settle_all()
+        except NotDelivered as error:
+            status, problem = status or EXIT_REFUSED, problem or str(error)
+    done = f"{_count(delivery.acknowledged)} produced to {arguments.topic}"
+    if not arguments.json:
+        print(printable(done))
+    if problem:
+        sys.stdout.flush()
+        lost = f"; {_count(delivery.failed)} not acknowledged" if delivery.failed else ""
+        fail(f"{problem} ({done}{lost})", status=status)
+    return status
+
+
+def _count(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"
+
+
+def _print_place(place: Any) -> None:
+    print_json(
+        {"topic": place.topic, "partition": place.partition, "offset": place.offset, "timestamp": place.timestamp}
+    )
+
+
+def _check_topic(admin: Admin, topic: str) -> None:
+    """Raise Refused if there is no such topic: a producer would go on asking for it."""
+    (found,) = admin.describe_topics([topic])
+    if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise Refused(
+            f"there is no topic {topic}; `bmq topic create {topic}` makes it, or --allow-auto-create-topics has it made"
+        )
+    if found["error_code"] != ErrorCode.NONE:
+        raise Refused(f"topic {topic}: {describe_code(found['error_code'])}")
+
+
+# ------------------------------------------------------------------------------------------------------------- input
+
+
+def _inputs(arguments: argparse.Namespace) -> list[Path | None]:
+    """Return the files to be read, None for standard input.  Raises UsageError for one that cannot be."""
+    if not arguments.files:
+        if sys.stdin.isatty():
+            what = "one record" if arguments.format == "raw" else "records, one a line"
+            print(f"bmq: reading {what} from the terminal; Ctrl-D ends", file=sys.stderr)
+        return [None]
+    for name in arguments.files:
+        try:
+            Path(name).open("rb").close()
+        except OSError as error:
+            raise UsageError(f"cannot read {name}: {error.strerror}") from None
+    return [Path(name) for name in arguments.files]
+
+
+def _numbered(source: Path | None, arguments: argparse.Namespace) -> Iterator[tuple[str, bytes]]:
+    """Yield each record's place and bytes.  Raises InputError."""
+    name = "standard input" if source is None else str(source)
+    number = 0
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if source is None else source.open("rb") as stream:
+            chunks = iter(lambda: _chunk(stream), b"")
+            records = join(chunks) if arguments.format == "raw" else split(chunks, arguments.delimiter)
+            for number, data in enumerate(records, 1):
+                yield f"{name}, record {number}", data
+    except InputError as error:
+        raise InputError(f"{name}, record {number + 1}: {error}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror}") from None
+
+
+def _chunk(stream: BinaryIO) -> bytes:
+    """Return what there is, without waiting for more: a terminal's lines are produced as they come."""
+    assert isinstance(stream, io.BufferedIOBase)
+    return stream.read1(CHUNK_BYTES)
+
+
+def _read(reader: Reader, place: str, data: bytes) -> Record | None:
+    try:
+        return reader.read(data)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _reader(arguments: argparse.Namespace) -> Reader:
+    """Return the rules of the format.  Raises UsageError for options that belong to another one."""
+    is_text, is_json = arguments.format == "text", arguments.format == "json"
+    if not is_text and (arguments.key_separator is not None or arguments.null is not None):
+        raise UsageError("--key-separator and --null belong to --format text")
+    if not is_json and (arguments.ignore_partition or arguments.ignore_timestamp):
+        raise UsageError("--ignore-partition and --ignore-timestamp belong to --format json")
+    if arguments.key is not None and arguments.key_separator is not None:
+        raise UsageError("--key is every record's, --key-separator has each its own: give one of them")
+    try:
+        key = None if arguments.key is None else decode(_as_bytes(arguments.key), arguments.key_encoding)
+    except NotEncoded as error:
+        raise UsageError(f"--key: {error}") from None
+    fixed = Fixed(key=key, headers=arguments.header, partition=arguments.partition, timestamp=arguments.timestamp)
+    if is_json:
+        return JsonReader(
+            fixed=fixed,
+            key_encoding=arguments.key_encoding,
+            value_encoding=arguments.value_encoding,
+            ignores_partition=arguments.ignore_partition,
+            ignores_timestamp=arguments.ignore_timestamp,
+        )
+    return TextReader(
+        fixed=fixed,
+        key_separator=arguments.key_separator,
+        key_encoding=arguments.key_encoding,
+        value_encoding=arguments.value_encoding,
+        null=None if arguments.null is None else _as_bytes(arguments.null),
+    )
+
+
+def _as_bytes(text: str) -> bytes:
+    """Return an argument's bytes as the shell gave them."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+# ---------------------------------------------------------------------------------------------------------- delivery
+
+
+class NotDelivered(Exception):
+    """A record is not acknowledged; ``str`` says which one and why."""
+
+
+class _Pending(NamedTuple):
+    place: str
+    size: int
+    future: Any
+
+
+class Delivery:
+    """Records on their way, settled in the order in which they were sent."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        partitions: set[int],
+        timeout_s: float,
+        on_acknowledged: Callable[[Any], None] | None,
+    ) -> None:
+        """`on_acknowledged` is called with kafka-python's RecordMetadata of each record."""
+        self._producer = producer
+        self._topic = topic
+        self._partitions = partitions
+        self._timeout_s = timeout_s
+        self._on_acknowledged = on_acknowledged
+        self._pending: deque[_Pending] = deque()
+        self._bytes = 0
+        self.acknowledged = 0
+        self.failed = 0
+
+    def send(self, place: str, record: Record) -> None:
+        """Send a record; waits while too much is on its way.  Raises NotDelivered, also of an earlier record."""
+        if record.partition is not None and record.partition not in self._partitions:
+            there = f"it has {len(self._partitions)}, from 0 up; --ignore-partition chooses one by the key"
+            raise NotDelivered(f"{place}: topic {self._topic} has no partition {record.partition}: {there}")
+        try:
+            future = self._producer.send(
+                self._topic,
+                value=record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition,
+                timestamp_ms=record.timestamp,
+            )
+        except KafkaError as error:
+            self.failed += 1
+            raise NotDelivered(f"{place}: {_why(error, self._timeout_s)}") from error
+        size = len(record.key or b"") + len(record.value or b"")
+        self._pending.append(_Pending(place, size, future))
+        self._bytes += size
+        while self._pending and (
+            len(self._pending) > PENDING_RECORDS_MAX
+            or self._bytes > PENDING_BYTES_MAX
+            or self._pending[0].future.is_done
+        ):
+            self._settle()
+
+    def settle_all(self) -> None:
+        """Wait for all that is on its way.  Raises NotDelivered naming the first that failed, after all have ended."""
+        first: NotDelivered | None = None
+        while self._pending:
+            try:
+                self._settle()
+            except NotDelivered as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _settle(self) -> None:
+        """Wait for the oldest."""
+        oldest = self._pending.popleft()
+        self._bytes -= oldest.size
+        try:
+            # The producer's own limit ends before: this one is against waiting for ever.
+            place = oldest.future.get(timeout=2 * self._timeout_s)
+        except KafkaError as error:
+            self.failed += 1
+            raise NotDelivered(f"{oldest.place}: {_why(error, self._timeout_s)}") from error
+        self.acknowledged += 1
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(place)
+
+
+def _why(error: KafkaError, timeout_s: float) -> str:
+    if isinstance(error, KafkaTimeoutError):
+        return f"not acknowledged within {timeout_s:g} s; it may have been written all the same"
+    if isinstance(error, BrokerResponseError) and error.errno is not None:
+        return describe_code(error.errno, error.args[0] if error.args and isinstance(error.args[0], str) else None)
+    return explain(error)
