@@ -6,7 +6,7 @@ JOBS ?= 2
 DOCKER ?= docker
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint       ruff, mypy strict, import-linter"
 	@echo "make unit       unit tests: minutes, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
+	@echo "make console    the console in a real browser (needs Chromium)"
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
@@ -73,6 +74,9 @@ test: setup hdfs-jars etcd
 
 helm: setup
 	$(BIN)/python -m tests.services.kubernetes helm
+
+console: setup etcd
+	$(BIN)/pytest -q tests/integration/console
 
 it: setup hdfs-jars etcd clients helm
 	$(BIN)/pytest -q -m "not soak" tests/integration

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from bmq.cli.cluster_facts import Operations
+from bmq.cli.cluster_history import ClusterHistory
 from bmq.cli.node import Node
 from bmq.cli.own_metrics import OwnMetrics
 from bmq.cli.partitions_not_served import partitions_not_served
 from bmq.cli.shards_not_loaded import shards_not_loaded
-from bmq.cli.storage_facts import segments_of
+from bmq.cli.storage_facts import segments_of, storage_of
 from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
 from bmq.console.operations import NotLoadedFacts, RateFacts
@@ -48,7 +49,8 @@ _NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 
 
-def console_state(node: Node, meter: LoopMeter | None = None) -> ConsoleState:
+def console_state(node: Node, meter: LoopMeter | None = None, history: ClusterHistory | None = None) -> ConsoleState:
+    """``history``: None makes one that its caller does not sample."""
     facts = _Facts(node)
     return ConsoleState(
         metrics=node.metrics,
@@ -61,11 +63,13 @@ def console_state(node: Node, meter: LoopMeter | None = None) -> ConsoleState:
         topic=facts.topic,
         find_topic=facts.find_topic,
         segments=partial(segments_of, node),
+        storage=partial(storage_of, node),
         groups=facts.groups,
         group=facts.group,
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
         own_metrics=OwnMetrics(node, meter).read,
+        history=(history or ClusterHistory(node)).facts,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import uvloop
 
 from bmq.broker.manager import new_incarnation
+from bmq.cli.cluster_history import ClusterHistory
 from bmq.cli.descriptors import fit
 from bmq.cli.facts import console_state
 from bmq.cli.joined import Joined
@@ -98,7 +99,10 @@ async def _serve(config: NodeConfig) -> int:
         if node.traffic is not None:
             node.traffic.start()
             stack.callback(node.traffic.stop)
-        http = HttpServer(console_state(node, meter), *parse_address(config.http, "http"), config.http_hosts)
+        history = ClusterHistory(node)
+        history.start()
+        stack.callback(history.stop)
+        http = HttpServer(console_state(node, meter, history), *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)
         stack.push_async_callback(node.close)

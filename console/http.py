@@ -3,7 +3,7 @@
     /healthz /readyz         200, or 503 with the reason
     /metrics                 Prometheus' text format
     /api/v1/...              JSON, described by /api/v1/openapi.json
-    /                        a status page with the links
+    /                        the console, a page in JavaScript that uses the API only; its files are below /static/
 
 Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and what is missing
 from an answer is named in it.  Only POST, PUT and DELETE change anything (``console.origins``).  Nobody is asked who
@@ -31,21 +31,26 @@ from bmq.console.groups_api import GroupsApi
 from bmq.console.http_connection import Connection, Connections, track
 from bmq.console.operations import NotPossible
 from bmq.console.origins import same_origin
-from bmq.console.pages import status_page
+from bmq.console.queries import Query
 from bmq.console.records_api import RecordsApi
 from bmq.console.refusals import refusal
 from bmq.console.state import ConsoleState
+from bmq.console.static_files import StaticFiles
 from bmq.console.topics_api import TopicsApi
 from bmq.core.errors import RequestError
 
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
 """How long ``stop`` waits for answers that are under way."""
+_LONG_MAX = (1 << 63) - 1
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 _SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -139,12 +144,14 @@ def _is_address(host: str) -> bool:
 def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application:
     """``hosts``: None answers every name."""
     pages, cluster = _Pages(state), ClusterApi(state.operations)
+    static = StaticFiles()
     topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
     is_own = hosts.is_own if hosts is not None else bool
     app = web.Application(
         middlewares=[track, _errors_as_json, *([_only(hosts)] if hosts is not None else ()), same_origin(is_own)]
     )
-    app.router.add_get("/", pages.status)
+    app.router.add_get("/", static.page)
+    app.router.add_get("/static/{file:.+}", static.file)
     app.router.add_get("/healthz", pages.healthz)
     app.router.add_get("/readyz", pages.readyz)
     app.router.add_get("/metrics", pages.metrics)
@@ -155,9 +162,11 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_post("/api/v1/cluster/balance", cluster.balance)
     app.router.add_post("/api/v1/cluster/move", cluster.move)
     app.router.add_post("/api/v1/cluster/repair", cluster.repair)
+    app.router.add_get("/api/v1/history", _as_json(pages.history))
     app.router.add_get("/api/v1/members", _as_json(pages.members))
     app.router.add_get("/api/v1/members/{member}/log-level", cluster.log_levels)
     app.router.add_put("/api/v1/members/{member}/log-level", cluster.set_log_level)
+    app.router.add_get("/api/v1/storage", _as_json(pages.storage))
     app.router.add_get("/api/v1/topics", _as_json(topics.list_topics))
     app.router.add_post("/api/v1/topics", _as_json(topics.create, status=201))
     app.router.add_get("/api/v1/topics/{name}", _as_json(topics.describe))
@@ -185,10 +194,6 @@ class _Pages:
         # Held while a scrape is rendered in a thread: however many ask, no more than one thread works.
         self._rendering = asyncio.Lock()
 
-    async def status(self, request: web.Request) -> web.Response:
-        page = status_page(self._state.cluster(), self._state.operations.members(), *self._state.is_ready())
-        return web.Response(text=page, content_type="text/html", charset="utf-8")
-
     async def healthz(self, request: web.Request) -> web.Response:
         return _health(*self._state.is_alive())
 
@@ -206,6 +211,15 @@ class _Pages:
 
     async def cluster(self, request: web.Request) -> web.Response:
         return await _json(self._state.cluster())
+
+    async def history(self, request: web.Request) -> object:
+        """Return the cluster's recent past, or what of it is newer than `after`."""
+        return await self._state.history(Query(request, ("after",)).number("after", 0, 0, _LONG_MAX))
+
+    async def storage(self, request: web.Request) -> object:
+        """Return where the log lies, and the room there."""
+        Query(request, ())
+        return await self._state.storage()
 
     async def members(self, request: web.Request) -> object:
         status = await self._state.operations.status()
@@ -273,3 +287,4 @@ def _only(hosts: Hosts) -> Callable[[web.Request, Handler], Awaitable[web.Stream
 
 async def _add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_SECURITY_HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")

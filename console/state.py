@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
+from bmq.console.history import HistoryFacts
 from bmq.console.kafka import Requests
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.queries import Page
@@ -104,6 +105,23 @@ class SegmentsFacts(TypedDict):
     partition: int
     segments: Sequence[SegmentFacts]
     next: str | None
+    error: str
+    """Why some of it is missing; "" when nothing is."""
+
+
+class SpaceFacts(TypedDict):
+    """Room of the whole storage; bytes are of all copies of blocks together."""
+
+    capacity_bytes: int
+    used_bytes: int
+    remaining_bytes: int
+
+
+class StorageFacts(TypedDict):
+    root: str
+    datanodes: int | None
+    """Live ones; null where storage has none, or does not tell."""
+    space: SpaceFacts | None
     error: str
     """Why some of it is missing; "" when nothing is."""
 
@@ -220,8 +238,11 @@ class ConsoleState:
     find_topic: Callable[[str], TopicFacts | None]
     segments: Callable[[str, int, Page], Awaitable[SegmentsFacts]]
     """Of a topic that is there and a partition of it."""
+    storage: Callable[[], Awaitable[StorageFacts]]
     groups: Callable[[], Awaitable[GroupsFacts]]
     group: Callable[[str], Awaitable[GroupDetails | None]]
+    history: Callable[[int], Awaitable[HistoryFacts]]
+    """Samples of the cluster that end later than the time of day given, in milliseconds."""
     operations: ClusterOperations
     kafka: Requests
     """Kafka's requests to this process."""

@@ -76,6 +76,7 @@ class InternalKey(IntEnum):
     PARTITIONS_NOT_SERVED = 10019
     TRAFFIC = 10020
     LOG_LEVELS = 10021
+    HISTORY = 10022
 
 
 class Question(IntEnum):
@@ -501,6 +502,22 @@ class LogLevelsResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryRequest(Message):
+    """Ask for the samples of the member's recent past that end later than ``after_ms`` of the time of day."""
+
+    after_ms: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryResponse(Message):
+    """Rows of ``console.history``, in its ``layout``; those of another layout cannot be read."""
+
+    error: Code = ErrorCode.NONE
+    layout: Int16 = 0
+    rows: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
     """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
 
@@ -544,4 +561,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.PARTITIONS_NOT_SERVED: PartitionsNotServedResponse,
     InternalKey.TRAFFIC: TrafficResponse,
     InternalKey.LOG_LEVELS: LogLevelsResponse,
+    InternalKey.HISTORY: HistoryResponse,
 }

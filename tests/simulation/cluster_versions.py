@@ -36,6 +36,7 @@ LATER_APIS = (
     InternalKey.PARTITIONS_NOT_SERVED,
     InternalKey.TRAFFIC,
     InternalKey.LOG_LEVELS,
+    InternalKey.HISTORY,
 )
 """The version before does not serve these."""
 _LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"

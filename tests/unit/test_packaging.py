@@ -64,9 +64,14 @@ def test_every_file_that_is_no_module_is_packed() -> None:
         for file in top.rglob("*"):
             if not file.is_file() or file.suffix in (".py", ".pyi") or "__pycache__" in file.parts:
                 continue
-            package = ".".join(("bmq", *file.parent.relative_to(ROOT).parts))
+            folder = next(each for each in file.parents if (each / "__init__.py").exists())
+            package = ".".join(("bmq", *folder.relative_to(ROOT).parts))
             patterns = [*data.get("*", ()), *data.get(package, ())]
-            assert any(fnmatch(file.name, pattern) for pattern in patterns), file.relative_to(ROOT)
+            name = file.relative_to(folder)
+            is_packed = any(
+                pattern.count("/") == len(name.parts) - 1 and fnmatch(str(name), pattern) for pattern in patterns
+            )
+            assert is_packed, file.relative_to(ROOT)
 
 
 def test_every_package_says_that_it_is_typed() -> None:

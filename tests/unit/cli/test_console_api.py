@@ -261,6 +261,15 @@ def test_rates_are_told_of_topics_partitions_and_members() -> None:
     run(story)
 
 
+def test_history_is_asked_for_in_parts() -> None:
+    async def story(api: Api) -> None:
+        status, told = await api("GET", "/api/v1/history", after=1_700_000_000_000)
+        assert (status, told["samples"], told["missing"]) == (200, [], [])
+        assert (await api("GET", "/api/v1/history", after="yesterday"))[0] == 400
+
+    run(story)
+
+
 def test_members_are_told() -> None:
     async def story(api: Api) -> None:
         _, told = await api("GET", "/api/v1/members")

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
+from bmq.console.history import HistoryFacts, HistorySample, MissingFacts
 from bmq.console.operations import (
     DrainFacts,
     LogLevelFacts,
@@ -26,6 +27,8 @@ from bmq.console.state import (
     GroupFacts,
     GroupsFacts,
     SegmentsFacts,
+    SpaceFacts,
+    StorageFacts,
     TopicDetails,
     TopicFacts,
 )
@@ -243,8 +246,10 @@ def state(
         topic=_topic,
         find_topic=lambda name: TOPIC.copy() if name == TOPIC["name"] else None,
         segments=_segments,
+        storage=_storage,
         groups=_groups,
         group=_group,
+        history=_history,
         operations=operations or FakeOperations(),
         kafka=requests or FakeRequests(),
         now_ms=lambda: NOW_MS,
@@ -267,6 +272,27 @@ def _cluster() -> ClusterFacts:
 
 async def _rates(names: Sequence[str]) -> Mapping[str, RateFacts | None]:
     return dict.fromkeys(names, RATES)
+
+
+async def _history(after_ms: int) -> HistoryFacts:
+    sample = HistorySample(
+        time_ms=NOW_MS,
+        processes=1,
+        records_in_per_s=10.0,
+        bytes_in_per_s=1000.0,
+        bytes_out_per_s=0.0,
+        produces_per_s=2.0,
+        fetches_per_s=1.0,
+        errors_per_s=0.0,
+        connections=7,
+        produce_p50_ms=1.5,
+        produce_p99_ms=None,
+        flush_p50_ms=None,
+        flush_p99_ms=None,
+    )
+    samples = [each for each in (sample,) if each["time_ms"] > after_ms]
+    missing = [MissingFacts(member="broker-2", why="it did not answer within 2 s")]
+    return HistoryFacts(interval_ms=5_000, kept_ms=3_600_000, samples=samples, missing=missing)
 
 
 async def _segments(topic: str, partition: int, page: Page) -> SegmentsFacts:
@@ -316,6 +342,11 @@ async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
         "next": None,
     }
     return cast(TopicDetails, details)
+
+
+async def _storage() -> StorageFacts:
+    space = SpaceFacts(capacity_bytes=1000, used_bytes=250, remaining_bytes=750)
+    return StorageFacts(root="hdfs://namenode/bmq", datanodes=4, space=space, error="")
 
 
 async def _groups() -> GroupsFacts:

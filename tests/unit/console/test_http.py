@@ -99,7 +99,7 @@ def test_openapi_names_exactly_the_routes() -> None:
         (route.method.lower(), route.resource.canonical)
         for route in app.router.routes()
         if route.resource is not None and route.method != "HEAD"
-    }
+    } - {("get", "/static/{file}")}  # the page's own
     assert routes == {(method, path) for path, operations in OPENAPI["paths"].items() for method in operations}
 
 
@@ -142,9 +142,8 @@ def test_health_says_why_not() -> None:
 
 def test_a_process_that_serves_a_part_is_ready_and_says_what_does_not_work() -> None:
     console = replace(state(), is_ready=lambda: (True, "groups of shard 3 are not served"))
-    ready, page = ask(console, "/readyz", "/")
+    (ready,) = ask(console, "/readyz")
     assert (ready.status, ready.json) == (200, {"status": "degraded", "message": "groups of shard 3 are not served"})
-    assert b"groups of shard 3 are not served" in page.body
     assert ask(state(), "/readyz")[0].json == {"status": "ok", "message": ""}
 
 
@@ -177,24 +176,6 @@ def test_a_fault_of_ours_is_logged_and_told_without_details(caplog: pytest.LogCa
     assert b"ZeroDivisionError" not in broken.body
     assert "ZeroDivisionError" in caplog.text
     assert well.status == 200
-
-
-def test_status_page_loads_nothing_and_escapes() -> None:
-    (page,) = ask(state(), "/")
-    text = page.body.decode()
-    assert "abc&lt;def&gt;" in text
-    assert "<script" not in text
-    assert "://" not in text
-    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
-    for path in [path for path in GETS if path != "/" and "{" not in path]:
-        assert f'href="{path}"' in text
-
-
-def test_status_page_shows_the_processes() -> None:
-    (page,) = ask(state(), "/")
-    row = next(line for line in page.body.decode().splitlines() if "broker-" in line)
-    cells = ["broker-&lt;1&gt;", "broker, controller", "a", "127.0.0.1:9093", "7", "3", "leads, draining"]
-    assert row == f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
 def test_an_address_in_use_says_what_to_do() -> None:

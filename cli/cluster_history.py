@@ -1,0 +1,130 @@
+"""The history of a `Node`, sampled on its loop; and that of the whole cluster, asked of every member.
+
+A member answers from memory, and tells only what is newer than the question's time, so pages that refresh themselves
+cost a few hundred bytes a member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from bmq.cli.node import Node
+from bmq.console.history import (
+    INTERVAL_MS,
+    LAYOUT,
+    SAMPLES_MAX,
+    History,
+    HistoryFacts,
+    Row,
+    Totals,
+    by_member,
+    decode_rows,
+    encode_rows,
+    merge,
+    next_sample_s,
+)
+from bmq.core.call import Buffer
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.rpc import PeerLost
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.internal import HistoryRequest, HistoryResponse, InternalKey
+from bmq.meta.cluster.member import Member
+
+ANSWER_S = 2.0
+"""For one member."""
+PARALLEL = 16
+_OTHER_VERSION = "it is of another version, which keeps other numbers"
+
+
+class ClusterHistory:
+    """Samples between `start` and `stop`.  `now_ms` is the time of day."""
+
+    def __init__(self, node: Node, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._node = node
+        self._now_ms = now_ms
+        self._own = History()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClusterHistory {self._own!r}>"
+
+    def start(self) -> None:
+        """Sample, and answer what other members ask; once."""
+        if self._node.joined is not None:
+            self._node.joined.endpoint.register(InternalKey.HISTORY, self._answer)
+        self.sample()
+        self._arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def sample(self) -> None:
+        self._own.add(self._now_ms(), totals(self._node))
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(next_sample_s(self._now_ms()), self._tick)
+
+    def _tick(self) -> None:
+        self.sample()
+        self._arm()
+
+    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        request = HistoryRequest.decode(body)
+        return HistoryResponse(layout=LAYOUT, rows=encode_rows(self._own.since(request.after_ms))).encode()
+
+    async def facts(self, after_ms: int) -> HistoryFacts:
+        """Return the samples of the whole cluster that end later than `after_ms`."""
+        parts, missing = [self._own.since(after_ms)], {}
+        if self._node.joined is not None:
+            view, turns = self._node.view, asyncio.Semaphore(PARALLEL)
+            others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
+            for member, told in zip(
+                others, await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others)), strict=True
+            ):
+                if isinstance(told, str):
+                    missing[member.incarnation] = told
+                else:
+                    parts.append(told)
+        samples = merge(parts, self._now_ms())
+        return HistoryFacts(
+            interval_ms=INTERVAL_MS, kept_ms=INTERVAL_MS * SAMPLES_MAX, samples=samples, missing=by_member(missing)
+        )
+
+    async def _ask(self, member: Member, after_ms: int, turns: asyncio.Semaphore) -> list[Row] | str:
+        """Return the rows of `member`, or why it has none."""
+        assert self._node.joined is not None
+        request, key = HistoryRequest(after_ms=after_ms), InternalKey.HISTORY
+        async with turns:
+            try:
+                told = await self._node.joined.peers.ask(member, request, key, HistoryResponse, ANSWER_S)
+                return decode_rows(told.rows) if told.layout == LAYOUT else _OTHER_VERSION
+            except TimeoutError:
+                return f"it did not answer within {ANSWER_S:g} s"
+            except (RequestError, PeerLost, FormatError) as error:
+                return str(error) or type(error).__name__
+
+
+def totals(node: Node) -> Totals:
+    """Return what the process has counted until now; costs microseconds for a thousand topics."""
+    metrics = node.metrics
+    topics = [*metrics.topics.values(), *([metrics.other_topics] if metrics.other_topics is not None else ())]
+    produce, fetch = metrics.apis.get(ApiKey.PRODUCE), metrics.apis.get(ApiKey.FETCH)
+    zeros = Totals()
+    return Totals(
+        records_in=sum(each.messages_in for each in topics),
+        bytes_in=sum(each.bytes_in for each in topics),
+        bytes_out=sum(each.bytes_out for each in topics),
+        produces=produce.count if produce is not None else 0,
+        fetches=fetch.count if fetch is not None else 0,
+        errors=sum(sum(each.errors.values()) for each in metrics.apis.values()),
+        connections=metrics.connections,
+        produce_buckets=tuple(produce.buckets) if produce is not None else zeros.produce_buckets,
+        flush_buckets=(
+            tuple(node.broker.broker.shared.flush_ms.buckets) if node.broker is not None else zeros.flush_buckets
+        ),
+    )

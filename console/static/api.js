@@ -1,0 +1,74 @@
+// The HTTP API of the process that served this page.
+
+const TIMEOUT_MS = 30_000;
+
+/** A refusal or a failure.  `message` says why, in words for an operator; `status` is 0 when nothing was answered. */
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** Return the path of the API with each value escaped: path`topics/${name}`. */
+export function path(parts, ...values) {
+  return parts.reduce((text, part, index) => text + encodeURIComponent(values[index - 1]) + part);
+}
+
+/** Return whether a URL can name `id`: browsers resolve "." and "..", and an empty segment is another path. */
+export function isAddressable(id) {
+  return id !== "" && id !== "." && id !== "..";
+}
+
+/** GET; returns the answer's JSON.  Raises ApiError. */
+export function get(where, query = {}, signal = undefined) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(given).toString();
+  return send("GET", text ? `${where}?${text}` : where, undefined, signal);
+}
+
+/** Return all elements of a list that comes in pages, `most` at most: {items, total, isCut, first}. */
+export async function getAll(where, name, query, most, signal) {
+  let answer = await get(where, { ...query, limit: 1000 }, signal);
+  const first = answer;
+  const items = [...answer[name]];
+  while (answer.next !== null && items.length < most) {
+    answer = await get(where, { ...query, limit: 1000, after: answer.next }, signal);
+    items.push(...answer[name]);
+  }
+  return { items, total: first.total ?? items.length, isCut: answer.next !== null, first };
+}
+
+/** POST, PUT or DELETE; returns the answer's JSON.  Raises ApiError. */
+export function act(method, where, body = undefined) {
+  return send(method, where, body);
+}
+
+async function send(method, where, body, signal) {
+  const url = where.startsWith("/") ? where.slice(1) : `api/v1/${where}`;
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  const init = { method, signal: signal ? AbortSignal.any([signal, timeout]) : timeout, redirect: "error" };
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    init.headers = { "Content-Type": "application/json" };
+  }
+  let response;
+  let text;
+  try {
+    response = await fetch(url, init);
+    text = await response.text();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    const why = timeout.aborted ? `it did not answer within ${TIMEOUT_MS / 1000} s` : "no connection to it";
+    throw new ApiError(0, "unreachable", `the process at ${location.host} cannot be asked: ${why}`);
+  }
+  let answer;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    throw new ApiError(response.status, "no_json", `${location.host} answered ${response.status} without JSON`);
+  }
+  if (!response.ok) throw new ApiError(response.status, answer.error ?? "error", answer.message ?? response.statusText);
+  return answer;
+}

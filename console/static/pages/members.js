@@ -1,0 +1,110 @@
+// The processes of the cluster, and what an operator may have done to them.
+
+import { act, get, path } from "../api.js";
+import { dialog, field } from "../dialog.js";
+import { h } from "../dom.js";
+import { bytesPerSecond, count, isKnown, perSecond, plural } from "../format.js";
+import { badge, bar, button, empty, nextOrder, orderOf, pageHead, searchField, sorted, table } from "../widgets.js";
+import { balance, shortName } from "./shared.js";
+
+const ROLES = 4;
+
+export function membersPage(app) {
+  return {
+    title: "Members",
+    section: "members",
+    refreshMs: 5000,
+    load: (signal) => get("cluster/status", {}, signal),
+    view: (status) => view(app, status),
+  };
+}
+
+function view(app, status) {
+  const search = app.query.get("search") ?? "";
+  const wanted = search.toLowerCase();
+  const isAlone = status.members.length === 1;
+  const order = orderOf(app.query.get("sort"), "incarnation");
+  const columns = [
+    { name: "incarnation", title: "Member", cell: (each) => h("span", null, shortName(each.incarnation), " ", each.is_leader ? badge("leader", "info") : null, each.incarnation === status.asked ? badge("asked") : null), sort: (each) => each.incarnation },
+    { name: "state", title: "State", cell: state, sort: (each) => (each.is_draining ? 2 : each.unreachable_for ? 1 : 0) },
+    { name: "roles", title: "Roles", cell: (each) => (each.roles.length === ROLES ? "all" : each.roles.join(", ")), sort: (each) => each.roles.join(", ") },
+    { name: "zone", title: "Zone", cell: (each) => each.zone || h("span", { class: "muted" }, "none"), sort: (each) => each.zone },
+    { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: (each) => each.partitions },
+    { name: "shards", title: "Shards", align: "right", cell: (each) => count(each.shards), sort: (each) => each.shards },
+    { name: "load_share", title: "Load", align: "right", cell: (each) => (isKnown(each.load_share) ? h("span", { class: "with-bar" }, bar(each.load_share / 2), `${each.load_share.toFixed(2)}×`) : "–"), sort: (each) => each.load_share },
+    { name: "records_in", title: "Records in", align: "right", cell: (each) => perSecond(each.rates?.records_in), sort: (each) => each.rates?.records_in },
+    { name: "bytes_in", title: "Bytes in", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_in), sort: (each) => each.rates?.bytes_in },
+    { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out), sort: (each) => each.rates?.bytes_out },
+    { name: "address", title: "Address", cell: (each) => h("span", null, h("code", { class: "nowrap" }, each.kafka || each.internal || "–"), h("span", { class: "why" }, `version ${each.version}`)) },
+    {
+      name: "acts", title: "", label: "Acts", align: "right",
+      cell: (each) => h("span", { class: "actions" },
+        button("Log level…", () => logLevel(app, each), "small", { "aria-label": `Log level of ${each.incarnation}` }),
+        isAlone ? null : button("Drain…", () => drain(app, each, status), "small danger", { disabled: each.is_draining, "aria-label": `Drain ${each.incarnation}` })),
+    },
+  ];
+  const rows = sorted(status.members.filter((each) => [each.incarnation, each.zone, each.kafka, each.internal, ...each.roles].some((text) => text.toLowerCase().includes(wanted))), columns, order);
+  return [
+    pageHead("Members", `${plural(status.members.length, "process", "processes")}${status.is_from_leader ? "" : "; the leader does not answer, loads are missing"}`, isAlone ? null : button("Balance…", () => balance(app))),
+    h("div", { class: "toolbar" }, searchField("Search members", search, (text) => app.set({ search: text }))),
+    rows.length
+      ? table({ label: "Members", rows, columns, keyOf: (each) => each.incarnation, order, onsort: (name) => app.set({ sort: nextOrder(order, name) }) })
+      : empty("No member fits to the search.", button("Clear the search", () => app.set({ search: null }))),
+  ];
+}
+
+function state(each) {
+  if (each.is_draining) return badge("draining", "warn");
+  if (each.storage_trouble) return h("span", null, badge("storage fails", "bad"), h("span", { class: "why" }, each.storage_trouble));
+  if (each.unreachable_for) return badge(`not reached by ${plural(each.unreachable_for, "proxy", "proxies")}`, "bad");
+  return badge("serves", "good");
+}
+
+function drain(app, member, status) {
+  const stay = new Set(status.members.filter((each) => each !== member && !each.is_draining).flatMap((each) => each.roles));
+  const last = member.roles.filter((role) => !stay.has(role));
+  dialog({
+    title: "Drain a member",
+    verb: "Drain",
+    danger: true,
+    type: last.length ? "last" : null,
+    body: () => [
+      h("p", null, shortName(member.incarnation), ` hands over ${plural(member.partitions, "partition")} and ${plural(member.shards, "shard")}, and ends. Whatever runs it may start it again.`),
+      last.length ? h("p", { class: "notice bad" }, `It is the last ${last.join(", ")}: start another one first, or the cluster stops doing that part.`) : null,
+    ],
+    async act() {
+      const told = await act("POST", "cluster/drain", { member: member.incarnation });
+      app.tell(`${told.member} is asked to leave`);
+      app.reload();
+    },
+  });
+}
+
+const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
+
+async function logLevel(app, member) {
+  const where = path`members/${member.incarnation}/log-level`;
+  let levels;
+  try {
+    levels = await get(where);
+  } catch (error) {
+    app.tell(error.message, "bad");
+    return;
+  }
+  const state = { logger: "bmq", level: "INFO" };
+  const set = Object.entries(levels.loggers ?? {});
+  dialog({
+    title: "Log level of a member",
+    verb: "Set",
+    state,
+    body: () => [
+      h("p", null, shortName(member.incarnation), ": until it is started again."),
+      h("div", { class: "pair" }, field(state, "logger", "Logger", { required: true, hint: "bmq is all of it, bmq.broker a part" }), field(state, "level", "Level", { options: LEVELS.map((each) => [each, each]) })),
+      set.length ? h("dl", { class: "facts" }, set.map(([logger, level]) => [h("dt", null, logger), h("dd", null, level)])) : null,
+    ],
+    async act() {
+      await act("PUT", where, { logger: state.logger, level: state.level });
+      app.tell(`${state.logger} of ${member.incarnation} logs ${state.level}`);
+    },
+  });
+}

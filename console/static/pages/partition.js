@@ -1,0 +1,109 @@
+// One partition: its owner and offsets, and its segment files with the datanodes that hold them.
+
+import { get, path } from "../api.js";
+import { h } from "../dom.js";
+import { bytes, count, isKnown, plural, time } from "../format.js";
+import { badge, bar, button, card, empty, pageHead, table, tile, tiles } from "../widgets.js";
+import { partitionState, shortName, topicHref, topicLink } from "./shared.js";
+
+const SEGMENTS = 100;
+const SHOWN_BLOCKS = 50;
+
+export function partitionPage(app, name, number) {
+  const partition = Number(number);
+  let after = "";
+  return {
+    title: `${name} / ${partition}`,
+    section: "topics",
+    refreshMs: 10_000,
+    async load(signal) {
+      const [details, segments] = await Promise.all([
+        get(path`topics/${name}`, { after: partition - 1, limit: 1 }, signal),
+        get(path`topics/${name}/partitions/${partition}/segments`, { after, limit: SEGMENTS }, signal).catch((error) => {
+          if (!("status" in error) || error.status === 404) throw error;
+          return { error: error.message, segments: [], next: null };
+        }),
+      ]);
+      return { topic: details.topic, facts: details.partitions[0], segments };
+    },
+    view: ({ topic, facts, segments }) => [
+      pageHead(h("span", null, topicLink(name), ` / ${partition}`), facts.why || null, h("a", { class: "button", href: topicHref(name, `/records?partition=${partition}`) }, "Records")),
+      tiles(
+        tile("State", partitionState(facts)),
+        tile("Broker", shortName(facts.owner)),
+        tile("Epoch", count(facts.epoch)),
+        tile("Log start", count(facts.log_start)),
+        tile("High watermark", count(facts.high_watermark)),
+        tile("Size", bytes(facts.bytes)),
+      ),
+      segmentsCard(topic, segments, (text) => ((after = text), app.reload()), after),
+      nodesCard(segments.segments),
+    ],
+  };
+}
+
+function segmentsCard(topic, { segments, next, error }, go, after) {
+  const body = [
+    error ? h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, "Some segments are missing here"), h("p", null, error))) : null,
+    segments.length
+      ? table({
+          label: "Segments",
+          rows: segments,
+          keyOf: (each) => each.segment,
+          columns: [
+            { name: "segment", title: "Segment", cell: (each) => h("code", null, each.segment) },
+            { name: "offsets", title: "Offsets", align: "right", cell: (each) => `${count(each.base_offset)} to ${isKnown(each.end_offset) ? count(each.end_offset - 1) : "…"}` },
+            { name: "epoch", title: "Epoch", align: "right", cell: (each) => count(each.epoch) },
+            { name: "bytes", title: "Size", align: "right", cell: (each) => bytes(each.bytes) },
+            { name: "state", title: "State", cell: (each) => (each.is_closed ? badge("closed") : badge("open", "info")) },
+            { name: "modified", title: "Modified", class: "nowrap", cell: (each) => time(each.modified_ms) },
+            { name: "blocks", title: "Blocks and datanodes", cell: (each) => blocks(each, topic.replication_factor) },
+          ],
+        })
+      : error ? null : empty("No segment yet: the first one is made with the first record."),
+    after || next ? h("p", { class: "pager" }, after ? button("First page", () => go(""), "small") : null, next ? button("Next", () => go(next), "small") : null) : null,
+  ];
+  return card("Segments", body);
+}
+
+function blocks({ blocks: found }, copies) {
+  if (found === null) return h("span", { class: "muted" }, "storage does not tell");
+  if (found.length === 0) return h("span", { class: "muted" }, "none");
+  const fewest = Math.min(...found.map(({ nodes }) => nodes.length));
+  return h(
+    "details",
+    null,
+    h("summary", null, plural(found.length, "block"), " ", fewest < copies ? badge(`${fewest} of ${copies} copies`, "warn") : badge(plural(fewest, "copy", "copies"), "good")),
+    h("ul", { class: "blocks" }, found.slice(0, SHOWN_BLOCKS).map(({ position, bytes: size, nodes }) => h("li", null, `at ${count(position)}, ${bytes(size)}: `, h("code", null, nodes.join(", ") || "no datanode"))), found.length > SHOWN_BLOCKS ? h("li", null, `and ${plural(found.length - SHOWN_BLOCKS, "further block")}`) : null),
+  );
+}
+
+function nodesCard(segments) {
+  const held = new Map();
+  for (const { blocks: found } of segments) {
+    for (const { bytes: size, nodes } of found ?? []) {
+      for (const node of nodes) {
+        const facts = held.get(node) ?? { node, blocks: 0, bytes: 0 };
+        facts.blocks += 1;
+        facts.bytes += size;
+        held.set(node, facts);
+      }
+    }
+  }
+  if (held.size === 0) return null;
+  const rows = [...held.values()].sort((one, other) => other.bytes - one.bytes);
+  return card(
+    "Datanodes of these segments",
+    table({
+      label: "Datanodes",
+      rows,
+      keyOf: (each) => each.node,
+      columns: [
+        { name: "node", title: "Datanode", cell: (each) => h("code", null, each.node) },
+        { name: "blocks", title: "Blocks", align: "right", cell: (each) => count(each.blocks) },
+        { name: "bytes", title: "Bytes", align: "right", cell: (each) => bytes(each.bytes) },
+        { name: "share", title: "Share", cell: (each) => bar(each.bytes / rows[0].bytes) },
+      ],
+    }),
+  );
+}

@@ -1,0 +1,215 @@
+// Records of a topic: where to begin, in which form, and one more.
+
+import { act, get, path } from "../api.js";
+import { dialog, field } from "../dialog.js";
+import { h } from "../dom.js";
+import { bytes, count, plural, time } from "../format.js";
+import { badge, button, empty, table } from "../widgets.js";
+
+const STARTS = { latest: "newest", earliest: "oldest", offset: "from offset", time: "from time" };
+const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "hex", base64: "base64" };
+const LIMITS = ["20", "50", "100", "500"];
+const PREVIEW = 160;
+
+/** Return the tab: {load, view, queried, produce}.  What is asked for stands in the page's address. */
+export function recordsTab(app, name) {
+  const open = new Set();
+  let draft = fieldsOf(app.query);
+  let asksToProduce = app.query.get("produce") === "1";
+  const tab = {
+    async load(signal) {
+      if (asksToProduce) {
+        asksToProduce = false;
+        setTimeout(tab.produce);
+      }
+      const records = await get(path`topics/${name}/records`, queryOf(draft), signal);
+      open.clear();
+      return records;
+    },
+    queried() {
+      draft = fieldsOf(app.query);
+      app.reload();
+    },
+    view: (data) => view(app, draft, data, open, read, onward),
+    produce: () => produce(app, name),
+  };
+  function read(changes = {}) {
+    Object.assign(draft, changes);
+    app.set({ produce: null, ...draft });
+    app.reload();
+  }
+  /** Read on behind what is shown, in the one partition. */
+  function onward(part) {
+    read({ partition: String(part.partition), start: "offset", offset: String(part.next) });
+  }
+  return tab;
+}
+
+function fieldsOf(query) {
+  const fields = { start: "latest", partition: "", offset: "", time: "", key: "", format: "auto", limit: "50" };
+  for (const name of Object.keys(fields)) fields[name] = query.get(name) ?? fields[name];
+  if (!(fields.start in STARTS)) fields.start = "latest";
+  if (!(fields.format in FORMATS)) fields.format = "auto";
+  return fields;
+}
+
+function queryOf({ start, partition, offset, time: at, key, format, limit }) {
+  const query = { partition, format, limit };
+  if (key !== "") query.key = key;
+  if (start === "earliest") query.offset = "earliest";
+  if (start === "offset") query.offset = offset || "0";
+  if (start === "time" && at) query.timestamp = String(new Date(at).getTime());
+  return query;
+}
+
+function view(app, draft, { records, partitions }, open, read, onward) {
+  const failed = partitions.filter((each) => each.error);
+  const select = (name, options, label) => h("select", { "aria-label": label, value: draft[name], onchange: (event) => read({ [name]: event.target.value }) }, Object.entries(options).map(([value, text]) => h("option", { value, selected: value === draft[name] }, text)));
+  const input = (name, label, kind = "text", props = {}) => h("input", { type: kind, "aria-label": label, placeholder: label, value: draft[name], autocomplete: "off", spellcheck: "false", oninput: (event) => (draft[name] = event.target.value), ...props });
+  const alone = partitions.length === 1 ? partitions[0] : null;
+  return [
+    h(
+      "form",
+      { class: "toolbar", role: "search", "aria-label": "Records", onsubmit: (event) => (event.preventDefault(), read()) },
+      select("start", STARTS, "Where to begin"),
+      draft.start === "offset" ? input("offset", "Offset", "number", { min: 0, class: "narrow" }) : null,
+      draft.start === "time" ? input("time", "Time", "datetime-local", { step: 1 }) : null,
+      input("partition", "Partition (all)", "number", { min: 0, class: "narrow" }),
+      input("key", "Key is exactly"),
+      select("format", FORMATS, "Format"),
+      select("limit", Object.fromEntries(LIMITS.map((each) => [each, `${each} records`])), "Records at most"),
+      h("button", { type: "submit", class: "button primary" }, "Read"),
+    ),
+    failed.map((each) => h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, `Partition ${each.partition} was not read to its end`), h("p", null, each.error)))),
+    records.length
+      ? table({
+          label: "Records",
+          rows: records,
+          keyOf: (each) => `${each.partition} ${each.offset}`,
+          columns: columnsOf(app, open),
+          rowClass: (each) => (open.has(keyOf(each)) ? "open" : null),
+          detail: (each) => (open.has(keyOf(each)) ? detail(app, each) : null),
+        })
+      : empty(draft.key ? "No record has this key in what was searched." : "There are no records here.", h("p", null, alone ? remains(alone) : "Produce one, or begin at another place.")),
+    h(
+      "p",
+      { class: "pager" },
+      plural(records.length, "record"),
+      alone && alone.next !== null && alone.next < alone.high_watermark ? button(`Read on from offset ${count(alone.next)}`, () => onward(alone), "small") : null,
+    ),
+  ];
+}
+
+function remains({ log_start: start, high_watermark: end, next }) {
+  if (start === end) return "The partition is empty.";
+  return next < end ? `Offsets ${count(next)} to ${count(end - 1)} were not looked at: read on.` : `The partition has the offsets ${count(start)} to ${count(end - 1)}.`;
+}
+
+function keyOf({ partition, offset }) {
+  return `${partition} ${offset}`;
+}
+
+function columnsOf(app, open) {
+  const toggle = (each) => {
+    if (!open.delete(keyOf(each))) open.add(keyOf(each));
+    app.draw();
+  };
+  return [
+    {
+      name: "offset", title: "Offset", class: "nowrap",
+      cell: (each) => h("button", { type: "button", class: "expand", "aria-expanded": String(open.has(keyOf(each))), onclick: () => toggle(each) }, h("span", { "aria-hidden": "true" }, open.has(keyOf(each)) ? "▾ " : "▸ "), count(each.offset)),
+    },
+    { name: "partition", title: "Part.", align: "right", cell: (each) => count(each.partition) },
+    { name: "time", title: "Time", class: "nowrap", cell: (each) => time(each.timestamp) },
+    { name: "key", title: "Key", cell: (each) => preview(each.key) },
+    { name: "value", title: "Value", class: "wide", cell: (each) => (each.is_control ? badge("control record", "info") : preview(each.value)) },
+    { name: "size", title: "Size", align: "right", class: "nowrap", cell: (each) => bytes(each.value.bytes) },
+  ];
+}
+
+function preview({ format, text }) {
+  if (text === null) return h("span", { class: "muted" }, "null");
+  const line = text.slice(0, PREVIEW).replaceAll(/\s+/g, " ");
+  return h("code", { class: "preview" }, line || "(empty)", text.length > PREVIEW ? "…" : "", format === "hex" ? h("span", { class: "muted" }, " hex") : null);
+}
+
+function detail(app, each) {
+  return h(
+    "div",
+    { class: "record" },
+    h("h3", null, `Offset ${count(each.offset)} of partition ${each.partition}`),
+    payload("Key", each.key, app),
+    payload("Value", each.value, app),
+    each.headers.length
+      ? [h("h4", null, "Headers"), h("dl", { class: "facts" }, each.headers.map(({ key, value }) => [h("dt", null, key || "(empty)"), h("dd", null, value.text === null ? h("span", { class: "muted" }, "null") : h("code", { class: "wrap" }, value.text))]))]
+      : null,
+  );
+}
+
+function payload(title, { format, text, bytes: size, is_cut: isCut }, app) {
+  if (text === null) return [h("h4", null, title), h("p", { class: "muted" }, "null")];
+  const shown = format === "json" ? indented(text, isCut) : text;
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      app.tell(`${title} copied`);
+    } catch {
+      app.tell("The browser does not let this page copy: select the text instead", "warn");
+    }
+  };
+  return [
+    h("div", { class: "payload-head" }, h("h4", null, title), h("span", { class: "muted" }, `${format}, ${bytes(size)}${isCut ? ", cut: bmq segment cat shows all of it" : ""}`), button("Copy", copy, "small", { "aria-label": `Copy the ${title.toLowerCase()}` })),
+    h("pre", { tabindex: "0", role: "group", "aria-label": title }, shown),
+  ];
+}
+
+/** Return JSON with line breaks; numbers stay as they are written, since big ones would change by being parsed. */
+function indented(text, isCut) {
+  if (isCut || /\d{16}/.test(text)) return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+function produce(app, name) {
+  const state = { partition: "", key: "", value: "", headers: "", key_format: "text", value_format: "text", has_key: true, is_null: false };
+  const formats = [["text", "text"], ["json", "JSON"], ["hex", "hex"], ["base64", "base64"]];
+  dialog({
+    title: `Produce to ${name}`,
+    verb: "Produce",
+    state,
+    body: (_, redraw) => [
+      field(state, "has_key", "With a key", { kind: "checkbox" }, redraw),
+      state.has_key ? h("div", { class: "pair" }, field(state, "key", "Key"), field(state, "key_format", "Key is", { options: formats })) : null,
+      field(state, "is_null", "Null value (a tombstone)", { kind: "checkbox" }, redraw),
+      state.is_null ? null : [field(state, "value", "Value", { rows: 6 }), field(state, "value_format", "Value is", { options: formats })],
+      h("div", { class: "pair" }, field(state, "headers", "Headers", { rows: 2, hint: "one name: value a line" }), field(state, "partition", "Partition", { kind: "number", min: 0, hint: "empty: by the key, as Kafka's clients do" })),
+    ],
+    async act() {
+      const body = {
+        key: state.has_key ? state.key : null,
+        value: state.is_null ? null : state.value,
+        key_format: state.key_format,
+        value_format: state.value_format,
+        headers: headersOf(state.headers),
+      };
+      if (state.partition !== "") body.partition = Number(state.partition);
+      const made = await act("POST", path`topics/${name}/records`, body);
+      app.tell(`Produced to partition ${made.partition} at offset ${count(made.offset)}`);
+      app.reload();
+    },
+  });
+}
+
+function headersOf(text) {
+  return text
+    .split("\n")
+    .filter((line) => line.trim())
+    .map((line) => {
+      const at = line.indexOf(":");
+      if (at < 0) throw new Error(`“${line}” is not name: value`);
+      return { key: line.slice(0, at).trim(), value: line.slice(at + 1).trim() };
+    });
+}

@@ -1,0 +1,67 @@
+// Pieces of several pages: links, states, and acts on the cluster.
+
+import { act, isAddressable } from "../api.js";
+import { dialog, tell } from "../dialog.js";
+import { h } from "../dom.js";
+import { plural } from "../format.js";
+import { badge } from "../widgets.js";
+
+export function topicHref(name, rest = "") {
+  return `#/topics/${encodeURIComponent(name)}${rest}`;
+}
+
+export function topicLink(name) {
+  return h("a", { href: topicHref(name) }, name);
+}
+
+export function partitionLink(topic, partition) {
+  return h("a", { href: topicHref(topic, `/partitions/${partition}`) }, `${topic} / ${partition}`);
+}
+
+export function groupLink(id) {
+  if (!isAddressable(id)) return h("span", { title: "No URL can name this group: use bmq group describe" }, id || "(empty)");
+  return h("a", { href: `#/groups/${encodeURIComponent(id)}` }, id);
+}
+
+/** Return an incarnation, shortened by CSS and whole in its title. */
+export function shortName(incarnation) {
+  if (!incarnation) return h("span", { class: "muted" }, "nobody");
+  return h("span", { class: "incarnation", title: incarnation }, incarnation);
+}
+
+export function partitionState({ state, why }) {
+  const tone = state === "WRITE" ? "good" : state === "OFFLINE" || why ? "bad" : "info";
+  return badge(state === "WRITE" ? "served" : state.toLowerCase(), tone);
+}
+
+const GROUP_TONES = { Stable: "good", Empty: "", Dead: "", PreparingRebalance: "warn", CompletingRebalance: "warn" };
+const GROUP_WORDS = { PreparingRebalance: "preparing rebalance", CompletingRebalance: "completing rebalance" };
+
+export function groupState(state) {
+  return badge(GROUP_WORDS[state] ?? state.toLowerCase(), GROUP_TONES[state] ?? "info");
+}
+
+export function configSource(source) {
+  const words = {
+    DYNAMIC_TOPIC_CONFIG: ["this topic", "info"],
+    DYNAMIC_BROKER_CONFIG: ["broker, dynamic", ""],
+    DYNAMIC_DEFAULT_BROKER_CONFIG: ["all brokers, dynamic", ""],
+    STATIC_BROKER_CONFIG: ["settings of the process", ""],
+    DEFAULT_CONFIG: ["default", ""],
+  };
+  const [text, tone] = words[source] ?? [source, ""];
+  return badge(text, tone);
+}
+
+export function balance(app) {
+  dialog({
+    title: "Balance the brokers",
+    verb: "Balance now",
+    body: () => h("p", null, "The leader moves partitions from brokers with more load to brokers with less. Each moving partition pauses for a moment; clients see no error."),
+    async act() {
+      const { moves } = await act("POST", "cluster/balance", {});
+      tell(moves ? `${plural(moves, "move")} begun` : "The brokers are even: nothing moves");
+      app.reload();
+    },
+  });
+}

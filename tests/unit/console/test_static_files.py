@@ -1,0 +1,71 @@
+"""The console's files over a real socket, and rules that each of its modules keeps."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.unit.console.states import state
+from tests.unit.console.test_http import Reply, ask
+
+STATIC = Path(str(files("bmq.console").joinpath("static")))
+NAMES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file())
+MODULES = [name for name in NAMES if name.endswith(".js")]
+TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def get(path: str) -> Reply:
+    (reply,) = ask(state(), path)
+    return reply
+
+
+def test_the_page_allows_its_own_files_only() -> None:
+    page = get("/")
+    assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    text = page.body.decode()
+    assert "://" not in text
+    assert not re.search(r"<script(?![^>]*src=)|<style| style=| on[a-z]+=", text), "nothing inline"
+    for path in re.findall(r'(?:src|href)="(static/[^"]+)"', text):
+        assert path.removeprefix("static/") in NAMES
+
+
+def test_every_file_is_served_with_its_type() -> None:
+    for name, reply in zip(NAMES, ask(state(), *(f"/static/{name}" for name in NAMES)), strict=True):
+        assert reply.status == 200, name
+        assert reply.headers["Content-Type"].partition(";")[0] == TYPES[name.rpartition(".")[2]]
+        assert reply.headers["Cache-Control"] == "no-cache"
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+        assert reply.body == (STATIC / name).read_bytes()
+
+
+@pytest.mark.parametrize("path", ["/static/", "/static/pages", "/static/nothing.js", "/static/..%2fhttp.py"])
+def test_nothing_else_is_served(path: str) -> None:
+    reply = get(path)
+    assert (reply.status, reply.json["error"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_makes_markup_of_text_or_loads_from_elsewhere(name: str) -> None:
+    """What records and names hold reaches the page as text nodes only: see ``dom.js``."""
+    text = (STATIC / name).read_text()
+    banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|javascript:|DOMParser"
+    assert not re.search(banned, text)
+    assert set(re.findall(r"https?://[^\"'` ]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_import_is_there(name: str) -> None:
+    for imported in re.findall(r'^(?:import|\} from).*?"([^"]+)";$', (STATIC / name).read_text(), re.MULTILINE):
+        assert ((STATIC / name).parent / imported).resolve().is_file(), imported
+
+
+def test_the_page_stays_small() -> None:
+    """Over a slow line, too: all of it before compression."""
+    assert sum((STATIC / name).stat().st_size for name in NAMES) < 200_000
