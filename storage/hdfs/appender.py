@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
-from bmq.storage.filesystem import Buffer, Lease, LeaseLost, PipelineFailed, StorageError, Unsupported
+from bmq.storage.filesystem import (
+    Buffer,
+    Lease,
+    LeaseLost,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
 
 
 class HdfsAppender:
@@ -36,9 +47,11 @@ class HdfsAppender:
         self._end_max = end_max
         self._closed_length: int | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._told = pipeline.acked
         pipeline.on_failure = self._on_failure
         if is_new_block:
             pipeline.hold(self._on_first_ack)
+        client.lengths.add(self)
 
     def __repr__(self) -> str:
         return f"HdfsAppender({self._path}, id={self._lease.file_id}, {self._pipeline!r})"
@@ -78,6 +91,9 @@ class HdfsAppender:
         if self._closed_length is not None:
             return self._closed_length
         length = await self.flush()
+        self._client.lengths.remove(self)
+        if self._telling is not None:  # it must not reach the NameNode after `complete`
+            await asyncio.wait([self._telling])
         await self._pipeline.finish()
         last = pb.Block()
         last.CopyFrom(self._block)
@@ -93,12 +109,38 @@ class HdfsAppender:
     def abort(self) -> None:
         self._pipeline.abort()
 
+    async def tell_length(self) -> None:
+        """Tell the NameNode what was acknowledged since it was last told, which is nothing before the first length.
+
+        A refusal is left to those whom it matters to: the next flush, the next fence.  Raises StorageUnavailable.
+        """
+        acked = self._pipeline.acked
+        if self._pipeline.failure is not None or self._told == 0 or acked <= self._told:
+            return
+        unavailable: list[StorageUnavailable] = []
+        self._telling = self._client.tasks.start(
+            self._tell_further_length(acked, unavailable), f"length of {self._path}"
+        )
+        await asyncio.wait([self._telling])
+        if unavailable:
+            raise unavailable[0]
+
     # ---- within
 
     def _on_first_ack(self, acked: int) -> None:
-        self._telling = self._client.tasks.start(self._tell_length(acked), f"first length of {self._path}")
+        self._telling = self._client.tasks.start(self._tell_first_length(acked), f"first length of {self._path}")
 
-    async def _tell_length(self, acked: int) -> None:
+    async def _tell_further_length(self, acked: int, unavailable: list[StorageUnavailable]) -> None:
+        try:
+            await self._client.namenode.fsync(self._path, self._lease.holder, self._lease.file_id, acked)
+        except StorageUnavailable as error:
+            unavailable.append(error)
+        except StorageError as error:
+            log.info("%s: the NameNode does not take its length, %d: %s", self._path, acked, error)
+        else:
+            self._told = acked
+
+    async def _tell_first_length(self, acked: int) -> None:
         """Rule 1: a restarted NameNode that believes the block empty may drop it in lease recovery."""
         lease = self._lease
         try:
@@ -108,11 +150,13 @@ class HdfsAppender:
         except StorageError as error:
             self._pipeline.fail(PipelineFailed(f"{self._path}: the NameNode did not take the first length: {error}"))
         else:
+            self._told = acked
             self._pipeline.release()
 
     def _on_failure(self, failure: StorageError) -> None:
         if isinstance(failure, PipelineFailed):
             self._client.suspect(failure.suspects)
+        self._client.lengths.remove(self)
         self._client.leases.remove(self._lease.file_id)
         if self._telling is not None:
             self._telling.cancel()

@@ -14,6 +14,7 @@ from bmq.storage.hdfs.bad_replicas import BadReplicas
 from bmq.storage.hdfs.clock import PipelineClock
 from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
 from bmq.storage.hdfs.lease import LeaseRenewer
+from bmq.storage.hdfs.lengths import LengthTeller
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.pipeline import Pipeline
 from bmq.storage.hdfs.refusing_nodes import RefusingNodes
@@ -60,6 +61,7 @@ class HdfsClient:
     suspects: SuspectNodes
     refusing: RefusingNodes
     leases: LeaseRenewer
+    lengths: LengthTeller
     clock: PipelineClock
     tasks: Tasks
     opening: asyncio.Semaphore
@@ -93,6 +95,7 @@ class HdfsClient:
             suspects=SuspectNodes(settings.suspect_s),
             refusing=RefusingNodes(settings.full_node_s),
             leases=LeaseRenewer(namenode, holder, settings.lease_renewal_s),
+            lengths=LengthTeller(settings.length_told_s),
             clock=PipelineClock(settings, on_late),
             tasks=tasks,
             opening=asyncio.Semaphore(settings.opens_max),
@@ -103,6 +106,7 @@ class HdfsClient:
     async def close(self) -> None:
         """Open pipelines are dropped, their files left to be fenced."""
         self.clock.close()
+        await self.lengths.close()
         await self.tasks.close()
         await self.leases.close()
         self.datanodes.close()

@@ -35,6 +35,10 @@ class HdfsSettings:
     lease_renewal_s: float = 20.0
     """Soft limit 60 s: two renewals may be lost."""
 
+    length_told_s: float = 30.0
+    """The NameNode is told so often how long an open file is: an HDFS snapshot holds as much of it.  A segment that
+    is written has its file looked for every 5 s, six times as many calls."""
+
     # ---- write path
 
     packet_bytes: int = 1 << 20
@@ -133,5 +137,7 @@ class HdfsSettings:
             raise ValueError("call_deadline_s must allow one attempt of call_timeout_s")
         if self.lease_renewal_s > 30:
             raise ValueError("lease_renewal_s must be at most half of HDFS's soft limit of 60 s")
+        if self.length_told_s <= 0:
+            raise ValueError("length_told_s must be above 0")
         if self.heartbeat_s > 30:
             raise ValueError("heartbeat_s must be at most half of the datanodes' time-out of 60 s")

@@ -42,6 +42,7 @@ class Writer:
         """What was answered, in the order of sending; -1 where the client was not told."""
         self._burst_s = burst_s
         self._stop = threading.Event()
+        self._is_abandoned = False
         self._last_ack = [0.0] * partitions
         self._longest_s = [0.0] * partitions
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -72,6 +73,8 @@ class Writer:
             producer.poll(0)
             if self.sent % BURST == 0:
                 time.sleep(self._burst_s)
+        if self._is_abandoned:
+            producer.purge()  # else what is left would be sent to whatever answers there later
         left = producer.flush(LIMIT_S)
         if left:
             self.errors.append(f"{left} records were not answered after {LIMIT_S} s")
@@ -117,8 +120,11 @@ class Writer:
         assert sum(map(len, self.offsets)) == self.sent
 
     def abandon(self) -> None:
-        """Stop without asking anything of what was sent: after a failure that is told already."""
+        """Stop without asking anything of what was sent: after a failure that is told already, or a loss."""
+        self._is_abandoned = True
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(LIMIT_S)
 
 
 def describe(pauses: Sequence[float]) -> str:
