@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bmq.cli import cluster, consume, group, health, job, produce, profile, segment, serve, topic
+from bmq.cli import cluster, completion, consume, group, health, job, produce, profile, segment, serve, topic
 from bmq.core.version import VERSION
 
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"bmq {VERSION}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    for command in (serve, topic, produce, consume, group, cluster, segment, job, profile, health):
+    for command in (serve, topic, produce, consume, group, cluster, segment, job, profile, completion, health):
         command.add_parser(commands)
     return parser
 
