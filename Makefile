@@ -128,7 +128,6 @@ proto: setup
 
 docs-tables: setup
 	$(BIN)/python -m tests.docs_tables
-	$(BIN)/python -m tests.chart.drawn
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,10 +22,10 @@ class Argument:
 
     names: tuple[str, ...]
     metavar: str
-    help: str
     choices: tuple[str, ...]
     value: Value
     takes_value: bool
+    action: argparse.Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,13 @@ class Command:
 
     @property
     def name(self) -> str:
+        """The words that lead to it."""
         return " ".join(self.path)
+
+    def help_of(self, argument: Argument) -> str:
+        """Return an argument's help in one line, with its default and the like filled in."""
+        expanded = self.parser._get_formatter()._expand_help(argument.action) if argument.action.help else ""
+        return " ".join(expanded.split())
 
 
 def walk(parser: argparse.ArgumentParser) -> Iterator[Command]:
@@ -81,8 +87,8 @@ def _argument(path: tuple[str, ...], action: argparse.Action) -> Argument:
     return Argument(
         tuple(action.option_strings),
         metavar,
-        action.help or "",
         tuple(map(str, action.choices or ())),
         value,
         action.nargs != 0,
+        action,
     )

@@ -7,7 +7,6 @@ file.
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -248,7 +247,7 @@ def zsh(commands: Sequence[Command]) -> str:
         _ZSH,
         reply((each.name, described(each.commands)) for each in commands if each.commands),
         reply(
-            (each.name, described((name, _expanded(each, option)) for option in each.options for name in option.names))
+            (each.name, described((name, each.help_of(option)) for option in each.options for name in option.names))
             for each in commands
         ),
         reply(_values(commands)),
@@ -292,13 +291,7 @@ def _offered(argument: Argument) -> list[str]:
     return list(argument.choices) or [f"@{argument.value.name.lower()}"]
 
 
-def _expanded(command: Command, option: Argument) -> str:
-    """Return the help text with its ``%(default)s`` filled in."""
-    action = next(each for each in command.parser._actions if tuple(each.option_strings) == option.names)
-    return command.parser._get_formatter()._expand_help(action) if action.help else ""
-
-
 def _short(text: str) -> str:
     """Return a line for a menu; colons separate a name from its text there."""
-    text = re.sub(r"\s+", " ", text).replace(":", " -")
+    text = text.replace(":", " -")
     return text if len(text) <= _HELP_MAX else f"{text[: _HELP_MAX - 3]}..."

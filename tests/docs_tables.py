@@ -1,6 +1,6 @@
-"""The tables in docs/ that are drawn from the code, so that they cannot say anything else.
+"""The tables in docs/ and in the chart that are drawn from the code, so that they cannot say anything else.
 
-    python -m tests.docs_tables            write them
+    python -m tests.docs_tables            write them, and the chart's (tests.chart.drawn)
     python -m tests.docs_tables --check    say which ones differ, status 1 if any
 
 Each stands between two markers in its page; the text around them is written by hand.
@@ -11,19 +11,26 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bmq.broker.events import Event
 from bmq.broker.partition import Partition
 from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.cli.command_tree import Command, walk
+from bmq.cli.main import build_parser
 from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.log_fields import FIELDS
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
+from tests import drawn_files
+from tests.chart import drawn as chart
+from tests.drawn_files import Drawn, replace_section, table
 from tests.log_events import events as read_log_events
 from tests.mutants.catalogue import read_list
 
@@ -31,41 +38,18 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    differing = [(path, drawn) for path, written, drawn in pages() if written != drawn]
-    for path, drawn in differing:
-        if arguments:
-            sys.stderr.write(f"{path} differs from the code: run `make docs-tables`\n")
-        else:
-            path.write_text(drawn)
-            sys.stdout.write(f"{path} drawn anew\n")
-    return 1 if arguments and differing else 0
+    return drawn_files.main(itertools.chain(pages(), chart.files()), arguments, __doc__ or "")
 
 
-def pages() -> Iterator[tuple[Path, str, str]]:
-    """Each page: its path, its text as it is, and as it should be."""
+def pages() -> Iterator[Drawn]:
+    """Each page of docs/."""
     for name, sections in PAGES.items():
         path = DOCS / name
         written = drawn = path.read_text()
         for section, draw in sections.items():
-            drawn = _replace(path, drawn, section, draw())
-        yield path, written, drawn
-
-
-def _replace(path: Path, text: str, section: str, content: str) -> str:
-    begin, end = f"<!-- drawn from the code: {section} -->\n", f"<!-- end: {section} -->\n"
-    before, found, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not (found and found_end):
-        raise ValueError(f"{path} has no markers for {section!r}")
-    return f"{before}{begin}\n{content}\n{end}{after}"
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+            begin, end = f"<!-- drawn from the code: {section} -->", f"<!-- end: {section} -->"
+            drawn = replace_section(path, drawn, begin, end, draw())
+        yield Drawn(path, written, drawn)
 
 
 # ------------------------------------------------------------------------------------------------- the partition
@@ -80,7 +64,7 @@ def partition_table() -> str:
         cells = [_cell(TABLE[state, event]) for state in living]
         ended = {_cell(TABLE[state, event]) for state in TERMINAL}
         rows.append([f"**{event.__name__}**", *cells, " ".join(sorted(ended))])
-    return _table(titles, rows)
+    return table(titles, rows)
 
 
 def _cell(cell: str | Cell) -> str:
@@ -88,7 +72,7 @@ def _cell(cell: str | Cell) -> str:
 
 
 def states() -> str:
-    return _table(["state", "means"], [[state.name, state.value] for state in State])
+    return table(["state", "means"], [[state.name, state.value] for state in State])
 
 
 def handlers() -> str:
@@ -103,7 +87,7 @@ def handlers() -> str:
         doc = inspect.getdoc(getattr(Partition, name)) or "-"
         leads = ", ".join(state.name for state in State if state.name in _targets(name))
         rows.append([f"`{name.removeprefix('_on_')}`", heard, doc.splitlines()[0], leads or "-"])
-    return _table(["handler", "event", "says", "may lead to"], rows)
+    return table(["handler", "event", "says", "may lead to"], rows)
 
 
 def diagram() -> str:
@@ -151,7 +135,7 @@ def recovery_rows() -> str:
     for number, row in enumerate(recovery.TABLE, 1):
         facts = [fact.value if fact is not None else "any" for fact in (row.found, row.covered, row.tail, row.reach)]
         rows.append([str(number), *facts, f"**{row.action.name}**", row.label, row.crash])
-    return _table(["row", "found", "checkpoint", "tail", "next base", "action", "label", "the crash behind it"], rows)
+    return table(["row", "found", "checkpoint", "tail", "next base", "action", "label", "the crash behind it"], rows)
 
 
 def recovery_combinations() -> str:
@@ -161,11 +145,11 @@ def recovery_combinations() -> str:
         number = str(recovery.TABLE.index(row) + 1)
         said = [facts.found.value, facts.covered.value, facts.tail.value, facts.reach.value]
         rows.append([*said, f"**{row.action.name}**", number, row.label])
-    return _table(["found", "checkpoint", "tail", "next base", "action", "row", "label"], rows)
+    return table(["found", "checkpoint", "tail", "next base", "action", "row", "label"], rows)
 
 
 def recovery_actions() -> str:
-    return _table(["action", "means"], [[action.name, action.value] for action in recovery.Action])
+    return table(["action", "means"], [[action.name, action.value] for action in recovery.Action])
 
 
 # ------------------------------------------------------------------------------------------------- the endpoint
@@ -178,7 +162,7 @@ def apis() -> str:
         listed = f"{least} to {api.max_version}"
         served = "" if least == api.min_version else f" (served from {api.min_version})"
         rows.append([str(int(api.key)), "".join(word.title() for word in api.key.name.split("_")), listed + served])
-    return _table(["key", "API", "versions"], rows)
+    return table(["key", "API", "versions"], rows)
 
 
 def own_settings() -> str:
@@ -200,8 +184,74 @@ def _settings(*, is_kafka: bool) -> str:
                 [f"`{option_name(option)}`", flag, f"`{environment_name(option)}`", shown, option.metadata["doc"]]
             )
     if is_kafka:
-        return _table(["key", "environment", "default", "is"], [[row[0], *row[2:]] for row in rows])
-    return _table(["key", "flag", "environment", "default", "is"], rows)
+        return table(["key", "environment", "default", "is"], [[row[0], *row[2:]] for row in rows])
+    return table(["key", "flag", "environment", "default", "is"], rows)
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+def commands() -> str:
+    """Each command that does something, with its help."""
+    tree = _tree()
+    helps = {(*command.path, name): text for command in tree for name, text in command.commands}
+    return table(
+        ["command", "does"],
+        [[f"`{command.name}`", helps[command.path]] for command in tree if not command.commands],
+    )
+
+
+_NARGS = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
+COMMON_MIN = 8
+"""An option of as many commands, with the same text, is told once."""
+
+
+def common_options() -> str:
+    """The options that many commands have."""
+    return table(["option", "is"], [list(row) for row in _common()])
+
+
+def command_options() -> str:
+    """Each command's other arguments, but for those of `bmq serve`, which configuration.md has."""
+    common = _common()
+    sections = []
+    for command in _tree():
+        if command.commands or command.name == "bmq serve":
+            continue
+        words = [_NARGS.get(str(each.action.nargs), "{0}").format(each.metavar) for each in command.positionals]
+        rows = _rows(command)
+        sections.append(f"### `{' '.join([command.name, *words])}`\n")
+        if own := [list(row) for row in rows if row not in common]:
+            sections.append(table(["argument", "is"], own))
+        if shared := ", ".join(row[0] for row in rows if row in common):
+            sections.append(f"Also {shared}.\n")
+    return "\n".join(sections)
+
+
+def _common() -> dict[tuple[str, str], None]:
+    """Rows of the options that many commands have, in their first command's order."""
+    leaves = [_rows(command) for command in _tree() if not command.commands and command.name != "bmq serve"]
+    counted = Counter(row for rows in leaves for row in rows)
+    return {row: None for row, count in counted.items() if count >= COMMON_MIN}
+
+
+def _rows(command: Command) -> list[tuple[str, str]]:
+    rows = [(f"`{each.metavar}`", command.help_of(each)) for each in command.positionals]
+    for each in command.options:
+        value = "" if not each.takes_value else f" {'|'.join(each.choices) or each.metavar}"
+        if each.names[-1] != "--help":
+            rows.append((f"`{each.names[-1]}{value}`", command.help_of(each)))
+    return rows
+
+
+def _tree() -> list[Command]:
+    """Every command by its first name; an alias is not another one."""
+    tree, seen = [], set[int]()
+    for command in walk(build_parser()):
+        if id(command.parser) not in seen:
+            seen.add(id(command.parser))
+            tree.append(command)
+    return tree
 
 
 # ------------------------------------------------------------------------------------------------- mutations
@@ -209,14 +259,14 @@ def _settings(*, is_kafka: bool) -> str:
 
 def mutations() -> str:
     rows = [[str(one.rule), f"`{one.name}`", one.breaks, f"`{one.file}`", f"`{one.killed_by}`"] for one in read_list()]
-    return _table(["rule", "mutation", "what the mistake does", "in", "killed by"], rows)
+    return table(["rule", "mutation", "what the mistake does", "in", "killed by"], rows)
 
 
 # ------------------------------------------------------------------------------------------------------- the log
 
 
 def log_fields() -> str:
-    return _table(["field", "is"], [[f"`{name}`", meaning] for name, meaning in FIELDS.items()])
+    return table(["field", "is"], [[f"`{name}`", meaning] for name, meaning in FIELDS.items()])
 
 
 def log_events() -> str:
@@ -230,7 +280,7 @@ def log_events() -> str:
         [room, level, text, " ".join(f"`{name}`" for name in FIELDS if name in names)]
         for (room, level, text), names in found.items()
     ]
-    return _table(["part", "level", "event", "fields"], rows)
+    return table(["part", "level", "event", "fields"], rows)
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
@@ -246,6 +296,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "combinations": recovery_combinations,
     },
     "design/endpoint.md": {"APIs": apis},
+    "cli.md": {"commands": commands, "options of many commands": common_options, "options": command_options},
     "design/mutations.md": {"mutations": mutations},
     "logging.md": {"fields": log_fields, "events": log_events},
     "configuration.md": {"own settings": own_settings, "Kafka's settings": kafka_settings},

@@ -1,8 +1,7 @@
-"""What of the chart is drawn from elsewhere: the README's table from values.yaml, the schema's settings from the code,
-and Grafana's dashboards from `tests.chart.dashboards`.
+"""The parts of the chart that are drawn: the README's table from values.yaml, the schema's settings from the code, and
+Grafana's dashboards from `tests.chart.dashboards`.
 
-    python -m tests.chart.drawn            write them
-    python -m tests.chart.drawn --check    say which ones differ, status 1 if any
+`python -m tests.docs_tables` writes them with the tables of docs/.
 
 A value's description is the comment above it that begins with `# --`.  `(object)` after that ends the table there: the
 object is one row, with its default in it.
@@ -11,7 +10,6 @@ object is one row, with its default in it.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +19,10 @@ import yaml
 
 from bmq.core.config import OPTIONS, option_name
 from tests.chart import dashboards
+from tests.drawn_files import Drawn, replace_section, table
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "bmq"
-BEGIN, END = "<!-- drawn from values.yaml -->\n", "<!-- end -->\n"
-PIPE = "\\|"
+BEGIN, END = "<!-- drawn from values.yaml -->", "<!-- end -->"
 _MARK, _OBJECT = "# --", "(object)"
 
 CHARTS_OWN = frozenset(
@@ -51,45 +49,24 @@ class Undescribed(Exception):
     """A value has no description."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    differing = [(path, drawn) for path, written, drawn in files() if written != drawn]
-    for path, drawn in differing:
-        if arguments:
-            sys.stderr.write(f"{path} differs: run `make docs-tables`\n")
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(drawn)
-            sys.stdout.write(f"{path} drawn anew\n")
-    return 1 if arguments and differing else 0
-
-
-def files(chart: Path = CHART) -> Iterator[tuple[Path, str, str]]:
-    """Each file: its path, its text as it is, and as it should be."""
+def files(chart: Path = CHART) -> Iterator[Drawn]:
+    """Yield each file of the chart that is drawn, or has drawn parts."""
     readme = chart / "README.md"
     text = readme.read_text()
-    before, begun, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
-        raise ValueError(f"{readme} has no markers for the table of values")
-    yield readme, text, f"{before}{BEGIN}\n{table(values((chart / 'values.yaml').read_text()))}\n{END}{after}"
+    rows = _table(values((chart / "values.yaml").read_text()))
+    yield Drawn(readme, text, replace_section(readme, text, BEGIN, END, rows))
     path = chart / "values.schema.json"
     text = path.read_text()
     schema = json.loads(text)
     schema["definitions"]["config"] = config_schema()
-    yield path, text, json.dumps(schema, indent=2) + "\n"
+    yield Drawn(path, text, json.dumps(schema, indent=2) + "\n")
     for path, drawn in dashboards.files(chart):
-        yield path, path.read_text() if path.exists() else "", drawn
+        yield Drawn(path, path.read_text() if path.exists() else "", drawn)
 
 
-def table(rows: Sequence[Value]) -> str:
-    lines = ["| key | default | is |", "| --- | --- | --- |"]
-    for row in rows:
-        cells = (f"`{row.key}`", f"`{json.dumps(row.default)}`", row.description)
-        lines.append(f"| {' | '.join(cell.replace('|', PIPE) for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+def _table(rows: Sequence[Value]) -> str:
+    cells = [(f"`{row.key}`", f"`{json.dumps(row.default)}`", row.description) for row in rows]
+    return table(("key", "default", "is"), cells)
 
 
 def values(text: str) -> list[Value]:
@@ -134,7 +111,3 @@ def config_schema() -> dict[str, Any]:
             # A whole number that a float does not hold exactly is given as a string.
             properties[option_name(option)] = {"type": [kind, "string"] if kind in ("integer", "number") else kind}
     return {"type": "object", "additionalProperties": False, "properties": properties}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.cli import profiles
+from bmq.cli.command_tree import walk
 from bmq.cli.doctor_run import _settings
 from bmq.cli.main import build_parser, main
 from bmq.cli.profiles import KEYS, ProfileError, Profiles, check_name, find, parse, render
@@ -271,3 +272,12 @@ def test_who_reads_none(words: list[str], capsys: Told) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args([*words, "--profile", "a"])
     assert "unrecognized arguments: --profile" in capsys.readouterr().err
+
+
+def test_every_command_that_asks_a_cluster_takes_a_profile() -> None:
+    """Also a command that is added later."""
+    for command in walk(build_parser()):
+        names = {name for option in command.options for name in option.names}
+        if names & {"--bootstrap-server", "--http", "--root"} and command.path[1] not in ("serve", "health", "profile"):
+            reads_none = command.path[1:] in (("cluster", "rebuild"), ("cluster", "merge-root"))
+            assert ("--profile" in names) is not reads_none, command.name

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
+from tests import drawn_files
 from tests.chart import dashboards, drawn
 from tests.chart.drawn import CHART, CHARTS_OWN, Undescribed, Value, config_schema, values
 
@@ -28,28 +29,23 @@ def test_readme_and_schema_are_what_is_drawn() -> None:
         assert written == drawn_text, f"{path} differs: run `make docs-tables`"
 
 
-def test_check_says_which_file_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_which_file_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("README.md", "values.yaml", "values.schema.json"):
         text = (CHART / name).read_text()
         (tmp_path / name).write_text(text.replace("| `mode` |", "| `modus` |").replace('"num.partitions"', '"nothing"'))
-    monkeypatch.setattr(drawn, "files", lambda: original(tmp_path))
-    assert drawn.main(["--check"]) == 1
+    assert drawn_files.main(drawn.files(tmp_path), ["--check"], "usage") == 1
     told = capsys.readouterr().err
     assert "README.md differs" in told
     assert "values.schema.json differs" in told
-    assert drawn.main([]) == 0
-    assert drawn.main(["--check"]) == 0
-    assert drawn.main(["--unknown"]) == 2
-
-
-original = drawn.files
+    assert drawn_files.main(drawn.files(tmp_path), [], "usage") == 0
+    assert drawn_files.main(drawn.files(tmp_path), ["--check"], "usage") == 0
+    assert drawn_files.main(drawn.files(tmp_path), ["--unknown"], "usage") == 2
 
 
 def test_a_readme_without_markers_is_told(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing here\n")
-    with pytest.raises(ValueError, match="no markers"):
+    (tmp_path / "values.yaml").write_text((CHART / "values.yaml").read_text())
+    with pytest.raises(ValueError, match="has no lines"):
         list(drawn.files(tmp_path))
 
 
