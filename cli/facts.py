@@ -17,6 +17,7 @@ from bmq.cli.storage_facts import segments_of, storage_of
 from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
 from bmq.console.operations import NotLoadedFacts, RateFacts
+from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import (
     BrokerFacts,
     ClusterFacts,
@@ -49,7 +50,12 @@ _NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 
 
-def console_state(node: Node, meter: LoopMeter | None = None, history: ClusterHistory | None = None) -> ConsoleState:
+def console_state(
+    node: Node,
+    meter: LoopMeter | None = None,
+    history: ClusterHistory | None = None,
+    registry: SchemaRegistry | None = None,
+) -> ConsoleState:
     """``history``: None makes one that its caller does not sample."""
     facts = _Facts(node)
     return ConsoleState(
@@ -68,6 +74,7 @@ def console_state(node: Node, meter: LoopMeter | None = None, history: ClusterHi
         group=facts.group,
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
+        registry=registry,
         own_metrics=OwnMetrics(node, meter).read,
         history=(history or ClusterHistory(node)).facts,
     )

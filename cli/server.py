@@ -29,6 +29,7 @@ from bmq.cli.root_guard import RootGuard
 from bmq.cli.sockets import Sockets
 from bmq.cli.workers import Workers
 from bmq.console.http import HttpServer
+from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.clock import SystemClock
 from bmq.core.collector import LongCollections
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
@@ -102,7 +103,11 @@ async def _serve(config: NodeConfig) -> int:
         history = ClusterHistory(node)
         history.start()
         stack.callback(history.stop)
-        http = HttpServer(console_state(node, meter, history), *parse_address(config.http, "http"), config.http_hosts)
+        registry = SchemaRegistry(config.schema_registry_url) if config.schema_registry_url else None
+        if registry is not None:
+            stack.push_async_callback(registry.close)
+        state = console_state(node, meter, history, registry)
+        http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)
         stack.push_async_callback(node.close)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypedDict
 
 from bmq.console.operations import NotPossible
+from bmq.console.schemas import SHOWN_AS, Schema, SchemaError, schema_id, to_json
 
-AUTO, JSON, TEXT, HEX, BASE64 = "auto", "json", "text", "hex", "base64"
-FORMATS = (AUTO, TEXT, JSON, HEX, BASE64)
+AUTO, JSON, TEXT, HEX, BASE64, REGISTRY = "auto", "json", "text", "hex", "base64", "registry"
+FORMATS = (AUTO, TEXT, JSON, HEX, BASE64, REGISTRY)
 """Of a record that is read; the first is the default."""
 WRITTEN_FORMATS = (TEXT, JSON, HEX, BASE64)
+NO_SCHEMAS: Mapping[int, Schema | SchemaError] = MappingProxyType({})
+_NO_HEADER = "it does not begin with a zero byte and the id of a schema"
 _JSON_STARTS = ("{", "[")
 
 
@@ -20,20 +25,46 @@ class Payload(TypedDict):
     """A key, a value or a header's value."""
 
     format: str
-    """Of `text`: `text`, `json`, `hex` or `base64`; `null` for a null."""
+    """Of `text`: `text`, `json`, `hex` or `base64`; `avro` or `protobuf` for JSON made of these; `null` for a null."""
     text: str | None
     bytes: int
     """Size of the whole, though `text` may be cut."""
     is_cut: bool
+    schema_id: int | None
+    """Of the schema that `text` was made by."""
+    error: str
+    """Why it is not shown by its schema; "" if it is, or none was asked for."""
 
 
-def show(data: bytes | None, wanted: str, bytes_max: int) -> Payload:
-    """Return `data` in the format `wanted`, or in hex where it has not that format; `auto` takes what fits."""
+Schemas = Mapping[int, Schema | SchemaError]
+
+
+def show(data: bytes | None, wanted: str, bytes_max: int, schemas: Schemas = NO_SCHEMAS) -> Payload:
+    """Return `data` in the format `wanted`, or in hex where it has not that format.
+
+    `auto` takes what fits: the schema among `schemas` that it begins with, else JSON or text.
+    """
     if data is None:
-        return Payload(format="null", text=None, bytes=0, is_cut=False)
+        return Payload(format="null", text=None, bytes=0, is_cut=False, schema_id=None, error="")
+    error = ""
+    if wanted in (AUTO, REGISTRY):
+        number = schema_id(data)
+        schema = schemas.get(number) if number is not None else None
+        if isinstance(schema, Schema):
+            try:
+                text = to_json(schema, data)
+            except SchemaError as failed:
+                error = str(failed)
+            else:
+                shown, is_cut = text[:bytes_max], len(text) > bytes_max
+                name = SHOWN_AS[schema.kind]
+                return Payload(format=name, text=shown, bytes=len(data), is_cut=is_cut, schema_id=number, error="")
+        elif wanted == REGISTRY:
+            error = str(schema) if schema is not None else _NO_HEADER
+        wanted = AUTO
     part, is_cut = data[:bytes_max], len(data) > bytes_max
     name, text = _text_of(data, part, wanted, is_cut=is_cut)
-    return Payload(format=name, text=text, bytes=len(data), is_cut=is_cut)
+    return Payload(format=name, text=text, bytes=len(data), is_cut=is_cut, schema_id=None, error=error)
 
 
 def _text_of(data: bytes, part: bytes, wanted: str, *, is_cut: bool) -> tuple[str, str]:

@@ -8,7 +8,7 @@ reads everything below the high watermark.  An answer is bounded in records, in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,8 +18,10 @@ from kafka.partitioner.default import murmur2
 from bmq.console import payloads
 from bmq.console.kafka import Requests, check
 from bmq.console.operations import NotPossible
-from bmq.console.payloads import Payload
+from bmq.console.payloads import Payload, Schemas
 from bmq.console.queries import NUMBER, BodyField, Query, choice_of, parse_number, read_body
+from bmq.console.schema_registry import SchemaRegistry
+from bmq.console.schemas import schema_id
 from bmq.console.state import ConsoleState, TopicFacts
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.record_reader import StoredRecord, read_records
@@ -40,6 +42,8 @@ SHOWN_BYTES = 16 << 10
 SHOWN_BYTES_MAX = 1 << 20
 ANSWER_BYTES_MAX = 8 << 20
 """Bytes of keys, values and headers shown, at most a record more."""
+SCHEMAS_MAX = 50
+"""Schemas looked up for one piece of a partition; records of further ones are shown as they are."""
 READ_S = 15.0
 PRODUCE_BYTES_MAX = 2 << 20
 LATEST, EARLIEST = "latest", "earliest"
@@ -113,7 +117,11 @@ class RecordsApi:
         wanted = _wanted(query)
         numbers = _partitions(query, topic, wanted)
         each = wanted._replace(limit=max(1, wanted.limit // len(numbers)))
-        reader = _Reader(self._state.kafka, topic, each, ANSWER_BYTES_MAX // len(numbers))
+        registry = self._state.registry
+        if wanted.format == payloads.REGISTRY and registry is None:
+            text = "format=registry: no schema registry is set; schema_registry_url names one"
+            raise NotPossible(400, "no_schema_registry", text)
+        reader = _Reader(self._state.kafka, topic, each, ANSWER_BYTES_MAX // len(numbers), registry)
         found = await reader.read_all(numbers)
         records = [record for part in found for record in part.records]
         records.sort(key=lambda record: (record["timestamp"], record["partition"], record["offset"]))
@@ -202,7 +210,15 @@ def _partitions(query: Query, topic: TopicFacts, wanted: _Wanted) -> Sequence[in
 class _Reader:
     """Reads partitions of one topic, some at once."""
 
-    def __init__(self, requests: Requests, topic: TopicFacts, wanted: _Wanted, answer_bytes: int) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        topic: TopicFacts,
+        wanted: _Wanted,
+        answer_bytes: int,
+        registry: SchemaRegistry | None,
+    ) -> None:
+        self._registry = registry if wanted.format in (payloads.AUTO, payloads.REGISTRY) else None
         self._requests = requests
         self._topic = topic
         self._topic_id = UUID(topic["topic_id"])
@@ -247,8 +263,9 @@ class _Reader:
             data = b"".join(fetched.records)
             left = wanted.limit - len(found.records)
             try:
+                schemas = await self._schemas(data, found.next, left)
                 records, found.next, size = await asyncio.to_thread(
-                    _decode, data, found.next, left, wanted, number, self._answer_bytes - shown
+                    _decode, data, found.next, left, wanted, number, self._answer_bytes - shown, schemas
                 )
             except FormatError as error:
                 raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"at offset {found.next}: {error}") from None
@@ -256,6 +273,13 @@ class _Reader:
             shown += size
             if len(found.records) >= wanted.limit:
                 return
+
+    async def _schemas(self, data: bytes, start: int, limit: int) -> Schemas:
+        """Return the schemas of the records that may be shown of `data`."""
+        if self._registry is None:
+            return payloads.NO_SCHEMAS
+        ids = await asyncio.to_thread(_schema_ids, data, start, limit, self._wanted)
+        return await self._registry.find(ids)
 
     async def _start(self, found: _Found) -> int:
         """Return the first offset to look at, within the log; the newest records for LATEST."""
@@ -278,7 +302,7 @@ class _Reader:
 
 
 def _decode(
-    data: bytes, start: int, limit: int, wanted: _Wanted, partition: int, bytes_max: int
+    data: bytes, start: int, limit: int, wanted: _Wanted, partition: int, bytes_max: int, schemas: Schemas
 ) -> tuple[list[dict[str, Any]], int, int]:
     """Return the records from `start` on that are wanted, the offset behind what was looked at, and the bytes shown."""
     records: list[dict[str, Any]] = []
@@ -292,16 +316,35 @@ def _decode(
                 return records, due, size
             due = record.offset + 1
             if wanted.key is None or record.key == wanted.key:
-                shown = _record(record, partition, wanted, is_control=batch.is_control)
+                shown = _record(record, partition, wanted, schemas, is_control=batch.is_control)
                 records.append(shown)
                 size += _size(shown)
         due = max(due, batch.next_offset)
     return records, due, size
 
 
-def _record(record: StoredRecord, partition: int, wanted: _Wanted, *, is_control: bool) -> dict[str, Any]:
+def _schema_ids(data: bytes, start: int, limit: int, wanted: _Wanted) -> Collection[int]:
+    """Return the ids of schemas that the first `limit` records wanted from `start` on name, SCHEMAS_MAX at most."""
+    ids: dict[int, None] = {}
+    count = 0
+    for piece in split_batches(memoryview(data)):
+        for record in read_records(parse_batch(piece), bytes_max=BATCH_BYTES_MAX):
+            if record.offset < start or (wanted.key is not None and record.key != wanted.key):
+                continue
+            if count >= limit:
+                return ids
+            count += 1
+            for number in map(schema_id, (record.key, record.value)):
+                if number is not None and len(ids) < SCHEMAS_MAX:
+                    ids[number] = None
+    return ids
+
+
+def _record(
+    record: StoredRecord, partition: int, wanted: _Wanted, schemas: Schemas, *, is_control: bool
+) -> dict[str, Any]:
     def show(data: bytes | None) -> Payload:
-        return payloads.show(data, wanted.format, wanted.shown_bytes)
+        return payloads.show(data, wanted.format, wanted.shown_bytes, schemas)
 
     return {
         "partition": partition,
@@ -309,9 +352,17 @@ def _record(record: StoredRecord, partition: int, wanted: _Wanted, *, is_control
         "timestamp": record.timestamp,
         "key": show(record.key),
         "value": show(record.value),
-        "headers": [{"key": name, "value": show(value)} for name, value in record.headers],
+        "headers": [
+            {"key": name, "value": payloads.show(value, _header_format(wanted.format), wanted.shown_bytes)}
+            for name, value in record.headers
+        ],
         "is_control": is_control,
     }
+
+
+def _header_format(wanted: str) -> str:
+    """Return the format of headers, which no schema describes."""
+    return payloads.AUTO if wanted == payloads.REGISTRY else wanted
 
 
 def _size(record: Mapping[str, Any]) -> int:

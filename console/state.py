@@ -17,6 +17,7 @@ from bmq.console.history import HistoryFacts
 from bmq.console.kafka import Requests
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.queries import Page
+from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.metrics import Histogram, Metrics
 
 
@@ -246,6 +247,8 @@ class ConsoleState:
     operations: ClusterOperations
     kafka: Requests
     """Kafka's requests to this process."""
+    registry: SchemaRegistry | None = None
+    """Has the schemas of keys and values; None when no registry is set."""
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     pick: Callable[[int], int] = random.randrange
     """Chooses one of so many partitions for a record without a key."""

@@ -113,6 +113,12 @@ class NodeConfig:
         "groups' lag in /metrics: pairs of a group and a topic with series of their own, and partitions with theirs;"
         ' pairs past it share one, consumergroup="(other)"',
     )
+    schema_registry_url: str = _option(
+        "",
+        "Confluent schema registry, by which the HTTP API shows keys and values in Avro, Protobuf and JSON Schema:"
+        " http://host:8081 or https://user:password@host; none when empty",
+        metavar="URL", is_secret=True,
+    )  # fmt: skip
     log_level: str = _option("INFO", "least level of log lines on standard error: DEBUG, INFO, WARNING, ERROR")
     log_format: str = _option(
         "text",

@@ -15,12 +15,15 @@ import pytest
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
 from bmq.console.http import HttpServer
+from bmq.console.schema_registry import SchemaRegistry
+from bmq.console.state import ConsoleState
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.traffic import TrafficMeter
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.console.test_http import OPENAPI, faults
+from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry
 
 CONFIG = NodeConfig(auto_create_topics_enable=False, offsets_topic_num_partitions=2)
 
@@ -28,9 +31,13 @@ CONFIG = NodeConfig(auto_create_topics_enable=False, offsets_topic_num_partition
 class Api:
     """One client of the API; each answer is checked against openapi.json."""
 
-    def __init__(self, session: aiohttp.ClientSession, traffic: TrafficMeter) -> None:
+    def __init__(self, session: aiohttp.ClientSession, traffic: TrafficMeter, state: ConsoleState) -> None:
         self._session = session
         self.traffic = traffic
+        self._state = state
+
+    def use_registry(self, registry: SchemaRegistry) -> None:
+        self.registry = self._state.registry = registry
 
     async def __call__(self, method: str, path: str, body: Any = None, **query: object) -> tuple[int, Any]:
         """Return the status and the JSON.  `path` is a template of openapi.json with its values behind ``?``."""
@@ -56,11 +63,12 @@ async def serving() -> Any:
     await node.start()
     node.is_serving = True
     assert node.traffic is not None
-    server = HttpServer(console_state(node), "127.0.0.1", 0)
+    state = console_state(node)
+    server = HttpServer(state, "127.0.0.1", 0)
     await server.start()
     try:
         async with aiohttp.ClientSession(server.url) as session:
-            yield Api(session, node.traffic)
+            yield Api(session, node.traffic, state)
     finally:
         await server.stop()
         await node.close()
@@ -75,6 +83,7 @@ def run(story: Callable[[Api], Awaitable[None]]) -> None:
 
 
 ORDERS = "?name=orders"
+NO_SCHEMA = {"is_cut": False, "schema_id": None, "error": ""}
 TOPIC = "/api/v1/topics/{name}"
 
 
@@ -150,15 +159,13 @@ def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
         assert [each["offset"] for each in told["records"]] == [0, 1]
         assert told["partitions"] == [{"partition": 0, "log_start": 0, "high_watermark": 6, "next": 2, "error": ""}]
         first = told["records"][0]
-        assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, "is_cut": False}
-        assert first["headers"] == [
-            {"key": "h", "value": {"format": "null", "text": None, "bytes": 0, "is_cut": False}}
-        ]
+        assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, **NO_SCHEMA}
+        assert first["headers"] == [{"key": "h", "value": {"text": None, "bytes": 0, **NO_SCHEMA, "format": "null"}}]
         _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, limit=2)
         assert [each["offset"] for each in told["records"]] == [4, 5]
         _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset=3, limit=1, format="hex", bytes=2)
         assert [each["offset"] for each in told["records"]] == [3]
-        assert told["records"][0]["value"] == {"format": "hex", "text": "7b22", "bytes": 8, "is_cut": True}
+        assert told["records"][0]["value"] == {**NO_SCHEMA, "format": "hex", "text": "7b22", "bytes": 8, "is_cut": True}
         _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, timestamp=times[5])
         assert told["records"][-1]["offset"] == 5
         assert all(each["timestamp"] >= times[5] for each in told["records"])
@@ -189,6 +196,33 @@ def test_wrong_questions_about_records(query: dict[str, object], status: int, er
         await create(api)
         got, told = await api("GET", f"{TOPIC}/records{ORDERS}", **query)
         assert (got, told["error"]) == (status, error)
+
+    run(story)
+
+
+def test_values_are_shown_by_their_schema() -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        status, told = await api("GET", f"{TOPIC}/records{ORDERS}", format="registry")
+        assert (status, told["error"]) == (400, "no_schema_registry")
+        registry = FakeRegistry()
+        registry.answers["/schemas/ids/7"] = {"schema": '"string"'}
+        async with serving_registry(registry):
+            api.use_registry(SchemaRegistry(registry.url))
+            for number in (7, 8):
+                value = f"00000000{number:02x}0261"
+                body = {"partition": 0, "value": value, "value_format": "hex", "key": "k"}
+                assert (await api("POST", f"{TOPIC}/records{ORDERS}", body))[0] == 201
+            for wanted in ("auto", "registry"):
+                _, told = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format=wanted)
+                known, unknown = (each["value"] for each in told["records"])
+                assert (known["format"], known["text"], known["schema_id"]) == ("avro", '"a"', 7)
+                assert (unknown["format"], unknown["schema_id"]) == ("hex", None)
+                assert ("404" in unknown["error"]) == (wanted == "registry")
+            assert sorted(registry.asked) == ["/schemas/ids/7", "/schemas/ids/8"]
+            _, told = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format="hex")
+            assert {each["value"]["format"] for each in told["records"]} == {"hex"}
+            await api.registry.close()
 
     run(story)
 

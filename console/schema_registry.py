@@ -1,0 +1,156 @@
+"""Schemas of a Confluent schema registry, by the id in front of a key or a value (Confluent's wire format).
+
+The registry's address is a setting of the operator; no request names one, and redirects are not followed.  Everything
+is bounded: one response in bytes and time, schemas remembered, ids asked for at once, references of one schema.  A
+schema never changes under its id, so it is remembered until others push it out; a failure for `FAILED_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import aiohttp
+
+from bmq.console.schemas import Reference, Schema, SchemaError, SchemaSource, compile_schema
+
+REQUEST_S = 5.0
+RESPONSE_BYTES_MAX = 1 << 20
+SCHEMAS_MAX = 1_000
+FAILED_S = 30.0
+PARALLEL = 4
+REFERENCES_MAX = 50
+"""Schemas that one refers to, those of references included."""
+PROTOBUF = "PROTOBUF"
+
+
+class SchemaRegistry:
+    """A client of one registry, and the schemas that it has fetched."""
+
+    def __init__(self, url: str, now: Callable[[], float] = time.monotonic) -> None:
+        """`url` may have a user and a password.  Raises ValueError if it is not http or https."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("schema_registry_url is not like http://host:8081 or https://user:password@host/path")
+        self._base = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if parts.username is not None:
+            account = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(account.encode()).decode()}"
+        self._now = now
+        self._schemas: OrderedDict[int, tuple[Schema | SchemaError, float]] = OrderedDict()
+        self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(PARALLEL)
+
+    def __repr__(self) -> str:
+        return f"<SchemaRegistry {self._base} schemas={len(self._schemas)}>"
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def find(self, ids: Iterable[int]) -> Mapping[int, Schema | SchemaError]:
+        """Return the schema of each id, or why there is none to be had."""
+        wanted = dict.fromkeys(ids)
+        found = {number: known for number in wanted if (known := self._known(number)) is not None}
+        missing = [number for number in wanted if number not in found]
+        fetched = await asyncio.gather(*(self._fetch(number) for number in missing))
+        return found | dict(zip(missing, fetched, strict=True))
+
+    def _known(self, number: int) -> Schema | SchemaError | None:
+        entry = self._schemas.get(number)
+        if entry is None or (isinstance(entry[0], SchemaError) and self._now() - entry[1] > FAILED_S):
+            return None
+        self._schemas.move_to_end(number)
+        return entry[0]
+
+    async def _fetch(self, number: int) -> Schema | SchemaError:
+        found: Schema | SchemaError
+        try:
+            async with self._turns, asyncio.timeout(REQUEST_S):
+                source = await self._source(f"schemas/ids/{number}")
+                references = await self._references(source)
+            found = await asyncio.to_thread(compile_schema, source, references)
+        except SchemaError as error:
+            found = error
+        except TimeoutError:
+            found = SchemaError(f"the schema registry did not answer within {REQUEST_S:g} s")
+        self._schemas[number] = (found, self._now())
+        if len(self._schemas) > SCHEMAS_MAX:
+            self._schemas.popitem(last=False)
+        return found
+
+    async def _references(self, source: SchemaSource) -> list[SchemaSource]:
+        """Return all schemas that one needs, those before others that refer to them."""
+        ordered: dict[Reference, SchemaSource] = {}
+        under_way: set[Reference] = set()
+
+        async def add(reference: Reference) -> None:
+            if reference in ordered:
+                return
+            if reference in under_way or len(under_way) >= REFERENCES_MAX:
+                raise SchemaError(f"the schema refers to itself, or to more than {REFERENCES_MAX} others")
+            under_way.add(reference)
+            path = f"subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            found = (await self._source(path))._replace(name=reference.name)
+            for each in found.references:
+                await add(each)
+            ordered[reference] = found
+
+        for each in source.references:
+            await add(each)
+        return list(ordered.values())
+
+    async def _source(self, path: str) -> SchemaSource:
+        """Return a schema as the registry has it; of Protobuf the serialized descriptor, which needs no compiler."""
+        source = _parse_source(await self._get(path))
+        if source.kind != PROTOBUF:
+            return source
+        return _parse_source(await self._get(f"{path}?format=serialized"))
+
+    async def _get(self, path: str) -> Any:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=REQUEST_S)
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
+        try:
+            async with self._session.get(f"{self._base}/{path}", allow_redirects=False) as response:
+                data = await response.content.read(RESPONSE_BYTES_MAX + 1)
+                while len(data) <= RESPONSE_BYTES_MAX and (piece := await response.content.read(RESPONSE_BYTES_MAX)):
+                    data += piece
+                if len(data) > RESPONSE_BYTES_MAX:
+                    raise SchemaError(f"the schema registry's response is over {RESPONSE_BYTES_MAX} bytes")
+                if response.status != 200:
+                    raise SchemaError(f"the schema registry answered {response.status}{_message(data)}")
+                return json.loads(data)
+        except aiohttp.ClientError as error:
+            raise SchemaError(f"the schema registry cannot be asked: {error}") from None
+        except (ValueError, RecursionError):
+            raise SchemaError("the schema registry's response is not JSON") from None
+
+
+def _message(data: bytes) -> str:
+    try:
+        return f": {str(json.loads(data)['message'])[:200]}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
+
+
+def _parse_source(told: Any) -> SchemaSource:
+    try:
+        references = told.get("references") or []
+        return SchemaSource(
+            name="",
+            kind=str(told.get("schemaType") or "AVRO"),
+            text=str(told["schema"]),
+            references=tuple(
+                Reference(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references
+            ),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise SchemaError("the schema registry's response has no schema") from None
