@@ -29,7 +29,7 @@ def prose(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The anchors of the page's headings, as GitHub makes them: lower case, no punctuation, `-1` for a second one."""
+    """The anchors of the page's headings, as GitHub makes them (lower case, no punctuation, `-1` for a second one), and its own."""
     found: dict[str, int] = {}
     slugs = set()
     for match in _HEADING.finditer(prose(page)):
@@ -38,7 +38,7 @@ def anchors(page: Path) -> frozenset[str]:
         number = found.get(slug, 0)
         found[slug] = number + 1
         slugs.add(f"{slug}-{number}" if number else slug)
-    return frozenset(slugs)
+    return frozenset(slugs | set(re.findall(r'<a id="([^"]+)">', prose(page))))
 
 
 def broken(page: Path) -> list[str]:
