@@ -29,7 +29,7 @@ def prose(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The anchors of the page: its own, and those of headings as GitHub makes them (lower case, no punctuation, `-1`)."""
+    """The anchors of the page: its own, and those of headings as GitHub makes them."""
     found: dict[str, int] = {}
     slugs = set()
     for match in _HEADING.finditer(prose(page)):
