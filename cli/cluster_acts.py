@@ -13,6 +13,7 @@ from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.output import fail, print_json, printable
+from bmq.cli.progress import Progress
 from bmq.cli.tables import print_table
 
 ACT_S = 30.0
@@ -158,7 +159,9 @@ def drain(console: Console, arguments: argparse.Namespace) -> int:
         _check_others(name, status["members"])
     began = time.monotonic()
     had = console.act("drain", {"member": name})
-    unassigned = _wait_gone(console, name, deadline)
+    total = had["partitions"] + had["shards"]
+    with Progress(f"drain {name}", total=total, unit="partitions and shards handed over") as progress:
+        unassigned = _wait_gone(console, name, deadline, lambda left: progress.show(max(total - left, 0)))
     took_s = time.monotonic() - began
     if arguments.json:
         moved = {"partitions": had["partitions"], "shards": had["shards"], "unassigned": unassigned}
@@ -189,8 +192,11 @@ def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
         raise Refused(f"{name} is the last {', '.join(last)}: start another one first, or say --force")
 
 
-def _wait_gone(console: Console, name: str, deadline: float) -> int:
-    """Until it is no member; the partitions that have no owner then.  Refused when the time is over."""
+def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[int], None]) -> int:
+    """Wait until it is not a member, and return how many partitions have no owner then.
+
+    `on_left` is called with how many partitions and shards it still has.  Raises Refused when the time is over.
+    """
     left: Mapping[str, Any] | None = None
     lost: Unreachable | None = None
     while (left_s := deadline - time.monotonic()) > 0:
@@ -204,6 +210,7 @@ def _wait_gone(console: Console, name: str, deadline: float) -> int:
             lost, left = None, next((each for each in status["members"] if each["incarnation"] == name), None)
             if left is None:
                 return int(status["unassigned"])
+            on_left(left["partitions"] + left["shards"])
         time.sleep(min(LOOK_S, left_s))
     if lost is not None:
         raise Unreachable(f"{name} was asked to leave; whether it has, nobody tells: {lost}")

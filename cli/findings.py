@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bmq.cli.output import print_json, printable
@@ -41,7 +42,9 @@ class Finding:
 class Report:
     """Prints findings as they come and counts them."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, before_line: Callable[[], None] | None = None) -> None:
+        """`before_line` is called before each line, to take progress off the terminal."""
+        self._before_line = before_line or _nothing
         self.as_json = as_json
         self.files = 0
         self.faults = 0
@@ -50,11 +53,13 @@ class Report:
     def add(self, finding: Finding) -> None:
         self.faults += finding.is_fault
         self.notes += not finding.is_fault
+        self._before_line()
         finding.print(as_json=self.as_json)
 
     def file_done(self, fields: dict[str, object], text: str) -> None:
         """One line for a file that was read to its end."""
         self.files += 1
+        self._before_line()
         if self.as_json:
             print_json(fields)
         else:
@@ -65,6 +70,10 @@ class Report:
             print_json({"kind": "summary", "files": self.files, "faults": self.faults, "notes": self.notes})
         else:
             print(f"{_count(self.files, 'file')}, {_count(self.faults, 'fault')}, {_count(self.notes, 'note')}")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _count(number: int, noun: str) -> str:

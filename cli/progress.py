@@ -38,17 +38,21 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin now.  `text` writes a number of what is counted, `unit` follows it; `total` is None if unknown."""
-        self._what = what
-        self._total = total
         self._text = text
-        self._unit = f" {unit}" if unit else ""
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._is_terminal = self._stream.isatty()
         self._every_s = TERMINAL_S if self._is_terminal else LOG_S
-        self._began = clock()
-        self._due = self._began + self._every_s
+        self._due = clock() + self._every_s
         self._is_shown = False
+        self.begin(what, total=total, unit=unit)
+
+    def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
+        """Go on to the next part of the work; it is counted from 0."""
+        self._what = what
+        self._total = total
+        self._unit = f" {unit}" if unit else ""
+        self._began = self._clock()
 
     def __enter__(self) -> Self:
         return self
@@ -58,13 +62,13 @@ class Progress:
     ) -> None:
         self.clear()
 
-    def show(self, done: int) -> None:
-        """Write the line if it is time to."""
+    def show(self, done: int, note: str = "") -> None:
+        """Write the line, with `note` at its end, if it is time to."""
         now = self._clock()
         if now < self._due:
             return
         self._due = now + self._every_s
-        line = f"bmq: {self._what}: {self._line(done, now - self._began)}"
+        line = f"bmq: {self._what}: {self._line(done, now - self._began)}{f', {note}' if note else ''}"
         if self._is_terminal:
             self._stream.write(f"{_CLEAR}{line}")
             self._is_shown = True

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
 from bmq.cli.output import fail, print_json, printable
+from bmq.cli.progress import Progress
 from bmq.cli.rebuild_scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
 from bmq.cli.rebuild_store import NotLost, Rebuilding, check_lost
 from bmq.cli.store_command import settings
@@ -63,8 +64,9 @@ async def rebuild(
     adopt: Mapping[str, int] | None = None,
     is_dry: bool = False,
     tell: Tell | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
-    """Read ``fs`` and fill ``kv``.  ``tell`` hears of every partition.
+    """Read ``fs`` and fill ``kv``.  ``tell`` is called with every partition.
 
     ``adopt``: topics, and how many partitions they have at least, that are wanted although no file tells of them.
 
@@ -85,8 +87,13 @@ async def rebuild(
         root = RootRecord(root_id=await make_root_id(fs), url=without_userinfo(fs.url))
         store = Rebuilding(kv, config.cluster, risen, root)
         await store.begin()
-    topics = await _find_topics(fs, _adoptable(config, adopt or {}), outcome)
-    spoken = await read_all_journals(fs)
+    progress = progress or Progress("rebuild")
+    progress.begin("rebuild: reading topics", unit="topics")
+    topics = await _find_topics(fs, _adoptable(config, adopt or {}), outcome, progress)
+    progress.begin("rebuild: reading journals", unit="brokers")
+    spoken = await read_all_journals(fs, progress.show)
+    total = sum(topic.partitions for topic in topics)
+    progress.begin("rebuild: reading partitions", total=total, unit="partitions")
     async with contextlib.aclosing(read_partitions(fs, topics, spoken, risen.incarnation)) as partitions:
         async for partition in partitions:
             outcome.partitions += 1
@@ -95,10 +102,13 @@ async def rebuild(
                 tell(partition)
             if store is not None:
                 await store.put_partition(partition)
+            progress.show(outcome.partitions)
     if store is not None:
         copies = await _default_replication(fs, config)
-        for topic in topics:
+        progress.begin("rebuild: writing topics", total=len(topics), unit="topics")
+        for number, topic in enumerate(topics, 1):
             await store.put_topic(_topic(topic, copies))
+            progress.show(number)
         await store.finish()
     return outcome
 
@@ -115,13 +125,16 @@ def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, Store
     }
 
 
-async def _find_topics(fs: FileSystem, adoptable: Mapping[str, StoredTopic], outcome: Outcome) -> list[FoundTopic]:
+async def _find_topics(
+    fs: FileSystem, adoptable: Mapping[str, StoredTopic], outcome: Outcome, progress: Progress
+) -> list[FoundTopic]:
     topics: list[FoundTopic] = []
     async with contextlib.aclosing(read_topics(fs, adoptable)) as all_found:
         async for found in all_found:
             outcome.notes += _notes(found)
             if found.topic is not None:
                 topics.append(found.topic)
+            progress.show(len(topics))
     outcome.topics = len(topics)
     return topics
 
@@ -191,7 +204,16 @@ async def _run(arguments: argparse.Namespace) -> int:
             config.root, holder=f"bmq-rebuild-{uuid.uuid4().hex}", hadoop_conf_dir=config.hadoop_conf_dir
         )
         try:
-            outcome = await rebuild(fs, kv, config, adopt=dict(arguments.adopt), is_dry=arguments.dry_run, tell=tell)
+            with Progress("rebuild") as progress:
+                outcome = await rebuild(
+                    fs,
+                    kv,
+                    config,
+                    adopt=dict(arguments.adopt),
+                    is_dry=arguments.dry_run,
+                    tell=_clearing(progress, tell),
+                    progress=progress,
+                )
         finally:
             await fs.close()
     finally:
@@ -200,6 +222,18 @@ async def _run(arguments: argparse.Namespace) -> int:
         print_table(_TITLES, rows)
     _print_outcome(outcome, arguments)
     return 0
+
+
+def _clearing(progress: Progress, tell: Tell | None) -> Tell | None:
+    """Return `tell`, with progress taken off the terminal before it prints."""
+    if tell is None:
+        return None
+
+    def clear_and_tell(found: FoundPartition) -> None:
+        progress.clear()
+        tell(found)
+
+    return clear_and_tell
 
 
 def _row(found: FoundPartition) -> Sequence[object]:

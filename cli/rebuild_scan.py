@@ -98,10 +98,13 @@ def _parse_id(name: str) -> uuid.UUID | None:
     return topic_id if str(topic_id) == name else None
 
 
-async def read_all_journals(fs: FileSystem) -> dict[PartitionKey, Spoken]:
-    """What they say of each partition; one broker's at a time, since a journal is read whole."""
+async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] | None = None) -> dict[PartitionKey, Spoken]:
+    """Return what journals say of each partition; one broker's at a time, since a journal is read whole.
+
+    `on_read` is called with how many brokers' journals were read.
+    """
     spoken: dict[PartitionKey, Spoken] = {}
-    last = ""
+    last, count = "", 0
     async for status in fs.list(layout.JOURNALS):
         parsed = layout.parse_journal(layout.base_name(status.path))
         if parsed is None or parsed[0] == last:
@@ -109,6 +112,9 @@ async def read_all_journals(fs: FileSystem) -> dict[PartitionKey, Spoken]:
         last = parsed[0]
         for key, checkpoint in (await read_journals(fs, last)).items():
             spoken.setdefault(key, Spoken()).hear(last, checkpoint)
+        count += 1
+        if on_read is not None:
+            on_read(count)
     return spoken
 
 

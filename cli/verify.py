@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from bmq.cli.blocks import Damage, FoundBatch, walk_batches, walk_journal
 from bmq.cli.findings import Finding, Report
+from bmq.cli.progress import Progress
 from bmq.cli.segment_check import Covered, SegmentCheck
+from bmq.cli.tables import format_size
 from bmq.cli.targets import PartitionFiles, Segment, Targets
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
@@ -23,20 +25,45 @@ Checkpoints = dict[tuple[PartitionKey, SegmentName], Covered]
 
 
 async def verify(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
-    """0 when all is well (notes are well), 1 when there are faults."""
-    report = Report(as_json=arguments.json)
+    """Return 0 when all is well (notes are well), 1 when there are faults."""
+    with Progress("verify", text=format_size) as progress:
+        report = Report(as_json=arguments.json, before_line=progress.clear)
+        await _verify(fs, targets, report, progress, with_records=arguments.records)
+    report.finish()
+    return 1 if report.faults else 0
+
+
+async def _verify(fs: FileSystem, targets: Targets, report: Report, progress: Progress, *, with_records: bool) -> None:
     chosen = [(files, segment) for files, segments in targets.partitions for segment in segments]
     chosen += targets.indexes
     checkpoints = await _checkpoints(fs, {files.key.topic_id for files, _ in chosen if files.key is not None})
     for files, _ in targets.partitions:
         _check_names(files, report)
-    for files, segment in chosen:
+    read = _BytesRead(progress)
+    for number, (files, segment) in enumerate(chosen, 1):
         covered = checkpoints.get((files.key, segment.name)) if files.key is not None else None
-        await _verify_segment(fs, segment, covered, report, with_records=arguments.records)
-    for path in targets.journals:
-        await _verify_journal(fs, path, report)
-    report.finish()
-    return 1 if report.faults else 0
+        read.note = f"file {number} of {len(chosen) + len(targets.journals)}"
+        await _verify_segment(fs, segment, covered, report, read, with_records=with_records)
+    for number, path in enumerate(targets.journals, len(chosen) + 1):
+        read.note = f"file {number} of {len(chosen) + len(targets.journals)}"
+        await _verify_journal(fs, path, report, read)
+
+
+class _BytesRead:
+    """How many bytes of all files were read."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._before = 0
+        self.note = ""
+
+    def reached(self, position: int) -> None:
+        """Note how far the file that is being read was read."""
+        self._progress.show(self._before + position, self.note)
+
+    def finish_file(self, length: int) -> None:
+        """Go on to the next file."""
+        self._before += length
 
 
 async def _checkpoints(fs: FileSystem, topics: set[uuid.UUID]) -> Checkpoints:
@@ -92,7 +119,13 @@ def _check_names(files: PartitionFiles, report: Report) -> None:
 
 
 async def _verify_segment(
-    fs: FileSystem, segment: Segment, covered: Covered | None, report: Report, *, with_records: bool
+    fs: FileSystem,
+    segment: Segment,
+    covered: Covered | None,
+    report: Report,
+    read: _BytesRead,
+    *,
+    with_records: bool,
 ) -> None:
     index = await _read_index(fs, segment, report) if segment.has_idx else None
     if not segment.has_log:
@@ -115,10 +148,12 @@ async def _verify_segment(
         async for item in items:
             if check.is_complete:
                 break
+            read.reached(item.position)
             if isinstance(item, FoundBatch):
                 check.on_batch(item)
             else:
                 check.on_damage(item)
+    read.finish_file(length)
     check.finish()
     fields: dict[str, object] = {
         "kind": "segment",
@@ -182,12 +217,13 @@ class _JournalCounts:
     has_end: bool = False
 
 
-async def _verify_journal(fs: FileSystem, path: str, report: Report) -> None:
+async def _verify_journal(fs: FileSystem, path: str, report: Report, read: _BytesRead) -> None:
     length = await fs.visible_length(path)
     faults = report.faults
     counts = _JournalCounts()
     async with aclosing(walk_journal(fs, path, length)) as records:
         async for record in records:
+            read.reached(record.position)
             if isinstance(record, Damage):
                 report.add(_journal_damage(path, record))
                 continue
@@ -201,6 +237,7 @@ async def _verify_journal(fs: FileSystem, path: str, report: Report) -> None:
                 except FormatError as error:
                     meaning = "The record is whole but no checkpoint: it was written by another version, or wrongly."
                     report.add(Finding(file=path, what=str(error), meaning=meaning, position=record.position))
+    read.finish_file(length)
     if not (counts.has_begin and counts.has_end):
         meaning = "Harmless if the file before it is there: a recovery reads that one too."
         report.add(Finding(file=path, what="it holds no whole snapshot", meaning=meaning, is_fault=False))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import batch_records, blocks
+from bmq.cli import batch_records, blocks, progress
 from bmq.cli.blocks import FoundBatch
 from bmq.cli.findings import Finding
 from bmq.cli.main import EXIT_BROKEN_PIPE, main
@@ -625,3 +625,29 @@ def test_a_reader_that_goes_away_is_no_error(root: Root) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == EXIT_BROKEN_PIPE
+
+
+def test_verify_tells_how_far_it_is(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bytes over all files, and by files."""
+    monkeypatch.setattr(progress, "LOG_S", 0.0)
+    first, second = batch(0), batch(3)
+    root.log(0, first, second)
+    root.log(6, batch(6), n=1)
+    _, out, err = root.run("verify", "--topic", "orders", "--json")
+    assert len(out.splitlines()) == 3
+    assert [line.partition("/s, ")[2] or line.rpartition(", ")[2] for line in err.splitlines()] == [
+        "file 1 of 2",
+        "file 1 of 2",
+        "file 2 of 2",
+    ]
+    read = [line.removeprefix("bmq: verify: ").partition(",")[0] for line in err.splitlines()]
+    assert read == ["0 B", f"{len(first)} B", f"{len(first) + len(second)} B"]
+
+
+def test_a_finding_takes_progress_off_the_terminal(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    root.log(0, batch(0), b"\0" * 100, batch(3))
+    _, _, err = root.run("verify", "--topic", "orders")
+    assert err.startswith("\r\x1b[Kbmq: verify: 0 B, file 1 of 1")
+    assert err.endswith("\r\x1b[K")

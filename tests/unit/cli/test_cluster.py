@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import admin_client, cluster_acts, cluster_status
+from bmq.cli import admin_client, cluster_acts, cluster_status, progress
 from bmq.cli.console_client import Console
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition, parse
 from tests.unit.cli.fake_console import FakeCluster, member
@@ -298,6 +298,15 @@ def test_drain_waits_until_it_has_gone(named: str, cluster: FakeCluster, url: st
     assert told == {"member": "broker-1a", "partitions": 4, "shards": 0, "unassigned": 0}
     assert cluster.acts == [("drain", {"member": "broker-1a"})]
     assert "broker-1a" not in cluster.members
+
+
+def test_a_drain_tells_how_far_it_is(url: str, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has four partitions and no shard, and hands over all of them at the end."""
+    monkeypatch.setattr(progress, "LOG_S", 0.0)
+    assert ask("drain", "broker-1a", "--http", url) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert set(lines) == {"bmq: drain broker-1a: 0 of 4 partitions and shards handed over (0 %)"}
 
 
 def test_drain_of_what_nobody_can_tell(cluster: FakeCluster, url: str, capsys: Told) -> None:

@@ -50,6 +50,18 @@ def test_a_terminal_has_one_line_which_is_gone_at_the_end() -> None:
     assert stream.getvalue().endswith("2,272/s\r\x1b[K")
 
 
+def test_parts_of_work() -> None:
+    """Each part is counted by itself; the line comes when it is due, whatever the part."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("rebuild: topics", unit="topics", stream=stream, clock=clock)
+    clock.now += LOG_S - 1
+    progress.show(5)
+    progress.begin("rebuild: partitions", total=200, unit="partitions")
+    clock.now += 1
+    progress.show(100, "topic orders")
+    assert stream.getvalue() == "bmq: rebuild: partitions: 100 of 200 partitions (50 %), 100/s, topic orders\n"
+
+
 def test_more_than_all() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress("scan", total=10, unit="partitions", stream=stream, clock=clock)

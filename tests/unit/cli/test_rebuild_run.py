@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 
+from bmq.cli.progress import Progress
 from bmq.cli.rebuild_run import rebuild
 from bmq.cli.rebuild_scan import FoundPartition
 from bmq.cli.root_guard import RootGuard
@@ -45,11 +47,15 @@ class SlowFileSystem(MemoryFileSystem):
 
 async def _root() -> SlowFileSystem:
     fs = SlowFileSystem()
+    await _fill(fs)
+    return fs
+
+
+async def _fill(fs: MemoryFileSystem) -> None:
     await check_cluster(fs, "id")
     await StoredTopics(fs).write("t", 5, TOPIC_ID, PARTITIONS, {}, 1)
     for number in range(PARTITIONS):
         await write_once(fs, PartitionPath("t", str(TOPIC_ID), number).folder + "/file", b"x")
-    return fs
 
 
 def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
@@ -89,3 +95,24 @@ def test_the_rebuilt_store_knows_its_root() -> None:
         assert (await RootGuard(kv, fs, "c").check()).incarnation == 1
 
     run(main())
+
+
+def test_how_far_it_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics, journals and partitions are counted, and then the topics that are written."""
+
+    async def main() -> list[str]:
+        fs = MemoryFileSystem(MemoryStorage(), "rebuild")
+        await _fill(fs)
+        await write_once(fs, "/journals/broker-00000001.jnl", b"")
+        stream = io.StringIO()
+        monkeypatch.setattr("bmq.cli.progress.LOG_S", 0.0)
+        progress = Progress("rebuild", stream=stream)
+        await rebuild(fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), progress=progress)
+        return stream.getvalue().splitlines()
+
+    lines = [line.removeprefix("bmq: rebuild: ") for line in run(main())]
+    assert lines[0] == "reading topics: 1 topics"
+    assert lines[1] == "reading journals: 1 brokers"
+    assert lines[2].startswith(f"reading partitions: 1 of {PARTITIONS} partitions")
+    assert lines[1 + PARTITIONS].startswith(f"reading partitions: {PARTITIONS} of {PARTITIONS} partitions (100 %)")
+    assert lines[2 + PARTITIONS].startswith("writing topics: 1 of 1 topics")
