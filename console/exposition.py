@@ -213,7 +213,12 @@ def _topic_families(topics: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Met
 
 def _api_families(apis: Sequence[_ApiNumbers]) -> Iterator[Metric]:
     requests = _counter("kafka_network_requestmetrics_requests", "Requests answered", "request")
-    errors = _counter("kafka_network_requestmetrics_errors", "Error codes answered", "request", "error")
+    errors = _counter(
+        "kafka_network_requestmetrics_errors",
+        "Error codes answered, of requests and of their elements",
+        "request",
+        "error",
+    )
     times = HistogramMetricFamily(
         "kafka_network_requestmetrics_totaltimems",
         "Milliseconds from a request's arrival to its answer",

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from bmq.core.call import Answer, Client, CloseConnection, Request
+from bmq.core.call import Answer, Buffer, Client, CloseConnection, Request
 from bmq.core.eager import start
-from bmq.core.errors import FormatError
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.turns import Turns, next_turn
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
+from bmq.core.wire.response_errors import error_codes
 from bmq.proxy.handlers.api_versions import unsupported_version
 from bmq.proxy.large_requests import INLINE_BYTES
 from bmq.proxy.response_budget import COUNTED_LEAST
@@ -136,7 +138,8 @@ class Endpoint:
         if is_large(result):
             box = [result]
             del result
-            return Answer(await self._large.encode(key, version, correlation_id, box))
+            return Answer(await self._encode_large(request, box))
+        self._count_errors(request, result)
         return Answer(encode_response(key, version, correlation_id, result))
 
     async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Answer:
@@ -154,14 +157,31 @@ class Endpoint:
             raise
 
     async def _finish_large(self, request: Request, box: list[Any]) -> Answer:
-        buffers = await self._large.encode(request.api_key, request.api_version, request.correlation_id, box)
-        return self._answer(request, Answer(buffers))
+        return self._answer(request, Answer(await self._encode_large(request, box)))
+
+    async def _encode_large(self, request: Request, box: list[Any]) -> list[Buffer]:
+        """Count the errors of the one response in `box`, in turns of the loop, and encode it off the loop."""
+        turns, counters = Turns(), self._services.metrics.api(request.api_key)
+        for code in error_codes(box[0]):
+            if turns.is_over():
+                await next_turn()
+            if code:
+                counters.failed(code)
+        return await self._large.encode(request.api_key, request.api_version, request.correlation_id, box)
+
+    def _count_errors(self, request: Request, message: Any) -> None:
+        """Count the error codes of a response that is made of few elements."""
+        counters = self._services.metrics.api(request.api_key)
+        for code in error_codes(message):
+            if code:
+                counters.failed(code)
 
     def _answer(self, request: Request, result: Any) -> Answer:
         """Encode what the handler gave, unless it did so itself, and count the request."""
         if type(result) is Answer:
             answer = result
         else:
+            self._count_errors(request, result)
             answer = Answer(encode_response(request.api_key, request.api_version, request.correlation_id, result))
         if answer.size >= COUNTED_LEAST:
             self._services.responses.count(answer)
@@ -172,6 +192,7 @@ class Endpoint:
     def _refuse(self, header: Header) -> Answer:
         if header.api_key == ApiKey.API_VERSIONS and ApiKey.API_VERSIONS in self._apis:
             api = self._apis[ApiKey.API_VERSIONS]
+            self._services.metrics.api(header.api_key).failed(ErrorCode.UNSUPPORTED_VERSION)
             return Answer(encode_response(api.key, 0, header.correlation_id, unsupported_version(api)))
         raise CloseConnection(
             f"a request for API {_name(header.api_key)} version {header.api_version}, which is not supported"

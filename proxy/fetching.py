@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from bmq.core.errors import ErrorCode
 from bmq.core.steps import Steps, batched
 from bmq.core.turns import run_in_turns
+from bmq.core.wire.api import ApiKey
 from bmq.proxy.budget import Lane, Reservation
 from bmq.proxy.large_requests import PARTITIONS_MAX
 from bmq.proxy.longpoll import Wanted
@@ -385,6 +386,7 @@ class Fetching:
         session, watch = self._turn.session, self._watch
         if session is not None and self._turn.is_overtaken:
             reservation.release()
+            self._reading.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return Fetched(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
         looks, rest = self._news(is_late=is_late)
         for number, part in enumerate(batched(rest, LOOKS_A_TURN)):

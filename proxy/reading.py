@@ -21,6 +21,7 @@ from bmq.core.metrics import Histogram, Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
 from bmq.core.turns import map_in_turns, run_in_turns
+from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.proxy.budget import FetchBudget, Reservation
 from bmq.proxy.cache import TailCache
@@ -163,6 +164,7 @@ class Reading:
             self._unfollow(session)
         self.metrics.fetch_sessions = len(self.sessions)
         if turn.error:
+            self.metrics.api(ApiKey.FETCH).failed(turn.error)
             return Fetched(turn.error)
         if turn.session is not None:
             self._resume(turn.session.watch)
@@ -235,6 +237,8 @@ class Reading:
 
     def count(self, look: Look) -> None:
         """It is part of an answer."""
+        if look.error:
+            self.metrics.api(ApiKey.FETCH).failed(look.error)
         if look.topic is None:
             return  # a name that a client made up gets no counters
         counters = self.metrics.topic(look.topic.name)

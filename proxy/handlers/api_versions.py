@@ -34,7 +34,6 @@ def handle(services: Services, request: Request, message: ApiVersionsRequest) ->
     if request.api_version >= SOFTWARE_SINCE:
         name, version = message.client_software_name, message.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
-            services.metrics.api(ApiKey.API_VERSIONS).failed(ErrorCode.INVALID_REQUEST)
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         request.client.client_software = (name, version)
     return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in services.apis])

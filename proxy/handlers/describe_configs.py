@@ -46,6 +46,8 @@ async def handle(services: Services, request: Request, message: Any) -> Answer:
     def describe(resource: Any) -> bytes:
         nonlocal size
         result = _describe(services, resource, message) if size < RESPONSE_BYTES_MAX else _too_much(resource)
+        if result.error_code:
+            services.metrics.api(key).failed(result.error_code)
         single = DescribeConfigsResponse(throttle_time_ms=0, results=[result])
         element = encode_element(key, version, empty, single)
         size += len(element)

@@ -123,7 +123,7 @@ async def _elements(services: Services, version: int, message: Any, failed: Erro
     )
     asked = dict.fromkeys(named)
     if _is_invalid(version, message.topics):
-        return await map_in_turns(lambda one: _invalid(version, one[0] or ""), asked, ENCODED_A_TURN)
+        return await map_in_turns(lambda one: _invalid(services, version, one[0] or ""), asked, ENCODED_A_TURN)
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
     turns = Turns(COST_PER_STEP)
     elements: list[bytes] = []
@@ -150,15 +150,31 @@ async def _element(
         views = (services.owners, services.members, services.clock)
         return await in_turns(services.metadata.topic(topic, version, operations, *views))
     if topic_id is not None:
-        return encode_error(version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, is_internal=False)
+        return _refused(services, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
     if name is None:
-        return _invalid(version, "")
+        return _invalid(services, version, "")
     error = failed.get(name) or name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return encode_error(version, error, name, NO_ID, is_internal=name in INTERNAL_TOPICS)
+    return _refused(services, version, error, name, NO_ID)
 
 
-def _invalid(version: int, name: str) -> bytes:
-    return encode_error(version, ErrorCode.INVALID_REQUEST, name, NO_ID, is_internal=False)
+def _invalid(services: Services, version: int, name: str) -> bytes:
+    return _refused(services, version, ErrorCode.INVALID_REQUEST, name, NO_ID, is_internal=False)
+
+
+def _refused(
+    services: Services,
+    version: int,
+    error: ErrorCode,
+    name: str | None,
+    topic_id: uuid.UUID,
+    *,
+    is_internal: bool | None = None,
+) -> bytes:
+    """Return the element of a topic that is not told, and count its error."""
+    services.metrics.api(ApiKey.METADATA).failed(error)
+    if is_internal is None:
+        is_internal = name in INTERNAL_TOPICS
+    return encode_error(version, error, name, topic_id, is_internal=is_internal)
 
 
 def _response_bytes(services: Services, message: Any) -> int:

@@ -25,6 +25,7 @@ from bmq.core.wire.messages import (
     MetadataResponse,
     OffsetFetchResponse,
 )
+from bmq.core.wire.response_errors import error_codes
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import api_versions
 from bmq.proxy.large_requests import LargeRequests
@@ -115,9 +116,11 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: in
     async def main() -> None:
         data = bytearray(versions(3))
         data[2:4] = version.to_bytes(2, "big", signed=True)
-        answer = endpoint()(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
+        made = endpoint()
+        answer = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
         expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
         assert joined(answer) == expected
+        assert counters(made, ApiKey.API_VERSIONS).errors == {ErrorCode.UNSUPPORTED_VERSION: 1}
 
     run(main())
 
@@ -145,8 +148,30 @@ def test_answers_are_encoded_at_the_asked_version() -> None:
             assert joined(answer)[:4] == version.to_bytes(4, "big")
             assert decoded(answer, HeartbeatResponse, version).error_code == 27
         assert counters(made).count == 4
+        assert counters(made).errors == {27: 4}
 
     run(main())
+
+
+def test_error_codes_are_those_of_the_whole_and_of_every_element() -> None:
+    Topic = OffsetFetchResponse.OffsetFetchResponseTopic
+    Part = Topic.OffsetFetchResponsePartition
+    parts = [Part(partition_index=number, error_code=code) for number, code in enumerate((0, 3, 3))]
+    assert list(error_codes(OffsetFetchResponse(error_code=15, topics=[]))) == [15]
+    message = OffsetFetchResponse(error_code=0, topics=[Topic(name="t", partitions=parts)])
+    assert list(error_codes(message)) == [0, 0, 3, 3]
+    assert list(error_codes(OffsetFetchResponse(error_code=0, topics=None))) == [0], "an array may be null"
+
+
+def test_errors_of_large_answers_are_counted_too() -> None:
+    topics = [MetadataResponse.MetadataResponseTopic(error_code=3) for _ in range(LARGE_ELEMENTS)]
+
+    async def main() -> None:
+        made = endpoint(lambda services, request, asked: MetadataResponse(topics=topics), clock=SystemClock())
+        await made(heartbeat(), Asker())  # type: ignore[misc]
+        assert counters(made).errors == {3: LARGE_ELEMENTS}
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
