@@ -6,7 +6,7 @@ JOBS ?= 2
 DOCKER ?= docker
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console it soak scale chart chart-apiserver mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console it soak scale chart chart-apiserver monitoring mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -23,6 +23,7 @@ help:
 	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
 	@echo "make chart      the Helm chart: linted, rendered with many values, valid for three versions of Kubernetes (builds helm with Go, once)"
 	@echo "make chart-apiserver  the Helm chart in a real API server: applied, installed, upgraded, rolled back (builds Kubernetes with Go, once)"
+	@echo "make monitoring  rules, alerts, dashboards and metrics by promtool and a real Prometheus (builds both with Go, once, in minutes)"
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
@@ -81,6 +82,8 @@ console: setup etcd
 it: setup hdfs-jars etcd clients helm
 	$(BIN)/pytest -q -m "not soak" tests/integration
 	BMQ_CLIENT_TARGET=bmq-hdfs $(BIN)/pytest -q -m clients tests/integration/clients
+	@if $(BIN)/python -m tests.services.prometheus built; then set -x; $(BIN)/pytest -q tests/monitoring; \
+	else echo "tests/monitoring left out: it needs what make monitoring builds"; fi
 
 soak: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
@@ -96,6 +99,10 @@ chart: helm
 chart-apiserver: setup etcd
 	$(BIN)/python -m tests.services.kubernetes apiserver
 	$(BIN)/pytest -q tests/chart -m apiserver
+
+monitoring: setup etcd
+	$(BIN)/python -m tests.services.prometheus
+	$(BIN)/pytest -q tests/monitoring
 
 mutants: setup
 	$(BIN)/python -m tests.mutants -j $(JOBS)

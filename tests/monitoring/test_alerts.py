@@ -1,0 +1,174 @@
+"""Alerts whose conditions can be caused on one machine: each is caused, fires in a real Prometheus, and clears.
+
+The rules are the chart's, but for their patience (`for`): minutes there, none here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from bmq.meta.kv import Delete, Put
+from bmq.meta.open import open_keyvalue
+from tests.integration.test_etcd_full import QUOTA_BYTES, fill, free
+from tests.integration.test_serve import consume, produce
+from tests.monitoring.world import RULES, WITHIN_S, cluster, targets
+from tests.services.etcd import EtcdCluster
+from tests.services.prometheus import Prometheus
+
+CHECKPOINTS = "bmq_checkpoint_flush_seconds_count"
+
+
+def impatient() -> dict[str, Any]:
+    """Return the chart's rules, to be evaluated each second, whose alerts fire at once."""
+    found: dict[str, Any] = yaml.safe_load(RULES.read_text())
+    for group in found["groups"]:
+        group.pop("interval", None)
+        for rule in group["rules"]:
+            rule.pop("for", None)
+    return found
+
+
+def fires(prometheus: Prometheus, name: str) -> dict[str, Any]:
+    """Wait until the alert fires; return its labels and annotations."""
+    prometheus.wait(lambda p: name in p.firing(), f"{name} fires", WITHIN_S)
+    (alert, *_) = prometheus.firing()[name]
+    return {**alert["labels"], **alert["annotations"]}
+
+
+def clears(prometheus: Prometheus, name: str) -> None:
+    prometheus.wait(lambda p: name not in p.firing(), f"{name} clears", WITHIN_S)
+
+
+def create(bootstrap: str, name: str, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(name, 1, 1, config={key.replace("_", "."): value for key, value in configs.items()})
+    admin.create_topics([topic])[name].result(30)
+
+
+@pytest.fixture
+def etcd() -> Iterator[EtcdCluster]:
+    with EtcdCluster(arguments=(f"--quota-backend-bytes={QUOTA_BYTES}",)) as made:
+        yield made
+
+
+def test_no_leader(etcd: EtcdCluster, tmp_path: Path) -> None:
+    with (
+        cluster(tmp_path, etcd, lead="controller", work="proxy,broker,coordinator") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        prometheus.wait(lambda p: bool(p.query("bmq_is_leader == 1")), "a leader", WITHIN_S)
+        clears(prometheus, "BmqNoLeader")
+        servers["lead"].kill()
+        found = fires(prometheus, "BmqNoLeader")
+        assert (found["namespace"], found["app_kubernetes_io_instance"]) == ("kafka", "orders")
+        assert found["severity"] == "critical"
+        servers["lead"].start()
+        clears(prometheus, "BmqNoLeader")
+
+
+def test_under_min_isr(etcd: EtcdCluster, tmp_path: Path) -> None:
+    with (
+        cluster(tmp_path, etcd, all="") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        bootstrap = servers["all"].bootstrap
+        create(bootstrap, "orders", min_insync_replicas="2")
+        refused: list[Any] = []
+        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 3_000})
+        producer.produce("orders", b"x", on_delivery=lambda error, _: refused.append(error))
+        assert producer.flush(30) == 0
+        assert refused[0] is not None
+        found = fires(prometheus, "BmqUnderMinIsr")
+        assert found["summary"] == "1 partitions of all refuse produces with acks=all"
+        entry = ConfigEntry("min.insync.replicas", "1", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        clears(prometheus, "BmqUnderMinIsr")
+
+
+def test_quarantined(etcd: EtcdCluster, tmp_path: Path) -> None:
+    async def act(*operations: Put | Delete) -> None:
+        kv = await open_keyvalue(etcd.url)
+        await kv.commit([], list(operations))
+        await kv.close()
+
+    with (
+        cluster(tmp_path, etcd, all="") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        asyncio.run(act(Put("/bmq/catalog/topics/broken", b"no topic")))
+        found = fires(prometheus, "BmqQuarantined")
+        assert found["summary"] == "1 keys or topics cannot be used by all"
+        asyncio.run(act(Delete("/bmq/catalog/topics/broken")))
+        clears(prometheus, "BmqQuarantined")
+
+
+def test_a_full_store(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """Nearly full, full, partitions that wait for it; then room is made as its runbook says."""
+    with (
+        cluster(tmp_path, etcd, all="") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        bootstrap = servers["all"].bootstrap
+        create(bootstrap, "orders")
+        asyncio.run(fill(etcd.url))
+        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 300_000})
+        producer.produce("orders", b"needs a segment")
+        fires(prometheus, "BmqStoreFull")
+        if prometheus.query("bmq_etcd_quota_bytes > 0"):  # told from etcd 3.6 on
+            fires(prometheus, "BmqStoreNearlyFull")
+        found = fires(prometheus, "BmqWaitingForStore")
+        assert found["summary"] == "1 partitions of all wait for the metadata store"
+        asyncio.run(free(etcd))
+        assert producer.flush(WITHIN_S) == 0
+        for name in ("BmqStoreFull", "BmqStoreNearlyFull", "BmqWaitingForStore"):
+            clears(prometheus, name)
+
+
+def test_offline_partitions_and_shards_that_cannot_be_loaded(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """Files whose end is lost, of a topic and of __consumer_offsets; then they are put back."""
+    with (
+        cluster(tmp_path, etcd, all="") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        server = servers["all"]
+        create(server.bootstrap, "orders")
+        produce(server.bootstrap, 100)
+        consume(server.bootstrap, 100)
+        # The loss of what no checkpoint covers would not be noticed: it was never acknowledged for all one can tell.
+        prometheus.wait(lambda p: bool(p.query(CHECKPOINTS)), "a scrape", WITHIN_S)
+        flushed = prometheus.query(CHECKPOINTS)[0][1]
+        produce(server.bootstrap, 1)
+        prometheus.wait(lambda p: p.query(CHECKPOINTS)[0][1] > flushed, "a checkpoint", WITHIN_S)
+        server.kill()
+        topics = tmp_path / "root" / "topics"
+        logs = [path for path in topics.rglob("*.log") if path.stat().st_size > 0]
+        whole = {path: path.read_bytes() for path in logs}
+        assert {"orders", "__consumer_offsets"} <= {path.relative_to(topics).parts[0] for path in logs}
+        for path in logs:
+            path.write_bytes(b"")
+        server.start()
+        found = fires(prometheus, "BmqPartitionOffline")
+        assert found["severity"] == "critical"
+        found = fires(prometheus, "BmqShardsNotLoaded")
+        assert "reason" not in found
+        reasons = {labels["reason"]: value for labels, value in prometheus.query("bmq_shards_not_loaded > 0")}
+        assert reasons == {"storage": 1} or reasons == {"no_owner": 1}
+        server.kill()
+        for path, data in whole.items():
+            path.write_bytes(data)
+        server.start()
+        clears(prometheus, "BmqPartitionOffline")
+        clears(prometheus, "BmqShardsNotLoaded")
