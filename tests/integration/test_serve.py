@@ -20,6 +20,7 @@ from kafka.admin import KafkaAdminClient
 
 from tests.services.bmq import BmqServer
 from tests.services.processes import free_ports
+from tests.unit.console.test_http import OPENAPI, faults
 
 BMQ = str(Path(sys.executable).with_name("bmq"))
 TIMEOUT_S = 60.0
@@ -117,6 +118,13 @@ def test_http(tmp_path: Path) -> None:
         assert sum(each["high_watermark"] for each in topic["partitions"]) == 100
         group = get(f"{server.http}/api/v1/groups/g")
         assert sum(each["offset"] for each in group["offsets"]) == 100
+        for path, operations in OPENAPI["paths"].items():
+            if path.startswith("/api/v1/") and "get" in operations:
+                filled = path.format(name="orders", id="g", partition=0, member=cluster["node_id"])
+                ((_, content),) = operations["get"]["responses"]["200"]["content"].items()
+                assert faults(get(server.http + filled), content["schema"]) == [], path
+        (record,) = get(f"{server.http}/api/v1/topics/orders/records?partition=0&offset=7&limit=1")["records"]
+        assert (record["offset"], record["value"]["text"]) == (7, "7")
         with pytest.raises(urllib.error.HTTPError) as missing:
             get(f"{server.http}/api/v1/topics/none")
         with missing.value as answer:
