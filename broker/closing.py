@@ -13,9 +13,9 @@ from bmq.broker.shared import Shared
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
-from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.checkpoint import Checkpoint, encoded_bytes
 from bmq.storage.filesystem import NoSuchFile, StorageError
-from bmq.storage.segment import encode_idx
+from bmq.storage.segment import IDX_OVERHEAD, encode_idx
 
 SEAL_WAIT_S = 5.0
 """Seconds at most for which the takeover of a broken segment waits while files are opened, and then for its turn:
@@ -83,8 +83,9 @@ class Closing:
         """The index, if the successor is to be told it; it is written when the partition is open there."""
         if not self.has_successor or not self._shared.late_indexes.has_room:
             return b""
-        index = encode_idx(checkpoint)
-        return index if len(index) <= INDEX_BYTES_MAX else b""
+        if encoded_bytes(checkpoint) > INDEX_BYTES_MAX - IDX_OVERHEAD:
+            return b""
+        return encode_idx(checkpoint)
 
     async def seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
         """Take our own file over, as a successor would, once the ownership is proven; until it succeeds.

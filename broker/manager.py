@@ -374,14 +374,19 @@ class Broker:
 
         A record may name this journal until a successor's own checkpoint is durable, and a moved log start stands
         nowhere else.  The successor may be this process: until it has recovered the log it knows nothing better.
+
+        Partitions come and go between two of them: one that comes appends a checkpoint of its own behind these.
         """
-        left = dict(self._departed)
-        for key, writer in self._partitions.items():
-            checkpoint = writer.partition.full_checkpoint()
+        told: set[PartitionKey] = set()
+        for key in tuple(self._partitions):
+            writer = self._partitions.get(key)
+            checkpoint = writer.partition.full_checkpoint() if writer is not None else None
             if checkpoint is not None:
-                left.pop(key, None)
+                told.add(key)
                 yield checkpoint
-        yield from left.values()
+        for key, checkpoint in tuple(self._departed.items()):
+            if key not in told:
+                yield checkpoint
 
     async def _journal_task(self) -> None:
         await self.journal.run()

@@ -8,6 +8,7 @@ follows it, so that "flushed" is moving one reference when its flush is acknowle
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import NO_PRODUCER_ID, Batch, increment_sequence
@@ -17,14 +18,18 @@ BATCHES_KEPT = 5  # Kafka's: as many as a client may have in flight
 
 
 class ProducerTable:
-    """Producer states by id.  Internal producers (negative ids below -1) never expire."""
+    """Producer states by id, the flushed ones in the order of their last batches.
+
+    Internal producers (negative ids below -1) never expire.
+    """
 
     __slots__ = ("_appended", "_changed", "_flushed")
 
     def __init__(self, states: Iterable[ProducerState] = ()) -> None:
-        self._flushed: dict[int, ProducerState] = {state.producer_id: state for state in states}
+        oldest_first = sorted(states, key=attrgetter("last_timestamp"))
+        self._flushed: dict[int, ProducerState] = {state.producer_id: state for state in oldest_first}
         self._appended: dict[int, ProducerState] = {}
-        self._changed: set[int] = set()
+        self._changed: dict[int, ProducerState] = {}
 
     def __len__(self) -> int:
         return len(self._flushed)
@@ -84,8 +89,8 @@ class ProducerTable:
 
     def flushed(self, state: ProducerState) -> None:
         """The batch that led to ``state`` is flushed, and so is everything before it."""
-        self._flushed[state.producer_id] = state
-        self._changed.add(state.producer_id)
+        self._flushed.pop(state.producer_id, None)  # to the end: the first is the one not heard of for longest
+        self._flushed[state.producer_id] = self._changed[state.producer_id] = state
         if self._appended.get(state.producer_id) is state:
             del self._appended[state.producer_id]
 
@@ -99,21 +104,25 @@ class ProducerTable:
         return tuple(self._flushed.values())
 
     def take_changes(self) -> tuple[ProducerState, ...]:
-        """Flushed states changed since the last call."""
-        changed = tuple(self._flushed[pid] for pid in sorted(self._changed) if pid in self._flushed)
-        self._changed.clear()
-        return changed
+        """Return the flushed states that changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return tuple(changed.values())
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers whose last batch is older (``producer.id.expiration.ms``); how many."""
-        old = [
-            pid
-            for pid, state in self._flushed.items()
-            if state.last_timestamp < before_ms and pid >= 0 and state.txn_start < 0 and pid not in self._appended
-        ]
+        """Forget producers whose last batch is older (``producer.id.expiration.ms``).  Returns how many.
+
+        Looks at those only, whatever the number of producers.  One whose time lies behind a clock that was set back is
+        found once those heard of before it are gone.
+        """
+        old = []
+        for pid, state in self._flushed.items():
+            if state.last_timestamp >= before_ms:
+                break
+            if pid >= 0 and state.txn_start < 0 and pid not in self._appended:
+                old.append(pid)
         for pid in old:
             del self._flushed[pid]
-            self._changed.discard(pid)
+            self._changed.pop(pid, None)
         return len(old)
 
 

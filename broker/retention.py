@@ -18,10 +18,11 @@ from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
+from bmq.core.turns import run_in_turns
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.log import FOR_EVER, Listed, Retained, expired, is_deletable, is_expired, walk
-from bmq.storage.segment import decode_idx
+from bmq.storage.segment import decode_idx_steps
 
 _DOOMED_MAX = 16
 HOUR_MS = 3_600_000
@@ -246,7 +247,8 @@ def _may_be_open(ledger: Ledger, listed: Listed) -> bool:
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
     """None when it is missing, or damaged: then ``failed`` hears of it."""
     try:
-        return decode_idx(await fs.read(path, 0, (await fs.status(path)).length))
+        data = await fs.read(path, 0, (await fs.status(path)).length)
+        return await run_in_turns(decode_idx_steps(data))
     except NoSuchFile:
         return None
     except FormatError as error:

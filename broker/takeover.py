@@ -16,12 +16,13 @@ from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.turns import run_in_turns
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.log import first_base
 from bmq.storage.recovery import FencedSegment, Found, Offline, recover
-from bmq.storage.segment import decode_idx
+from bmq.storage.segment import decode_idx_steps
 
 IDX_ATTEMPTS = 3
 
@@ -185,7 +186,7 @@ class Takeover:
         )
         data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
-            found = replace(decode_idx(data), is_full=True)
+            found = replace(await run_in_turns(decode_idx_steps(data)), is_full=True)
             self._indexed.add(entry.name)
             return found
         except FormatError as error:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.steps import Steps, batched
+from bmq.core.steps import Steps, batched, finish_steps
 
 _HEAD = struct.Struct(">BB16sI qII qqq qq q IIII".replace(" ", ""))
 _EPOCH = struct.Struct(">iq")
@@ -106,7 +106,12 @@ class Checkpoint:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The bytes of the module's picture."""
+    """Return the bytes of the module's picture."""
+    return finish_steps(encode_steps(checkpoint))
+
+
+def encode_steps(checkpoint: Checkpoint) -> Steps[bytes]:
+    """Do the same as ``encode`` with a pause after each ``PRODUCERS_A_STEP``."""
     out = bytearray(
         _HEAD.pack(
             _FULL if checkpoint.is_full else _DELTA,
@@ -129,8 +134,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     out += big_endian(checkpoint.index)
     for epoch in checkpoint.epochs:
         out += _EPOCH.pack(*epoch)
-    for producer in checkpoint.producers:
-        _put_producer(out, producer)
+    out += yield from encode_producers(checkpoint.producers)
     for aborted in checkpoint.aborted:
         out += _ABORTED.pack(aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset)
     return bytes(out)
@@ -143,15 +147,35 @@ def decode_key(data: memoryview) -> PartitionKey:
     return PartitionKey(uuid.UUID(bytes=bytes(data[2:18])), struct.unpack_from(">I", data, 18)[0])
 
 
+def encoded_bytes(checkpoint: Checkpoint) -> int:
+    """Return how long ``encode``'s bytes are, some twenty times as fast."""
+    return (
+        _HEAD.size
+        + len(checkpoint.index) // 3 * INDEX_ENTRY_BYTES
+        + len(checkpoint.epochs) * _EPOCH.size
+        + len(checkpoint.producers) * _PRODUCER.size
+        + sum(len(state.batches) for state in checkpoint.producers) * _BATCH.size
+        + len(checkpoint.aborted) * _ABORTED.size
+    )
+
+
 def decode(data: memoryview) -> Checkpoint:
-    """The inverse of ``encode``.  FormatError when the bytes are no checkpoint."""
+    """Return the checkpoint that ``encode`` wrote.  Raises FormatError if the bytes are no checkpoint."""
+    return finish_steps(decode_steps(data))
+
+
+def decode_steps(data: memoryview, *, with_producers: bool = True) -> Steps[Checkpoint]:
+    """Do the same as ``decode`` with a pause after each ``PRODUCERS_A_STEP``.
+
+    ``with_producers`` False leaves the producers out: for readers, who have no use for them.
+    """
     try:
-        return _decode(data)
+        return (yield from _decode(data, with_producers=with_producers))
     except struct.error as error:
         raise FormatError(f"checkpoint ends early: {error}") from error
 
 
-def _decode(data: memoryview) -> Checkpoint:
+def _decode(data: memoryview, *, with_producers: bool) -> Steps[Checkpoint]:
     head = _HEAD.unpack_from(data)
     kind, flags, topic_id, partition, base, epoch, n = head[:7]
     position, end_offset, log_start, max_ts, max_ts_offset, open_txn = head[7:13]
@@ -165,10 +189,17 @@ def _decode(data: memoryview) -> Checkpoint:
     at += entries * INDEX_ENTRY_BYTES
     epoch_list = tuple(_EPOCH.unpack_from(data, at + i * _EPOCH.size) for i in range(epochs))
     at += epochs * _EPOCH.size
-    states = []
-    for _ in range(producers):
-        state, at = _get_producer(data, at)
-        states.append(state)
+    states: list[ProducerState] = []
+    for number in range(producers):
+        if number and number % PRODUCERS_A_STEP == 0:
+            yield
+        if with_producers:
+            state, at = _get_producer(data, at)
+            states.append(state)
+        else:
+            at += _PRODUCER.size + data[at + _PRODUCER.size - 1] * _BATCH.size
+    if at > len(data):
+        raise FormatError("checkpoint producers end early")
     aborted_list = tuple(
         AbortedTransaction(*_ABORTED.unpack_from(data, at + i * _ABORTED.size)) for i in range(aborted)
     )

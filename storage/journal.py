@@ -33,8 +33,18 @@ from bmq.core.errors import FormatError
 from bmq.core.log_fields import fields
 from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
+from bmq.core.steps import Steps, finish_steps
+from bmq.core.turns import Turns, next_turn, run_in_turns
 from bmq.storage import layout
-from bmq.storage.checkpoint import Checkpoint, decode, decode_key, encode, merge
+from bmq.storage.checkpoint import (
+    PRODUCERS_A_STEP,
+    Checkpoint,
+    decode_key,
+    decode_steps,
+    encode_steps,
+    encoded_bytes,
+    merge,
+)
 from bmq.storage.filesystem import (
     AlreadyExists,
     Appender,
@@ -62,6 +72,12 @@ _ABANDONED_MAX = 1_000
 _SEAL_PARALLEL = 8
 _FLUSH_BYTES_MAX = 8 << 20
 _BLOCK_BYTES_MIN = 64 << 20
+RECORDS_A_TURN = 500
+"""Read from a journal, at up to 20 us each."""
+SNAPSHOT_A_TURN = 200
+"""Checkpoints of a snapshot, at up to 40 us each."""
+PRODUCERS_MERGED_A_TURN = 100_000
+"""A delta costs a walk over all producers that are known, at 0.1 us each."""
 RECORD_BYTES_MAX = 256 << 20  # a full checkpoint of a segment of 1 GB and 100,000 producers is about 15 MB
 
 
@@ -69,6 +85,11 @@ def frame(kind: int, payload: bytes) -> bytes:
     """One record."""
     head = HEAD.pack(MAGIC, kind, len(payload))
     return head + payload + _TAIL.pack(crc32c(payload, crc32c(head[4:])), len(payload), _END_MAGIC)
+
+
+def _record_steps(checkpoint: Checkpoint) -> Steps[bytes]:
+    """Return the record of a checkpoint, with a pause after some producers."""
+    return frame(CHECKPOINT, (yield from encode_steps(checkpoint)))
 
 
 def read_backwards(data: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -145,12 +166,20 @@ class JournalView:
         ``wanted`` partitions only; None: all.  A record that cannot be decoded is none: recovery reads on from the
         checkpoint before it.  The deltas behind it lead nowhere, but for the log start that they tell.
         """
+        return finish_steps(cls.parse_steps(data, wanted))
+
+    @classmethod
+    def parse_steps(cls, data: memoryview, wanted: Container[PartitionKey] | None = None) -> Steps[JournalView]:
+        """Do the same as ``parse`` with a pause after some records, and within those of many producers."""
         deltas: dict[PartitionKey, list[Checkpoint]] = {}
         done: dict[PartitionKey, Checkpoint] = {}
         log_starts: dict[PartitionKey, int] = {}
         faults: list[str] = []
         has_snapshot = False
+        turns = Turns(RECORDS_A_TURN)
         for kind, payload in read_backwards(data):
+            if turns.is_over():
+                yield
             if kind == SNAPSHOT_END:
                 has_snapshot = True
             elif kind == CHECKPOINT:
@@ -163,23 +192,26 @@ class JournalView:
                     continue
                 chain = deltas.setdefault(key, [])
                 try:
-                    checkpoint = decode(payload)
+                    checkpoint = yield from decode_steps(payload)
                 except FormatError as error:
                     faults.append(f"{key}: {error}")
                     log_starts[key] = max([log_starts.get(key, 0), *(delta.log_start for delta in chain)])
                     chain.clear()
                     continue
                 if checkpoint.is_full:
-                    merged = _merge_all(checkpoint, chain)
+                    merged = yield from _merge_all(checkpoint, chain)
                     done[key] = replace(merged, log_start=max(merged.log_start, log_starts.get(key, 0)))
                 elif not chain or chain[-1].segment == checkpoint.segment:
                     chain.append(checkpoint)
         return cls(done, has_snapshot=has_snapshot, faults=faults)
 
 
-def _merge_all(full: Checkpoint, newest_first: list[Checkpoint]) -> Checkpoint:
+def _merge_all(full: Checkpoint, newest_first: list[Checkpoint]) -> Steps[Checkpoint]:
+    turns = Turns(PRODUCERS_MERGED_A_TURN)
     for delta in reversed(newest_first):
         if delta.segment == full.segment:
+            if turns.is_over(len(full.producers)):
+                yield
             full = merge(full, delta)
     return full
 
@@ -211,7 +243,8 @@ async def read_journals(
         is_complete = True
         for n in sorted(set(await _numbers(fs, incarnation)) - done, reverse=True):
             try:
-                view = JournalView.parse(memoryview(await _read_all(fs, layout.journal(incarnation, n))), wanted)
+                data = memoryview(await _read_all(fs, layout.journal(incarnation, n)))
+                view = await run_in_turns(JournalView.parse_steps(data, wanted))
             except NoSuchFile:
                 is_complete = False  # rolled away since it was listed: a newer one holds its snapshot, list once more
                 continue
@@ -261,9 +294,17 @@ async def _read_all(fs: FileSystem, path: str) -> bytes:
 
 
 class _Queued(NamedTuple):
-    record: bytes
+    """A checkpoint to be written.  ``record`` is None if it has so many producers that it is encoded in turns."""
+
+    checkpoint: Checkpoint
+    record: bytes | None
+    size: int
     future: asyncio.Future[None]
     is_synced: bool
+
+
+async def _record_of(queued: _Queued) -> bytes:
+    return await run_in_turns(_record_steps(queued.checkpoint)) if queued.record is None else queued.record
 
 
 class JournalWriter:
@@ -271,8 +312,8 @@ class JournalWriter:
 
     One writer task takes all that is queued, writes it and flushes once (group commit).  When the pipeline fails, the
     next file is begun with a snapshot, which contains what was queued: callers only wait longer.  ``snapshot`` gives a
-    full checkpoint of each partition held.  A flush that takes longer than ``late_s`` counts as failed.  ``no_room``
-    hears each time that storage has no room for the next file.
+    full checkpoint of each partition held; other work runs while it is iterated.  A flush that takes longer than
+    ``late_s`` counts as failed.  ``no_room`` is called each time that storage has no room for the next file.
     """
 
     def __init__(
@@ -324,10 +365,12 @@ class JournalWriter:
         if self._ended:
             future.cancel()
             return future
-        record = frame(CHECKPOINT, encode(checkpoint))
-        self._queue.append(_Queued(record, future, sync))
+        size, record = OVERHEAD + encoded_bytes(checkpoint), None
+        if len(checkpoint.producers) <= PRODUCERS_A_STEP:
+            record = finish_steps(_record_steps(checkpoint))
+        self._queue.append(_Queued(checkpoint, record, size, future, sync))
         self._is_synced |= sync
-        self._queue_bytes += len(record)
+        self._queue_bytes += size
         if self._queue_bytes > self._queue_bytes_max:
             self._room.clear()
         self._wake.set()
@@ -383,7 +426,7 @@ class JournalWriter:
         assert self._appender is not None
         try:
             for queued in taken:
-                self._appender.write(queued.record)
+                self._appender.write(await _record_of(queued))
             await self._in_time(self._appender, size, sync=any(queued.is_synced for queued in taken))
         except StorageError:
             # A new file's snapshot holds what these said, or something later: they are done when it is.
@@ -410,9 +453,9 @@ class JournalWriter:
         """What goes out in one flush: a file must hold it beside its snapshot, so not the whole of a long queue."""
         size = count = 0
         for queued in self._queue:
-            if count and size + len(queued.record) > _FLUSH_BYTES_MAX:
+            if count and size + queued.size > _FLUSH_BYTES_MAX:
                 break
-            size += len(queued.record)
+            size += queued.size
             count += 1
         taken, self._queue = self._queue[:count], self._queue[count:]
         self._queue_bytes -= size
@@ -450,7 +493,7 @@ class JournalWriter:
             options = CreateOptions(block_bytes=_block_bytes(max(self._roll_bytes, 4 * size)), chunk_bytes=512)
             appender = await self._fs.create(layout.journal(self.incarnation, self._n), options)
             # Taken when the file is open: what is flushed from here on is covered by records that follow.
-            records = [frame(SNAPSHOT_BEGIN, b""), *self._snapshot_records(), frame(SNAPSHOT_END, b"")]
+            records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
             size = self._snapshot_bytes = sum(map(len, records))
             for record in records:
                 appender.write(record)
@@ -471,10 +514,14 @@ class JournalWriter:
         self._appender = appender
         self._wake.set()
 
-    def _snapshot_records(self) -> Iterator[bytes]:
+    async def _snapshot_records(self) -> list[bytes]:
+        records, turns = [], Turns(SNAPSHOT_A_TURN)
         for checkpoint in self._snapshot():
             assert checkpoint.is_full
-            yield frame(CHECKPOINT, encode(checkpoint))
+            if turns.is_over():
+                await next_turn()
+            records.append(await run_in_turns(_record_steps(checkpoint)))
+        return records
 
     def _leave(self, appender: Appender) -> None:
         """Its pipeline is given up; ``seal_abandoned`` closes the file some time."""

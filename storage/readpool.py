@@ -18,10 +18,11 @@ from typing import Any, Generic, TypeVar
 
 from bmq.core.errors import FormatError
 from bmq.core.records import HEADER_BYTES
+from bmq.core.turns import run_in_turns
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.index import ENTRY, SegmentIndex
-from bmq.storage.segment import decode_idx
+from bmq.storage.segment import decode_idx_steps
 
 T = TypeVar("T")
 _IDX_READ_BYTES = 256 << 10
@@ -307,7 +308,7 @@ class ReadPool:
         except NoSuchFile:
             return None
         try:
-            return decode_idx(b"".join(parts))
+            return await run_in_turns(decode_idx_steps(b"".join(parts), with_producers=False))
         except FormatError:
             self.bad_indexes += 1
             return None

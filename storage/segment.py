@@ -24,13 +24,16 @@ from crc32c import crc32c
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.record_check import check_records, unpack
 from bmq.core.records import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, BatchRules, peek_batch
-from bmq.storage.checkpoint import Checkpoint, decode, encode
+from bmq.core.steps import Steps, finish_steps
+from bmq.storage.checkpoint import Checkpoint, decode_steps, encode_steps
 from bmq.storage.filesystem import FileSystem
 
 IDX_MAGIC = b"BMQIDX1\n"
 READ_BYTES = 4 << 20
 BATCH_BYTES_MAX = (1 << 30) + LENGTH_OVERHEAD  # a batch may be as large as a segment; past this a length is garbage
 _LENGTH = struct.Struct(">I")
+IDX_OVERHEAD = len(IDX_MAGIC) + 2 * _LENGTH.size
+"""Bytes of an ``.idx`` file around its checkpoint."""
 _OFFSET = struct.Struct(">q")
 _MAGIC_BYTE = bytes([MAGIC])
 _ANY_TIME = BatchRules(timestamp_after_max_ms=(1 << 63) - 1)
@@ -39,12 +42,23 @@ _CRC_MATCHES_MAX = 4
 
 
 def encode_idx(checkpoint: Checkpoint) -> bytes:
-    body = encode(checkpoint)
+    """Return the content of an ``.idx`` file."""
+    return finish_steps(encode_idx_steps(checkpoint))
+
+
+def encode_idx_steps(checkpoint: Checkpoint) -> Steps[bytes]:
+    """Do the same as ``encode_idx`` with a pause after some producers."""
+    body = yield from encode_steps(checkpoint)
     return IDX_MAGIC + _LENGTH.pack(len(body)) + body + _LENGTH.pack(crc32c(body))
 
 
 def decode_idx(data: bytes) -> Checkpoint:
-    """FormatError with what is wrong."""
+    """Return what an ``.idx`` file says.  Raises FormatError with what is wrong."""
+    return finish_steps(decode_idx_steps(data))
+
+
+def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Checkpoint]:
+    """Do the same as ``decode_idx`` with a pause after some producers; see ``decode_steps``."""
     if data[:8] != IDX_MAGIC:
         raise FormatError(f"not an index: begins with {bytes(data[:8])!r}")
     if len(data) < 12:
@@ -55,7 +69,7 @@ def decode_idx(data: bytes) -> Checkpoint:
         raise FormatError(f"index ends early: {len(data)} bytes, expected {16 + length}")
     if crc32c(body) != _LENGTH.unpack_from(data, 12 + length)[0]:
         raise FormatError("index CRC does not match")
-    return decode(body)
+    return (yield from decode_steps(body, with_producers=with_producers))
 
 
 class Reads(Protocol):

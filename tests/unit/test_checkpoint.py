@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.steps import finish_steps
 from bmq.storage.checkpoint import (
     AbortedTransaction,
     Checkpoint,
@@ -22,7 +23,9 @@ from bmq.storage.checkpoint import (
     big_endian,
     decode,
     decode_key,
+    decode_steps,
     encode,
+    encoded_bytes,
     from_big_endian,
     merge,
 )
@@ -53,6 +56,21 @@ CHECKPOINTS = st.builds(
     producers=PRODUCERS,
     aborted=st.lists(st.builds(AbortedTransaction, I64, I64, I64, I64), max_size=3).map(tuple),
 )
+
+
+@given(CHECKPOINTS)
+def test_the_length_is_known_before(checkpoint: Checkpoint) -> None:
+    assert encoded_bytes(checkpoint) == len(encode(checkpoint))
+
+
+@given(CHECKPOINTS)
+def test_a_reader_may_leave_the_producers_out(checkpoint: Checkpoint) -> None:
+    data = memoryview(encode(checkpoint))
+    assert finish_steps(decode_steps(data, with_producers=False)) == replace(checkpoint, producers=())
+    cut = data[: len(data) - 1 - len(checkpoint.aborted) * 32]
+    if checkpoint.producers:
+        with pytest.raises(FormatError):
+            finish_steps(decode_steps(cut, with_producers=False))
 
 
 def sample() -> Checkpoint:

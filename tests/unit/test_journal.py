@@ -8,7 +8,7 @@ import random
 import struct
 import uuid
 from array import array
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout
-from bmq.storage.checkpoint import Checkpoint, ProducerState, encode
+from bmq.storage.checkpoint import PRODUCERS_A_STEP, Checkpoint, ProducerBatch, ProducerState, encode
 from bmq.storage.filesystem import CreateOptions, Lease, StorageError, StorageUnavailable, write_once
 from bmq.storage.journal import (
     CHECKPOINT,
     OVERHEAD,
+    SNAPSHOT_A_TURN,
     SNAPSHOT_BEGIN,
     SNAPSHOT_END,
     JournalView,
@@ -37,6 +38,7 @@ from bmq.storage.journal import (
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.memory.appender import MemoryAppender
 from tests.simulation.loop import run
+from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 BROKER = "3-0123456789abcdef"
 TOPIC = uuid.UUID(int=77)
@@ -1010,5 +1012,91 @@ def test_a_long_queue_goes_out_in_several_flushes(monkeypatch: pytest.MonkeyPatc
         await task
         found = await read_journals(MemoryFileSystem(storage, "r"), "b")
         assert found[key].end_offset == 20
+
+    run(main())
+
+
+# --------------------------------------------------------------------------------------------------------------- turns
+
+
+def producers(count: int) -> tuple[ProducerState, ...]:
+    """States of as many producers, with the five batches that are kept of each."""
+    batches = tuple(ProducerBatch(n, n, 0, 1000) for n in range(5))
+    return tuple(ProducerState(pid, 0, -1, 1000, -1, batches) for pid in range(count))
+
+
+def test_a_checkpoint_of_many_producers_is_written_and_read_in_turns() -> None:
+    """It is durable when it is answered, and those behind it in the queue wait for it."""
+
+    async def main() -> None:
+        world = World()
+        large = replace(full(5), producers=producers(20_000))
+        behind = [key(number) for number in range(1, 4)]
+        async with world.running():
+            await world.append(full(1))
+            with loop_stops() as writing:
+                done = [world.append(large), *(world.append(replace(full(1), key=each)) for each in behind)]
+                finished: list[int] = []
+                for number, future in enumerate(done):
+                    future.add_done_callback(lambda _, number=number: finished.append(number))  # type: ignore[misc]
+                await asyncio.gather(*done)
+                await asyncio.sleep(0)
+            assert finished == [0, 1, 2, 3]
+            assert writing.turns > 20_000 / PRODUCERS_A_STEP
+            with loop_stops() as reading:
+                found = await world.read()
+            assert reading.turns > 20_000 / PRODUCERS_A_STEP
+        assert found[key()] == large
+        assert set(found) == {key(), *behind}
+        assert max(writing.longest_s, reading.longest_s) < STOP_MAX_S
+
+    run(main())
+
+
+def test_a_checkpoint_of_many_producers_survives_a_pipeline_that_fails_meanwhile() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(1))
+            world.storage.faults = Faults(pipeline_fails=1.0)
+            large = replace(full(5), producers=producers(3_000))
+            done = world.append(large)
+            await asyncio.sleep(1.0)
+            assert not done.done()
+            world.storage.faults = Faults()
+            await done
+            assert (await world.read())[key()] == large
+
+    run(main())
+
+
+def test_a_snapshot_of_many_partitions_is_made_in_turns() -> None:
+    """What is appended while it is made stands behind it."""
+
+    async def main() -> None:
+        world = World(roll_bytes=1)
+        count = 5 * SNAPSHOT_A_TURN
+        for number in range(count):
+            world.held[key(number)] = replace(full(5), key=key(number))
+        turns, taken = TurnCounter(), list[int]()
+
+        def snapshot() -> Iterator[Checkpoint]:
+            for number in range(count):
+                taken.append(number)
+                turns.count()
+                yield world.held[key(number)]
+
+        world.journal._snapshot = snapshot
+        async with world.running():
+            while len(taken) < count // 2:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+                await asyncio.sleep(0)
+            later = world.append(replace(full(9), key=key(0)))
+            assert not later.done()
+            await later
+            found = await world.read()
+        assert 0 < max(turns.take()) <= SNAPSHOT_A_TURN + 1  # the next one is taken before the turn ends
+        assert {each.partition: checkpoint.end_offset for each, checkpoint in found.items()} == {
+            number: 5 if number else 9 for number in range(count)
+        }
 
     run(main())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,9 @@ from bmq.broker.producers import BATCHES_KEPT, ProducerTable
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import CONTROL, MAX_SEQUENCE, Batch, Record, build_batch
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
+from tests.unit.loop_stops import STOP_MAX_S, without_collector
 
+R = TypeVar("R")
 PID = 4000
 NOW_MS = 5_000_000
 
@@ -205,7 +210,7 @@ def test_take_changes_gives_each_change_once() -> None:
     log.send(0, pid=1)
     assert log.table.take_changes() == ()
     log.flush()
-    assert [state.producer_id for state in log.table.take_changes()] == [1, 2]
+    assert [state.producer_id for state in log.table.take_changes()] == [2, 1]
     assert log.table.take_changes() == ()
     log.send(1, pid=2)
     log.send(2, pid=2)
@@ -279,9 +284,45 @@ def test_old_producers_expire() -> None:
     assert table.expire(100) == 0
     assert table.expire(101) == 1
     assert [state.producer_id for state in table.snapshot()] == [2, -5]
-    assert [state.producer_id for state in table.take_changes()] == [-5, 2]
+    assert [state.producer_id for state in table.take_changes()] == [2, -5]
     assert table.find_duplicate(batch(0, pid=1)) is None
     table.check(batch(500, pid=1))
+
+
+def test_producers_expire_in_the_order_in_which_they_were_heard_of() -> None:
+    """Also those of a checkpoint, whatever their order there; and behind a clock that was set back, only later."""
+    states = [ProducerState(pid, 0, -1, heard_ms, -1, ()) for pid, heard_ms in ((1, 300), (2, 100), (3, 200))]
+    table = ProducerTable(states)
+    assert [state.producer_id for state in table.snapshot()] == [2, 3, 1]
+    table.replay(batch(0, pid=2), 400)
+    table.replay(batch(0, pid=4), 50)
+    assert table.expire(201) == 1
+    assert table.expire(400) == 1
+    assert [state.producer_id for state in table.snapshot()] == [2, 4]
+    assert table.expire(401) == 2
+
+
+def test_many_producers_are_kept_without_a_stop() -> None:
+    """A hundred thousand in one partition: what the partition does with its table is one turn of the loop."""
+    states = [
+        ProducerState(pid, 0, -1, pid, -1, tuple(ProducerBatch(n, 5 * pid + n, 0, 1000) for n in range(5)))
+        for pid in range(100_000)
+    ]
+
+    def in_time(step: Callable[[], R]) -> R:
+        began = time.thread_time()
+        result = step()
+        assert time.thread_time() - began < STOP_MAX_S
+        return result
+
+    with without_collector():
+        table = in_time(lambda: ProducerTable(states))
+        assert in_time(lambda: table.expire(50)) == 50
+        for state in states[50:]:
+            table.flushed(state)
+        assert len(in_time(table.take_changes)) == 100_000 - 50
+        assert len(in_time(table.snapshot)) == 100_000 - 50
+        assert in_time(lambda: table.expire(1 << 60)) == 100_000 - 50
 
 
 def test_a_producer_of_old_records_does_not_expire_while_it_writes() -> None:

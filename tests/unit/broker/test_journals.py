@@ -14,6 +14,7 @@ from bmq.storage.filesystem import Appender, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import run
 from tests.simulation.world import until
+from tests.unit.broker.cluster import cluster
 from tests.unit.broker.world import batch, world
 from tests.unit.log_text import lines
 from tests.unit.test_journal import full, key, snapshot
@@ -152,5 +153,30 @@ def test_rule_10_a_log_start_outlives_the_restart_of_all_datanodes() -> None:
             heir = await w.assigned.wait(w.key(), 300.0)  # leases are recovered: up to 94 s each
             assert (heir.log_start, heir.high_watermark) == (5, 10)
             await until(lambda: not any("/b1-" in path for path in w.storage.open_files()))
+
+    run(main())
+
+
+def test_a_snapshot_has_each_partition_that_comes_or_goes_meanwhile_once() -> None:
+    """A journal's snapshot is made in turns of the loop: partitions are handed over, opened and closed in between."""
+
+    async def main() -> None:
+        async with cluster() as c:
+            c.topic(partitions=6)
+            keys = c.keys()
+            c.give("a", *keys[:4])
+            for key in keys[:4]:
+                await c["a"].assigned.wait(key, 5.0)
+                await c.write("a", key, batch())
+            c.give("b", keys[0])
+            await c["b"].assigned.wait(keys[0], 5.0)
+            snapshot = c["a"].broker._snapshot()
+            seen = [next(snapshot).key]
+            c.give("b", keys[3], *seen)
+            c.give("a", keys[4])
+            for owner, key in (("b", keys[3]), ("a", keys[4])):
+                await c[owner].assigned.wait(key, 5.0)
+            seen += [each.key for each in snapshot]
+            assert sorted(key.partition for key in seen) == [0, 1, 2, 3]
 
     run(main())
