@@ -171,7 +171,7 @@ def decode_steps(data: memoryview, *, with_producers: bool = True) -> Steps[Chec
     """
     try:
         return (yield from _decode(data, with_producers=with_producers))
-    except struct.error as error:
+    except (struct.error, IndexError) as error:
         raise FormatError(f"checkpoint ends early: {error}") from error
 
 
