@@ -18,13 +18,13 @@ from bmq.broker.janitor import JanitorConfig
 from bmq.broker.not_served_api import NotServedApi
 from bmq.cli.broker_role import BrokerRole
 from bmq.cli.collected import Collected
-from bmq.cli.internal import internal_dispatch, internal_services, register_broker
+from bmq.cli.internal import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.cli.joined import Joined
 from bmq.cli.log_levels_api import LogLevelsApi
 from bmq.cli.repair_run import Repair, Report, Wanted, find_partition
 from bmq.cli.root_guard import RootGuard
 from bmq.cli.shard_logs import LocalShardLogs
-from bmq.core.call import Buffer
+from bmq.core.call import Buffer, Dispatch
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -34,6 +34,7 @@ from bmq.core.log_levels import LogLevels
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
+from bmq.core.tracing import Tracer
 from bmq.core.traffic import TrafficMeter
 from bmq.core.wire.internal import InternalKey, LeaveResponse
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
@@ -72,6 +73,7 @@ from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
 from bmq.proxy.remote.reports import Reports
 from bmq.proxy.remote.unreachable import Unreachable, read_unreachable
 from bmq.proxy.services import Services
+from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.readpool import ReadConfig, ReadPool
@@ -97,8 +99,10 @@ class Node:
         joined: Joined | None = None,
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """``joined`` has joined already: that gives a proxy its id."""
+        self._tracing = Tracing(tracer) if tracer is not None else None
         if joined is not None:
             config = replace(config, node_id=joined.member.node_id)
         self.config = config
@@ -140,6 +144,7 @@ class Node:
         self.remote: RemoteOwners | None = None
         self.owners = self._make_owners()
         self.reading = Reading(config, self.catalog, self.owners, self.pool, clock, self.metrics)
+        self.reading.tracer = tracer
         self.controller: Controller | None = None
         self.cluster_admin: ClusterAdmin | None = None
         self._alone: tuple[TopicAdmin, TopicCleaner] | None = None
@@ -171,12 +176,12 @@ class Node:
         self.console_endpoint = Endpoint(replace(self._services, metrics=Metrics()), ALL_APIS)
         """Kafka's requests of this process's HTTP API, which its metrics do not count as clients'."""
         self._of_listeners = dict.fromkeys(self._proxies, self._services)
-        self.endpoints = dict.fromkeys(self._proxies, self.endpoint)
+        self.endpoints: dict[str, Dispatch] = dict.fromkeys(self._proxies, self._traced(self.endpoint, self._services))
         """What answers the requests of each listener's clients."""
         for name in list(self._proxies)[1:]:
             services = replace(self._services, members=self._proxies[name], metadata=MetadataCache())
             self._of_listeners[name] = services
-            self.endpoints[name] = Endpoint(services, ALL_APIS)
+            self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
         self._relay: Relay | None = None
         self._lookouts: tuple[Reports, Unreachable] | None = None
         if joined is not None:
@@ -274,6 +279,10 @@ class Node:
 
     # -------------------------------------------------------------------------------------------------------- wiring
 
+    def _traced(self, endpoint: Endpoint, services: Services) -> Dispatch:
+        """Return what serves clients: the endpoint itself in a process that traces nothing."""
+        return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
+
     def _make_owners(self) -> Owners:
         local = self.broker.assigned if self.broker is not None else None
         if self.joined is None:
@@ -288,6 +297,7 @@ class Node:
             credit_bytes=self.config.internal_credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
             relays=Relays(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
+            sampled=self._tracing.sampled if self._tracing is not None else None,
         )
         return RoutedOwners(self.view, local, self.remote)
 
@@ -399,7 +409,10 @@ class Node:
                 self.config, self._clock, self.catalog, self.broker.assigned, self.broker.broker.shared.load,
                 pool=self.pool, beside=self.reading,
             )  # fmt: skip
-            endpoint.register_kafka(internal_dispatch(services))
+            inside = internal_dispatch(services)
+            endpoint.register_kafka(
+                inside if self._tracing is None else self._tracing.of_processes(inside, services, INTERNAL_APIS)
+            )
             told = NotServedApi(self.broker.broker, self.broker.assigned)
             endpoint.register(InternalKey.PARTITIONS_NOT_SERVED, told.handle)
         if PROXY in self.config.roles:

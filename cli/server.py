@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
@@ -24,6 +25,7 @@ from bmq.cli.descriptors import fit
 from bmq.cli.facts import console_state
 from bmq.cli.joined import Joined
 from bmq.cli.node import Node
+from bmq.cli.otel import open_tracer
 from bmq.cli.output import fail
 from bmq.cli.root_guard import RootGuard
 from bmq.cli.sockets import Sockets
@@ -92,7 +94,10 @@ async def _serve(config: NodeConfig) -> int:
             stack.push_async_callback(joined.leave)
             if await asked.comes_before(joined.join()):
                 return 0
-        node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined)
+        tracer = open_tracer(os.environ, incarnation)
+        if tracer is not None:
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+        node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined, tracer=tracer)
         node.on_leave, node.on_failed = asked.ask, asked.fail
         meter = LoopMeter()
         meter.start()

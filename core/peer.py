@@ -31,6 +31,8 @@ from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
 _WRITE_MAX = 64 << 10
 """Small calls that have waited for the kernel go out together, up to this."""
+NO_TAGS = b"\0"
+"""A request header without tagged fields."""
 _HEAD = struct.Struct(">ihhi")
 _ID = struct.Struct(">i")
 _ID_MASK = (1 << 31) - 1
@@ -114,7 +116,7 @@ class Peer(asyncio.BufferedProtocol):
         self._pings = 0  # among the calls
         self._last_id = 0
         name = own.encode()
-        self._header_end = struct.pack(">h", len(name)) + name + b"\0"  # client id, no tagged fields
+        self._client_id = struct.pack(">h", len(name)) + name
         self._on_lost = Subscribers[[]]()
 
     def __repr__(self) -> str:
@@ -126,14 +128,16 @@ class Peer(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------------- for callers
 
-    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+    def call(
+        self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
+    ) -> asyncio.Future[memoryview]:
         """The body of the response; PeerLost instead when there will be none.  Calls are sent in their order.
 
         The version must be one with tagged fields, and the request one that is answered.  The buffers of ``body`` are
         the call's until it is answered: what the kernel does not take at once is not copied.
         """
         if self.is_up:
-            return self._call(api_key, api_version, body)
+            return self._call(api_key, api_version, body, header_tags)
         return self._refused(PeerLost(f"{self.incarnation}: {self.why or 'not up yet'}", was_sent=False))
 
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
@@ -190,15 +194,17 @@ class Peer(asyncio.BufferedProtocol):
 
     # ----------------------------------------------------------------------------------------------------- sending
 
-    def _call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+    def _call(
+        self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
+    ) -> asyncio.Future[memoryview]:
         assert api_key >= InternalKey.HELLO or response_is_flexible(api_key, api_version)
         settings = self._settings
         if len(self._calls) >= settings.calls_max or self.bytes_under_way >= settings.bytes_max:
             text = f"{self.incarnation}: {len(self._calls)} calls, {self.bytes_under_way} bytes are under way"
             return self._refused(PeerBusy(text, was_sent=False))
         self._last_id = number = (self._last_id + 1) & _ID_MASK
-        size = _HEAD.size - 4 + len(self._header_end) + sum(map(len, body))
-        head = _HEAD.pack(size, api_key, api_version, number) + self._header_end
+        size = _HEAD.size - 4 + len(self._client_id) + len(header_tags) + sum(map(len, body))
+        head = _HEAD.pack(size, api_key, api_version, number) + self._client_id + header_tags
         future: asyncio.Future[memoryview] = self._loop.create_future()
         call = self._calls[number] = _Call(future, [head, *body], size)
         self.bytes_under_way += size

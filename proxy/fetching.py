@@ -374,6 +374,8 @@ class Fetching:
             timer.cancel()
             reading.metrics.parked_fetches -= 1
             reading.wait_ms.observe((loop.time() - began) * 1000)
+            if reading.tracer is not None:
+                reading.tracer.stage("wait", loop.time() - began)
             reading.parked.discard(future)
             if watch.token is future:  # else a later request of the session has parked
                 watch.token = None

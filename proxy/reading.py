@@ -20,6 +20,7 @@ from bmq.core.log_fields import fields
 from bmq.core.metrics import Histogram, Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
+from bmq.core.tracing import Tracer, Value
 from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog, Topic, TopicChange
@@ -89,6 +90,7 @@ class Reading:
         self._owners = owners
         self._pool = pool
         self._clock = clock
+        self.tracer: Tracer | None = None
         self.wait_ms = Histogram()
         """How long fetches waited for records."""
         self.read_ms = Histogram()
@@ -293,8 +295,21 @@ class Reading:
             began = self._clock.monotonic()
             live = look.live if look.asks is None else await look.asks.ask_live()
             records = await reader.read(look.offset, look.limit, look.end, live=live)
-            self.read_ms.observe((self._clock.monotonic() - began) * 1000)
+            took_s = self._clock.monotonic() - began
+            self.read_ms.observe(took_s * 1000)
+            if self.tracer is not None:
+                self._trace_read(self.tracer, look, took_s, len(records))
             return records
+
+    def _trace_read(self, tracer: Tracer, look: Look, took_s: float, size: int) -> None:
+        assert look.topic is not None
+        attributes: dict[str, Value] = {
+            "messaging.destination.name": look.topic.name,
+            "messaging.destination.partition.id": str(look.wanted.partition),
+            "messaging.kafka.offset": look.offset,
+            "bmq.bytes": size,
+        }
+        tracer.stage("read", took_s, attributes)
 
     async def _missing(self, key: PartitionKey, offset: int, error: Exception) -> ErrorCode:
         """Storage has no such offset: only the owner may say that it is out of range (rule 2).

@@ -21,6 +21,7 @@ from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records import Appended
 from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers
+from bmq.core.tracing import SampledRecords
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
@@ -86,9 +87,15 @@ class ProduceLink:
     """One broker's.  It is connected as long as a partition has ``join``ed."""
 
     def __init__(
-        self, peers: Peers, member: Member, relays: Relays | None = None, answered_ms: Histogram | None = None
+        self,
+        peers: Peers,
+        member: Member,
+        relays: Relays | None = None,
+        answered_ms: Histogram | None = None,
+        sampled: SampledRecords | None = None,
     ) -> None:
-        """`answered_ms` counts how long requests are under way."""
+        """`answered_ms` counts how long requests are under way; `sampled` has the batches whose traces they carry."""
+        self._sampled = sampled
         self._answered_ms = answered_ms if answered_ms is not None else Histogram()
         self.incarnation = member.incarnation
         self.senders: dict[Sender, None] = {}
@@ -171,7 +178,10 @@ class ProduceLink:
                 acks = ACKS_ALL if acks_all else ACKS_BUFFERED
                 topics = list(request.topics.items())
                 body = encode_produce_request(acks, TIMEOUT_MS, topics, request.anew, request.held_ms(now))
-                future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+                if self._sampled is not None and (tags := self._sampled.header(topics)):
+                    future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body, tags)
+                else:
+                    future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
                 if future.done() and isinstance(future.exception(), PeerBusy):
                     self._refused.append(request)
                     asyncio.get_running_loop().call_soon(self._tell_refused, str(future.exception()))

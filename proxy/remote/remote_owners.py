@@ -15,6 +15,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import Peers
+from bmq.core.tracing import SampledRecords
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
@@ -48,8 +49,10 @@ class RemoteOwners:
         credit_bytes: int,
         held_s: float,
         relays: Relays | None = None,
+        sampled: SampledRecords | None = None,
     ) -> None:
         self._view = view
+        self._sampled = sampled
         self._peers = peers
         self._relays = relays
         self._told = told
@@ -201,7 +204,7 @@ class RemoteOwners:
         link = self._produce_links.get(member.incarnation)
         if link is None:
             link = self._produce_links[member.incarnation] = ProduceLink(
-                self._peers, member, self._relays, self.route_ms
+                self._peers, member, self._relays, self.route_ms, self._sampled
             )
         return link
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.peer import NO_TAGS
 from bmq.core.rpc import Peer, PeerBusy, PeerLost, Peers
 from bmq.core.signals import Subscribers
 from bmq.core.wire.internal import (
@@ -40,7 +41,9 @@ class Way(Protocol):
     def incarnation(self) -> str: ...
     @property
     def is_up(self) -> bool: ...
-    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]: ...
+    def call(
+        self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
+    ) -> asyncio.Future[memoryview]: ...
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]: ...
     def close(self) -> None: ...
 
@@ -73,8 +76,10 @@ class RelayedWay:
 
     # ------------------------------------------------------------------------------------------------- for callers
 
-    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
-        """As ``Peer.call``."""
+    def call(
+        self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
+    ) -> asyncio.Future[memoryview]:
+        """As ``Peer.call``; but a relay passes on bodies without headers, and a trace ends here."""
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if not self.is_up:
             future.set_exception(PeerLost(f"{self.incarnation}: {self.why}", was_sent=False))

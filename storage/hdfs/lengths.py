@@ -12,6 +12,7 @@ import contextlib
 import logging
 from typing import Protocol
 
+from bmq.core.log_fields import fields
 from bmq.storage.filesystem import StorageUnavailable
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class LengthTeller:
             except StorageUnavailable as error:
                 log.warning(
                     "lengths of open files not told to the NameNode, trying again in %g s: a snapshot made now holds"
-                    " less of them: %s",
+                    " less of them",
                     self._interval_s,
-                    error,
+                    extra=fields(error=error),
                 )

@@ -12,6 +12,7 @@ import kubernetes_validate.utils
 import pytest
 from kubernetes_validate import SchemaNotFoundError, ValidationError, validate
 
+from bmq.cli.otel import Wanted, wanted_of
 from tests.chart.drawn import CHART
 from tests.chart.render import NAMESPACE, RELEASE, HelmFailed, Object, ci_values, find, run_helm, template
 
@@ -173,6 +174,18 @@ def test_the_store_s_url_has_no_password() -> None:
     assert environment(broker)["BMQ_META"] == f"etcd://orders@etcd-0.etcd:2379?{files}"
     assert environment(broker)["BMQ_META_PASSWORD_FILE"] == "/etc/bmq/etcd-password/password"
     assert environment(broker)["HADOOP_CONF_DIR"] == "/etc/hadoop/conf"
+
+
+def test_logs_and_traces_are_set_for_all_pods() -> None:
+    everything = CHART / "ci" / "everything-values.yaml"
+    for name in ("queue-broker", "queue-controller"):
+        env = environment(find(template(values=[everything]), "Deployment", f"{RELEASE}-{name}"))
+        assert env["BMQ_LOG_FORMAT"] == "json"
+        assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.monitoring:4318"
+        assert wanted_of(env) == Wanted(0.01)
+    plain = environment(find(template(values=[MINIMAL]), "Deployment", f"{RELEASE}-bmq-broker"))
+    assert plain["BMQ_LOG_FORMAT"] == "text"
+    assert wanted_of(plain) is None
 
 
 def test_only_pods_of_the_cluster_reach_the_internal_port() -> None:

@@ -274,6 +274,16 @@ most, after its drain, to close what could not be handed over. */}}
   value: {{ printf "%s:%d" (include "bmq.podAddress" $root) (int64 $root.Values.service.internalPort) | quote }}
 - name: BMQ_HTTP
   value: {{ printf "%s:%d" $any (int64 $root.Values.service.httpPort) | quote }}
+- name: BMQ_LOG_FORMAT
+  value: {{ $root.Values.logFormat | quote }}
+{{- if $root.Values.tracing.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ $root.Values.tracing.endpoint | quote }}
+- name: OTEL_TRACES_SAMPLER
+  value: traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ $root.Values.tracing.ratio | quote }}
+{{- end }}
 - name: BMQ_DRAIN_MS
   value: {{ mul 1000 .values.drainSeconds | quote }}
 {{- if .component.isProxy }}

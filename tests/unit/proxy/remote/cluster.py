@@ -20,7 +20,7 @@ from bmq.broker.load import Load
 from bmq.broker.log_config import log_config
 from bmq.broker.manager import Broker
 from bmq.broker.shard_fence import ShardFence
-from bmq.cli.internal import internal_dispatch, internal_services, register_broker
+from bmq.cli.internal import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.core.call import Answer, Buffer, Client, Request
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
@@ -28,6 +28,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.internal_endpoint import InternalEndpoint
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
+from bmq.core.peer import NO_TAGS
 from bmq.core.records import Record, build_batch
 from bmq.core.rpc import PROTOCOL, Kind, PeerLost, Peers
 from bmq.core.wire.api import ApiKey
@@ -46,6 +47,7 @@ from bmq.proxy.remote.relay import Relay
 from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
 from bmq.proxy.services import Services
+from bmq.proxy.tracing import Tracing
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.readpool import ReadConfig, ReadPool
@@ -136,12 +138,14 @@ class Connection:
         hello = HelloRequest(PROTOCOL, CLUSTER, "proxy", broker.name)
         broker.endpoint(self._frame(InternalKey.HELLO, 0, hello.encode()), cast(Client, self._client))
 
-    def _frame(self, api_key: int, version: int, body: Sequence[Buffer]) -> memoryview:
+    def _frame(self, api_key: int, version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS) -> memoryview:
         self._number += 1
-        head = _HEAD.pack(api_key, version, self._number) + b"\0\5proxy\0"
+        head = _HEAD.pack(api_key, version, self._number) + b"\0\5proxy" + header_tags
         return memoryview(bytearray(b"".join([head, *body])))
 
-    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+    def call(
+        self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
+    ) -> asyncio.Future[memoryview]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
         if not self.is_up:
@@ -149,7 +153,7 @@ class Connection:
             return future
         self.requests[api_key] += 1
         self._unsent[future] = None
-        self._on_the_wire.append((self._frame(api_key, api_version, body), future))
+        self._on_the_wire.append((self._frame(api_key, api_version, body, header_tags), future))
         loop.call_later(LATENCY_S, self._next_arrives)
         return future
 
@@ -296,7 +300,11 @@ class BrokerProcess:
         self.broker.shared.tails = self.services.reading
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
         register_broker(self.endpoint, self.assigned, load, self.broker.shared.places, ShardFence())
-        self.endpoint.register_kafka(internal_dispatch(self.services))
+        inside = internal_dispatch(self.services)
+        tracing = world.tracing
+        self.endpoint.register_kafka(
+            inside if tracing is None else tracing.of_processes(inside, self.services, INTERNAL_APIS)
+        )
 
     def resume(self) -> None:
         waiting, self.stopped = self.stopped or [], None
@@ -337,9 +345,11 @@ class Cluster:
         seed: int = 0,
         credit_bytes: int = 4 << 20,
         proxies: tuple[str, ...] = (),
+        tracing: Tracing | None = None,
         **options: Any,
     ) -> None:
-        """``proxies``: others, which relay."""
+        """``proxies``: others, which relay.  ``tracing``: that of all processes."""
+        self.tracing = tracing
         self.rng = Random(seed)
         self.storage = MemoryStorage(self.rng, Faults(), datanodes=4)
         self.store = MemoryStore()
@@ -362,6 +372,7 @@ class Cluster:
             credit_bytes=credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
             relays=self.relays,
+            sampled=tracing.sampled if tracing is not None else None,
         )
         self.owners = RoutedOwners(self.view, None, self.remote)
         self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)

@@ -1,0 +1,194 @@
+"""Spans by OpenTelemetry's SDK, exported by OTLP over HTTP, where the environment asks for it (`OTEL_...`).
+
+The SDK is an extra: without `OTEL_EXPORTER_OTLP_ENDPOINT` nothing of it is imported.  It samples everything that it is
+given, since requests are drawn by lot before (``proxy.tracing``); its batch processor exports in a thread, drops spans
+past its queue (`OTEL_BSP_MAX_QUEUE_SIZE`), and never holds up a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bmq.core.config import ConfigError
+from bmq.core.extras import how_to_install
+from bmq.core.log_fields import fields
+from bmq.core.tracing import CURRENT, Kind, Span, Tracer, Value
+from bmq.core.version import VERSION
+
+_log = logging.getLogger(__name__)
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+HTTP = "http/protobuf"
+RATIO = 0.001
+"""OpenTelemetry's own default traces everything; a broker that serves 10,000 requests a second must not."""
+_RATIOS: Mapping[str, float | None] = {
+    "always_on": 1.0,
+    "parentbased_always_on": 1.0,
+    "always_off": 0.0,
+    "parentbased_always_off": 0.0,
+    "traceidratio": None,
+    "parentbased_traceidratio": None,
+}
+"""None: `OTEL_TRACES_SAMPLER_ARG` says.  Clients' requests carry no parent, so that both forms are alike."""
+CLOSE_MS = 5_000
+"""How long the end waits for the last spans to be exported."""
+
+
+class Wanted(NamedTuple):
+    """What the environment asks for."""
+
+    ratio: float
+
+
+def wanted_of(environment: Mapping[str, str]) -> Wanted | None:
+    """Return what is to be traced; None when nothing is.  Raises ConfigError naming a wrong variable."""
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    exporter = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() or "otlp"
+    if exporter == "none" or not any(environment.get(name) for name in ENDPOINTS):
+        return None
+    if exporter != "otlp":
+        raise ConfigError(f"OTEL_TRACES_EXPORTER={exporter!r}: traces are exported by otlp, or none")
+    for name in PROTOCOLS:
+        if environment.get(name, HTTP) not in ("", HTTP):
+            raise ConfigError(f"{name}={environment[name]!r}: traces are exported by {HTTP} (port 4318 of a collector)")
+    ratio = _ratio_of(environment)
+    return Wanted(ratio) if ratio else None
+
+
+def _ratio_of(environment: Mapping[str, str]) -> float:
+    name = environment.get("OTEL_TRACES_SAMPLER", "").strip()
+    text = environment.get("OTEL_TRACES_SAMPLER_ARG", "").strip()
+    if name and name not in _RATIOS:
+        raise ConfigError(f"OTEL_TRACES_SAMPLER={name!r}; choose from {', '.join(_RATIOS)}")
+    fixed = _RATIOS[name] if name else None
+    if fixed is not None:
+        return fixed
+    if not text:
+        return 1.0 if name else RATIO  # OpenTelemetry's default of the argument, and ours of all
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0.0 <= ratio <= 1.0:
+        raise ConfigError(f"OTEL_TRACES_SAMPLER_ARG={text[:40]!r} is not a number from 0 to 1")
+    return ratio
+
+
+def open_tracer(environment: Mapping[str, str], incarnation: str) -> Tracer | None:
+    """Return the tracer that the environment asks for, if it asks for one and the extra is installed.
+
+    Raises ConfigError naming a wrong variable.
+    """
+    wanted = wanted_of(environment)
+    if wanted is None:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+    except ImportError as error:
+        text = "OTEL_EXPORTER_OTLP_ENDPOINT is set, and nothing is traced: install OpenTelemetry: %s"
+        _log.warning(text, how_to_install("otel"), extra=fields(error=error))
+        return None
+    own = {"service.version": VERSION, "service.instance.id": incarnation}
+    if not environment.get("OTEL_SERVICE_NAME") and "service.name=" not in environment.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    ):
+        own["service.name"] = "bmq"
+    provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(own), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    _log.info("%g of the requests of clients are traced", wanted.ratio)
+    return OtelTracer(provider, wanted.ratio)
+
+
+class OtelTracer:
+    """A ``Tracer`` over a ``TracerProvider``."""
+
+    def __init__(self, provider: Any, ratio: float) -> None:
+        from opentelemetry import trace
+
+        self.ratio = ratio
+        self._provider = provider
+        self._tracer = provider.get_tracer("bmq", VERSION)
+        self._trace = trace
+        self._kinds = {
+            Kind.SERVER: trace.SpanKind.SERVER,
+            Kind.CLIENT: trace.SpanKind.CLIENT,
+            Kind.INTERNAL: trace.SpanKind.INTERNAL,
+        }
+
+    def start(
+        self, name: str, kind: Kind, parent: Span | bytes | None = None, attributes: Mapping[str, Value] | None = None
+    ) -> Span:
+        return self._start(name, kind, parent, attributes, time.time_ns())
+
+    def stage(self, name: str, seconds: float, attributes: Mapping[str, Value] | None = None) -> None:
+        parent = CURRENT.get()
+        if parent is not None:
+            began_ns = time.time_ns() - int(seconds * 1e9)
+            self._start(name, Kind.INTERNAL, parent, attributes, began_ns).end()
+
+    def _start(
+        self, name: str, kind: Kind, parent: Span | bytes | None, attributes: Mapping[str, Value] | None, began_ns: int
+    ) -> Span:
+        context = self._trace.set_span_in_context(self._parent(parent), _root_context())
+        return OtelSpan(
+            self._tracer.start_span(name, context, self._kinds[kind], attributes, start_time=began_ns), self._trace
+        )
+
+    def _parent(self, parent: Span | bytes | None) -> Any:
+        trace = self._trace
+        if parent is None:
+            return trace.INVALID_SPAN
+        if isinstance(parent, OtelSpan):
+            return parent.span
+        data = parent if isinstance(parent, bytes) else parent.context
+        return trace.NonRecordingSpan(
+            trace.SpanContext(
+                int.from_bytes(data[:16], "big"),
+                int.from_bytes(data[16:24], "big"),
+                is_remote=True,
+                trace_flags=trace.TraceFlags(data[24]),
+            )
+        )
+
+    def close(self) -> None:
+        self._provider.force_flush(CLOSE_MS)
+        self._provider.shutdown()
+
+
+def _root_context() -> Any:
+    """Return an empty context: nothing of the process's own context counts."""
+    from opentelemetry.context import Context
+
+    return Context()
+
+
+class OtelSpan:
+    """A ``Span``."""
+
+    __slots__ = ("_trace", "span")
+
+    def __init__(self, span: Any, trace: Any) -> None:
+        self.span = span
+        self._trace = trace
+
+    @property
+    def context(self) -> bytes:
+        own = self.span.get_span_context()
+        return bytes((*own.trace_id.to_bytes(16, "big"), *own.span_id.to_bytes(8, "big"), int(own.trace_flags)))
+
+    def set(self, name: str, value: Value) -> None:
+        self.span.set_attribute(name, value)
+
+    def fail(self, error: str) -> None:
+        self.span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error[:1_000]))
+
+    def end(self) -> None:
+        self.span.end()

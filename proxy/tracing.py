@@ -1,0 +1,366 @@
+"""Spans around the parts that serve a request, for those requests that are traced.
+
+Everything here wraps: a request that is not drawn by lot goes to the endpoint as if there was no tracer.  A traced one
+is served by the same handlers with wrapped services::
+
+    Produce                          request: until the kernel has its response
+      held                           waits in its partition's line
+      append                         the owner, in this process, takes the batch
+      flush                          until storage has acknowledged it: its wait for a flush, and the flush
+      route                          or another process's: until that has answered
+        Produce                      the same there, under the context that the request's header carried
+      acknowledge                    from the response's last part until the kernel has it
+    Fetch
+      wait                           parked, for records
+      read                           from storage
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import random
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from bmq.core.call import Answer, Client, CloseConnection, Dispatch
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.model import PartitionKey
+from bmq.core.records import Appended
+from bmq.core.tracing import CURRENT, Kind, SampledRecords, Span, Tracer, Value, parse_entries
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.header import parse_header
+from bmq.core.wire.primitives import CUT_SHORT
+from bmq.meta.catalog import Catalog
+from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.holding import Holding, Waiting
+from bmq.proxy.owners import Owner, Owners
+from bmq.proxy.remote.remote_owner import RemoteOwner
+from bmq.proxy.services import Api, Services
+
+CLIENT_ID_MAX = 256
+PARTITIONS_MAX = 20
+"""Partitions of one request with spans of their own."""
+_INT16 = struct.Struct(">h")
+_CLIENT_ID_AT = 8  # behind API key, version and correlation id
+Parents = Mapping[PartitionKey, bytes]
+
+
+class Tracing:
+    """What a process that traces puts before its endpoints."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.sampled = SampledRecords()
+        """For the links to other processes, which carry the traces on."""
+
+    def of_clients(self, endpoint: Endpoint, services: Services, apis: Sequence[Api]) -> Dispatch:
+        return TracedEndpoint(endpoint, services, apis, self._tracer, self.sampled)
+
+    def of_processes(self, endpoint: Endpoint, services: Services, apis: Sequence[Api]) -> Dispatch:
+        return TracedInternalEndpoint(endpoint, services, apis, self._tracer)
+
+
+class TracedEndpoint:
+    """A ``Dispatch`` before an ``Endpoint`` for clients: draws the requests that are traced."""
+
+    def __init__(
+        self, endpoint: Endpoint, services: Services, apis: Sequence[Api], tracer: Tracer, sampled: SampledRecords
+    ) -> None:
+        self._endpoint = endpoint
+        self._ratio = tracer.ratio
+        self._random = random.Random().random
+        self._request = _TracedRequests(services, apis, tracer, sampled)
+        self.is_pipelined = endpoint.is_pipelined
+
+    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+        if self._random() >= self._ratio:
+            return self._endpoint(frame, client)
+        return self._request.serve(frame, client, None)
+
+
+class TracedInternalEndpoint:
+    """A ``Dispatch`` before the ``Endpoint`` for other processes: continues the traces that their requests carry."""
+
+    def __init__(self, endpoint: Endpoint, services: Services, apis: Sequence[Api], tracer: Tracer) -> None:
+        self._endpoint = endpoint
+        self._request = _TracedRequests(services, apis, tracer, SampledRecords())
+        self.is_pipelined = endpoint.is_pipelined
+
+    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+        parents = _parents_of(frame)
+        if not parents:
+            return self._endpoint(frame, client)
+        return self._request.serve(frame, client, parents)
+
+
+def _parents_of(frame: memoryview) -> Parents:
+    """Return the contexts of the header's tagged fields; what cannot be read is the endpoint's to refuse."""
+    try:
+        (length,) = _INT16.unpack_from(frame, _CLIENT_ID_AT)
+        tags_at = _CLIENT_ID_AT + _INT16.size + max(0, length)
+        return parse_entries(frame, tags_at) if frame[tags_at] else {}
+    except (*CUT_SHORT, FormatError):
+        return {}
+
+
+class _TracedRequests:
+    """Serves requests under spans."""
+
+    def __init__(self, services: Services, apis: Sequence[Api], tracer: Tracer, sampled: SampledRecords) -> None:
+        self._services = services
+        self._apis = apis
+        self._tracer = tracer
+        self._sampled = sampled
+
+    def serve(self, frame: memoryview, client: Client, parents: Parents | None) -> Answer | Awaitable[Answer]:
+        """Answer the request.  `parents`: of the batches that another process has traced; None for a client's own."""
+        span = self._begin(frame, client, parents)
+        services = copy.copy(self._services)
+        if frame[:2] == _PRODUCE:
+            traced = _TracedPartitions(self._tracer, self._sampled, services.catalog, span, parents)
+            services.owners = _TracedOwners(services.owners, traced)
+            services.holding = _TracedHolding(services.holding, self._services.owners, traced)  # type: ignore[assignment]
+        dispatch: Dispatch = Endpoint(services, self._apis)
+        token = CURRENT.set(span)
+        try:
+            answer = dispatch(frame, client)
+        except BaseException as error:
+            _fail(span, error)
+            raise
+        finally:
+            CURRENT.reset(token)
+        if isinstance(answer, Answer):
+            self._answered(span, answer)
+        else:
+            future = asyncio.ensure_future(answer)
+            future.add_done_callback(lambda done: self._over(span, done))
+            return future
+        return answer
+
+    def _begin(self, frame: memoryview, client: Client, parents: Parents | None) -> Span:
+        attributes: dict[str, Value] = {"messaging.system": "kafka", "network.peer.address": client.host}
+        try:
+            header = parse_header(frame)
+        except FormatError:
+            return self._tracer.start("request", Kind.SERVER, None, attributes)
+        attributes["messaging.kafka.api_version"] = header.api_version
+        if header.client_id:
+            attributes["messaging.client.id"] = header.client_id[:CLIENT_ID_MAX]
+        parent = next(iter(parents.values())) if parents else None
+        return self._tracer.start(_name(header.api_key), Kind.SERVER, parent, attributes)
+
+    def _over(self, span: Span, future: asyncio.Future[Answer]) -> None:
+        if future.cancelled():
+            _fail(span, asyncio.CancelledError("the client has gone"))
+        elif (error := future.exception()) is not None:
+            _fail(span, error)
+        else:
+            self._answered(span, future.result())
+
+    def _answered(self, span: Span, answer: Answer) -> None:
+        """Let the span end when the kernel has the response, or the connection has gone."""
+        if not answer.size:  # acks=0, for which all requests share a response
+            span.end()
+            return
+        release, acknowledge = answer.release, self._tracer.start("acknowledge", Kind.INTERNAL, span)
+
+        def sent() -> None:
+            acknowledge.end()
+            span.end()
+            if release is not None:
+                release()
+
+        answer.release = sent
+
+
+_PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")
+
+
+def _name(api_key: int) -> str:
+    try:
+        return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+    except ValueError:
+        return f"API {api_key}"
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.fail(str(error) if isinstance(error, CloseConnection | RequestError) else (str(error) or type(error).__name__))
+    span.end()
+
+
+class _TracedPartitions:
+    """The spans of one produce's partitions, no more than PARTITIONS_MAX."""
+
+    def __init__(
+        self, tracer: Tracer, sampled: SampledRecords, catalog: Catalog, request: Span, parents: Parents | None
+    ) -> None:
+        self._tracer = tracer
+        self._sampled = sampled
+        self._catalog = catalog
+        self._request = request
+        self._parents = parents
+        self._left = PARTITIONS_MAX
+
+    def wants(self, key: PartitionKey) -> bool:
+        """Return whether the partition's batch is traced."""
+        if self._parents is not None:
+            return key in self._parents
+        self._left -= 1
+        return self._left >= 0
+
+    def start(self, name: str, kind: Kind, key: PartitionKey) -> Span:
+        topic = self._catalog.by_id(key.topic_id)
+        attributes: dict[str, Value] = {
+            "messaging.destination.name": topic.name if topic is not None else str(key.topic_id),
+            "messaging.destination.partition.id": str(key.partition),
+        }
+        return self._tracer.start(name, kind, self._parent(key), attributes)
+
+    def _parent(self, key: PartitionKey) -> Span | bytes:
+        """Several clients' batches come in one request of a proxy: each has its own trace, the first the request's."""
+        parents = self._parents
+        if parents is None or parents[key] == next(iter(parents.values())):
+            return self._request
+        return parents[key]
+
+    def append(
+        self, owner: Owner, data: memoryview, *, acks_all: bool, held_until: float
+    ) -> Appended | asyncio.Future[Appended]:
+        if isinstance(owner, RemoteOwner):
+            return self._route(owner, data, acks_all=acks_all, held_until=held_until)
+        append = self.start("append", Kind.INTERNAL, owner.key)
+        append.set("messaging.message.body.size", len(data))
+        try:
+            accepted = owner.append(data, acks_all=acks_all, held_until=held_until)
+        except BaseException as error:
+            _fail(append, error)
+            raise
+        append.end()
+        if isinstance(accepted, asyncio.Future):
+            flush = self.start("flush", Kind.INTERNAL, owner.key)
+            accepted.add_done_callback(lambda done: _end_append(flush, done))
+        return accepted
+
+    def _route(
+        self, owner: RemoteOwner, data: memoryview, *, acks_all: bool, held_until: float
+    ) -> asyncio.Future[Appended]:
+        route = self.start("route", Kind.CLIENT, owner.key)
+        route.set("bmq.member", owner.route.owner)
+        self._sampled.add(data, route.context)
+        handing = owner.append(data, acks_all=acks_all, held_until=held_until)
+
+        def over(done: asyncio.Future[Appended]) -> None:
+            self._sampled.remove(data)
+            _end_append(route, done)
+
+        handing.add_done_callback(over)
+        return handing
+
+
+def _end_append(span: Span, future: asyncio.Future[Appended]) -> None:
+    if future.cancelled():
+        span.fail("nobody waits for it any more")
+    elif (error := future.exception()) is not None:
+        span.fail(str(error))
+    else:
+        span.set("messaging.kafka.offset", future.result().base_offset)
+    span.end()
+
+
+class _TracedOwners:
+    """``Owners`` whose owners trace what is appended."""
+
+    def __init__(self, owners: Owners, traced: _TracedPartitions) -> None:
+        self._owners = owners
+        self._traced = traced
+        self.wait = owners.wait
+        self.follow = owners.follow
+        self.epoch_of = owners.epoch_of
+
+    def get(self, key: PartitionKey) -> Owner | None:
+        owner = self._owners.get(key)
+        if owner is None or not self._traced.wants(key):
+            return owner
+        return _TracedOwner(owner, self._traced)
+
+
+class _TracedOwner:
+    """An ``Owner``: all but ``append`` is the owner's own."""
+
+    def __init__(self, owner: Owner, traced: _TracedPartitions) -> None:
+        self._owner = owner
+        self._traced = traced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._owner, name)
+
+    def append(
+        self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
+    ) -> Appended | asyncio.Future[Appended]:
+        return self._traced.append(self._owner, data, acks_all=acks_all, held_until=held_until)
+
+
+class _TracedHolding:
+    """``Holding`` for one request: what waits there is traced, and nothing of other requests in the same line is."""
+
+    def __init__(self, holding: Holding, owners: Owners, traced: _TracedPartitions) -> None:
+        self._holding = holding
+        self._owners = owners
+        self._traced = traced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._holding, name)
+
+    def hold(self, key: PartitionKey, part: Waiting, owners: Owners, config: Any) -> None:
+        waiting = _TracedWaiting(key, part, self._traced) if self._traced.wants(key) else part
+        self._holding.hold(key, waiting, self._owners, config)
+
+
+class _TracedWaiting:
+    """A part that waits in its partition's line."""
+
+    def __init__(self, key: PartitionKey, part: Waiting, traced: _TracedPartitions) -> None:
+        self._part = part
+        self._traced = traced
+        self._held = traced.start("held", Kind.INTERNAL, key)
+        self._is_held = True
+
+    @property
+    def size(self) -> int:
+        return self._part.size
+
+    @property
+    def held_until(self) -> float:
+        return self._part.held_until
+
+    @property
+    def on_over(self) -> Callable[[], None]:
+        return self._part.on_over
+
+    @on_over.setter
+    def on_over(self, call: Callable[[], None]) -> None:
+        def over() -> None:
+            if self._is_held:
+                self._held.fail("its time was up, or its client has gone")
+            self._end()
+            call()
+
+        self._part.on_over = over
+
+    def append(self, owner: Owner) -> None:
+        self._end()
+        self._part.append(_TracedOwner(owner, self._traced))
+
+    def fail(self, error: RequestError) -> None:
+        if self._is_held:
+            self._held.fail(str(error))
+        self._end()
+        self._part.fail(error)
+
+    def _end(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._held.end()

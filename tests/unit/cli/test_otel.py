@@ -1,0 +1,213 @@
+"""OpenTelemetry: what the environment asks for, and the spans of a whole process as a collector receives them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
+from typing import Any, cast
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from bmq.cli.node import Node
+from bmq.cli.otel import RATIO, OtelTracer, Wanted, open_tracer, wanted_of
+from bmq.core.call import Answer, Client
+from bmq.core.clock import SystemClock
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.tracing import Kind, Tracer
+from bmq.core.wire.api import ApiKey
+from bmq.core.wire.produce_client import PRODUCE_VERSION, encode_produce_request
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.proxy.endpoint import Endpoint
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.broker.world import FakeClient
+from tests.unit.log_text import lines
+from tests.unit.proxy.remote.cluster import plain
+
+AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "ratio"),
+    [
+        ({}, None),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, None),
+        (AT, RATIO),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, RATIO),
+        ({**AT, "OTEL_SDK_DISABLED": "TRUE"}, None),
+        ({**AT, "OTEL_SDK_DISABLED": "false"}, RATIO),
+        ({**AT, "OTEL_TRACES_EXPORTER": "none"}, None),
+        ({**AT, "OTEL_TRACES_EXPORTER": "otlp"}, RATIO),
+        ({**AT, "OTEL_TRACES_SAMPLER": "always_on"}, 1.0),
+        ({**AT, "OTEL_TRACES_SAMPLER": "parentbased_always_off"}, None),
+        ({**AT, "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}, 0.25),
+        ({**AT, "OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}, 1.0),
+        ({**AT, "OTEL_TRACES_SAMPLER_ARG": "0.5"}, 0.5),
+        ({**AT, "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}, None),
+        ({**AT, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, RATIO),
+    ],
+)
+def test_what_the_environment_asks_for(environment: Mapping[str, str], ratio: float | None) -> None:
+    assert wanted_of(environment) == (None if ratio is None else Wanted(ratio))
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER='sometimes'; choose from always_on"),
+        ({"OTEL_TRACES_SAMPLER_ARG": "2"}, "OTEL_TRACES_SAMPLER_ARG='2' is not a number from 0 to 1"),
+        ({"OTEL_TRACES_SAMPLER_ARG": "nan"}, "OTEL_TRACES_SAMPLER_ARG='nan' is not a number from 0 to 1"),
+        ({"OTEL_TRACES_SAMPLER_ARG": "many"}, "OTEL_TRACES_SAMPLER_ARG='many'"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER='zipkin'"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL='grpc'.*port 4318"),
+    ],
+)
+def test_a_wrong_variable_is_named(environment: Mapping[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        wanted_of({**AT, **environment})
+
+
+def test_without_the_extra_the_server_runs_untraced_and_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.setattr("bmq.cli.otel.how_to_install", lambda extra: f"python -m pip install {extra}")
+    with caplog.at_level(logging.WARNING):
+        assert open_tracer(AT, "n") is None
+    (line,) = lines(caplog)
+    assert "nothing is traced" in line
+    assert "python -m pip install otel" in line
+
+
+def test_nothing_is_imported_where_nothing_is_traced() -> None:
+    assert open_tracer({}, "n") is None
+
+
+# ------------------------------------------------------------------------------------------------- a whole process
+
+
+async def use(tracer: Tracer | None) -> list[str]:
+    """Produce twice and fetch once as a client of a process; return the classes that served it."""
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    node = Node(NodeConfig(default_replication_factor=1), fs, kv, SystemClock(), incarnation="n", tracer=tracer)
+    await node.start()
+    try:
+        topic = await node.admin.create_topic("orders", 1, replication_factor=1)
+        dispatch = node.endpoints["PLAINTEXT"]
+        for number in range(2):
+            body = encode_produce_request(-1, 30_000, [(topic.topic_id, [(0, memoryview(plain()))])])
+            head = struct.pack(">hhih", ApiKey.PRODUCE, PRODUCE_VERSION, number, 4) + b"till\0"
+            answer: Any = dispatch(memoryview(bytearray(b"".join((head, *body)))), cast(Client, FakeClient()))
+            if not isinstance(answer, Answer):
+                answer = await answer
+            if answer.release is not None:
+                answer.release()
+        return [type(each).__name__ for each in node.endpoints.values()]
+    finally:
+        await node.close()
+
+
+def test_the_spans_of_a_produce_hang_together() -> None:
+    memory = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    assert asyncio.run(use(OtelTracer(provider, 1.0))) == ["TracedEndpoint"]
+    spans = memory.get_finished_spans()
+    by_id = {each.context.span_id: each for each in spans}
+
+    def above(span: ReadableSpan) -> str:
+        return by_id[span.parent.span_id].name if span.parent is not None else ""
+
+    last = [each for each in spans if each.context.trace_id == spans[-1].context.trace_id]
+    assert sorted((each.name, above(each)) for each in last) == [
+        ("Produce", ""),
+        ("acknowledge", "Produce"),
+        ("append", "Produce"),
+        ("flush", "Produce"),
+    ]
+    flush = next(each for each in last if each.name == "flush")
+    assert flush.attributes is not None
+    assert flush.attributes["messaging.destination.name"] == "orders"
+    assert flush.attributes["messaging.kafka.offset"] == 1
+
+
+def test_a_trace_goes_on_from_its_context() -> None:
+    memory = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    tracer = OtelTracer(provider, 1.0)
+    first = tracer.start("route", Kind.CLIENT)
+    assert len(first.context) == 25
+    second = tracer.start("Produce", Kind.SERVER, first.context)
+    second.fail("x" * 5_000)
+    second.end()
+    first.end()
+    inside, outside = memory.get_finished_spans()
+    assert inside.parent is not None
+    assert (inside.parent.span_id, inside.context.trace_id) == (outside.context.span_id, outside.context.trace_id)
+    assert inside.parent.is_remote
+    assert len(inside.status.description or "") == 1_000
+
+
+def test_a_process_without_a_tracer_has_nothing_before_its_endpoint() -> None:
+    assert asyncio.run(use(None)) == [Endpoint.__name__]
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """Yield the URL of an OTLP receiver, and what it has received."""
+    received: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/traces"
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append(ExportTraceServiceRequest.FromString(data))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are what the test looks at."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", received
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_collector_receives_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector() as (url, received):
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_TRACES_SAMPLER": "always_on"}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        tracer = open_tracer(environment, "n-1")
+        assert tracer is not None
+        asyncio.run(use(tracer))
+        tracer.close()
+    (resource,) = [each for request in received for each in request.resource_spans][:1]
+    own = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert (own["service.name"], own["service.instance.id"]) == ("bmq", "n-1")
+    names = {
+        span.name
+        for request in received
+        for each in request.resource_spans
+        for scope in each.scope_spans
+        for span in scope.spans
+    }
+    assert {"Produce", "append", "flush", "acknowledge"} <= names
