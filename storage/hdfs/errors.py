@@ -51,6 +51,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
     "UnknownCryptoProtocolVersionException": Unsupported,
     "AccessControlException": Unsupported,
     "RpcNoSuchMethodException": Unsupported,
+    "ServiceFailedException": Unsupported,  # of getHAServiceState: a NameNode that is not one of a pair
     "RpcNoSuchProtocolException": Unsupported,
     "VersionMismatch": Unsupported,
     "UnsupportedOperationException": Unsupported,

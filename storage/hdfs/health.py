@@ -35,7 +35,7 @@ async def _ask_namenode(host: str, port: int, settings: HdfsSettings) -> NameNod
     try:
         state = await namenode.ha_state()
     except Unsupported:
-        return NameNodeState(name)  # before Hadoop 3.3, or one that demands Kerberos: it answers, at least
+        return NameNodeState(name)  # the only one, before Hadoop 3.3, or it demands Kerberos: it answers
     except StorageError as error:
         return NameNodeState(name, error=str(error))
     finally:

@@ -177,7 +177,7 @@ class NameNode:
     # ---- its health
 
     async def ha_state(self) -> int:
-        """Return the number of Hadoop's HAServiceState.  Unsupported before Hadoop 3.3."""
+        """Return the number of Hadoop's HAServiceState.  Unsupported before Hadoop 3.3, or without HA."""
         response = await self._call("getHAServiceState", "", pb.HAServiceStateRequest(), pb.HAServiceStateResponse)
         return response.state
 

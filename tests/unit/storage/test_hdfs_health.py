@@ -8,6 +8,7 @@ from bmq.storage.hdfs.health import ask_namenodes, read_health
 from bmq.storage.health import NameNodeState, StorageHealth
 from tests.unit.test_hdfs_namenode import STANDBY, Answer, Call, namenode, run
 
+NO_HA = "org.apache.hadoop.ha.ServiceFailedException"
 NO_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 
@@ -17,19 +18,21 @@ def of_state(number: int) -> Answer:
 
 def test_each_namenode_is_asked_for_its_state() -> None:
     async def test() -> None:
-        answers: list[Answer] = [of_state(1), of_state(2), of_state(0), lambda call: NO_METHOD, lambda call: None]
+        answers: list[Answer] = [of_state(1), of_state(2), of_state(0), lambda call: NO_METHOD, lambda call: NO_HA]
+        answers.append(lambda call: None)
         async with namenode(*answers) as (_, fakes):
             address = HdfsAddress(namenodes=tuple(("127.0.0.1", fake.port) for fake in fakes), root="")
             states = await ask_namenodes(address, 0.5)
             names = [f"127.0.0.1:{fake.port}" for fake in fakes]
-            assert states[:4] == [
+            assert states[:5] == [
                 NameNodeState(names[0], "active"),
                 NameNodeState(names[1], "standby"),
                 NameNodeState(names[2], "initializing"),
                 NameNodeState(names[3]),
+                NameNodeState(names[4]),
             ]
-            assert (states[4].address, states[4].state) == (names[4], "")
-            assert "no answer within 0.5 s" in states[4].error
+            assert (states[5].address, states[5].state) == (names[5], "")
+            assert "no answer within 0.5 s" in states[5].error
             assert {call.method for fake in fakes for call in fake.calls} == {"getHAServiceState"}
 
     run(test)
