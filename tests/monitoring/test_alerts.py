@@ -1,11 +1,14 @@
 """Alerts whose conditions can be caused on one machine: each is caused, fires in a real Prometheus, and clears.
 
-The rules are the chart's, but for their patience (`for`): minutes there, none here.
+The rules are the chart's, but for their patience (`for`): minutes there, none here.  Three are shown by
+`rules_test.yaml` only: BmqUnderReplicated needs datanodes, BmqWaitingForPlace a storage that has been without room for
+half a minute, and BmqLoopBusy minutes of a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from bmq.meta.open import open_keyvalue
 from tests.integration.test_etcd_full import QUOTA_BYTES, fill, free
 from tests.integration.test_serve import consume, produce
 from tests.monitoring.world import RULES, WITHIN_S, cluster, targets
+from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.prometheus import Prometheus
 
@@ -172,3 +176,53 @@ def test_offline_partitions_and_shards_that_cannot_be_loaded(etcd: EtcdCluster, 
         server.start()
         clears(prometheus, "BmqPartitionOffline")
         clears(prometheus, "BmqShardsNotLoaded")
+
+
+def test_not_a_member(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """Its lease is gone, and a full etcd grants no other one."""
+    with (
+        cluster(tmp_path, etcd, all="") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        prometheus.wait(lambda p: bool(p.query("bmq_is_member == 1")), "a member", WITHIN_S)
+        asyncio.run(fill(etcd.url))
+        for lease in etcd.call("lease/leases", {})["leases"]:
+            etcd.call("lease/revoke", {"ID": lease["ID"]})
+        found = fires(prometheus, "BmqNotAMember")
+        assert found["summary"] == "all is not a member of the cluster"
+        asyncio.run(free(etcd))
+        clears(prometheus, "BmqNotAMember")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system of its own for the test: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_storage_stalled(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    with (
+        BmqServer(f"file://{small_disk}/root") as server,
+        Prometheus(targets({"all": server}), impatient()) as prometheus,
+    ):
+        create(server.bootstrap, "orders")
+        producer = Producer({"bootstrap.servers": server.bootstrap, "message.timeout.ms": 300_000})
+        producer.produce("orders", b"there is room")
+        assert producer.flush(30) == 0
+        prometheus.wait(lambda p: bool(p.query("bmq_storage_stalled == 0")), "a scrape", WITHIN_S)
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(bytes(8 << 20))
+        producer.produce("orders", bytes(500_000))
+        found = fires(prometheus, "BmqStorageStalled")
+        assert found["summary"] == "Storage acknowledges nothing to all"
+        filler.unlink()
+        assert producer.flush(WITHIN_S) == 0
+        clears(prometheus, "BmqStorageStalled")
