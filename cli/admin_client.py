@@ -12,6 +12,7 @@ import contextlib
 import logging
 import re
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,6 +90,10 @@ _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?",
 COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
 """The group's coordinator is being found, or loaded."""
 RETRY_WAIT_S = 0.2
+PROBE_S = 2.0
+"""How long the first bytes of a response are waited for, to see that a port is not Kafka's."""
+_API_VERSIONS = struct.pack(">ihh4sh3s", 13, 18, 0, b"\r\n\r\n", 3, b"bmq")
+"""Length, API key, version, correlation id, client id.  The correlation id ends a line: a web server waits for one."""
 
 Result = TypeVar("Result")
 Client = TypeVar("Client")
@@ -157,7 +162,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
 
 
@@ -254,18 +259,33 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 
 
 def knock(servers: str, timeout_s: float) -> None:
-    """Raise Unreachable if none of `servers` listens: at once, in plain words, where a Kafka client tries for long."""
+    """Raise Unreachable if none of `servers` listens, or if one that does speaks HTTP.
+
+    At once, in plain words, where a Kafka client tries for long.
+    """
     addresses = _addresses(servers)
     causes = []
     for host, port in addresses:
         try:
-            socket.create_connection((host, port), timeout=timeout_s).close()
+            with socket.create_connection((host, port), timeout=timeout_s) as connection:
+                if _speaks_http(connection, min(timeout_s, PROBE_S)):
+                    raise Unreachable(f"{host}:{port} answers as HTTP: is it the Kafka port?")
         except OSError as error:
             causes.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
         else:
             return
     where = ",".join(f"{host}:{port}" for host, port in addresses)
     raise Unreachable(f"cannot reach {where}: is `bmq serve` running? ({'; '.join(causes)})")
+
+
+def _speaks_http(connection: socket.socket, timeout_s: float) -> bool:
+    """Return whether the peer answers a request of Kafka's, ApiVersions, as a web server does."""
+    connection.settimeout(timeout_s)
+    try:
+        connection.sendall(_API_VERSIONS)
+        return connection.recv(5).startswith(b"HTTP/")
+    except OSError:  # no answer yet, or the connection is closed: the Kafka client finds out what it is
+        return False
 
 
 def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *values: object) -> Result:

@@ -10,7 +10,7 @@ import argparse
 from bmq.cli import store_command
 
 _DESCRIPTION = """\
-Make the metadata store anew from what lies on storage, after its data was lost.
+Make the metadata store again from what lies on storage, after its data was lost.
 
 Stop every process of the cluster first, and keep it stopped until this has ended. The store must have no
 topics and no partitions: none is ever overwritten. Killed at any moment, it may be run again; until it has ended no

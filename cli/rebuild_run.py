@@ -81,7 +81,7 @@ async def rebuild(
     risen = replace(found, incarnation=found.incarnation + 1) if is_dry else await raise_incarnation(fs, found)
     outcome = Outcome(risen)
     if was_begun:
-        outcome.notes.append("an earlier rebuilding did not end: this one begins anew")
+        outcome.notes.append("an earlier rebuilding did not end: this one begins again")
     store: Rebuilding | None = None
     if not is_dry:
         root = RootRecord(root_id=await make_root_id(fs), url=without_userinfo(fs.url))

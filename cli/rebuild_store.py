@@ -60,7 +60,7 @@ async def check_lost(kv: KeyValue, cluster: str) -> bool:
         if entry is not None:
             raise NotLost(
                 f"the metadata store has {what} already ({entry.key}): it is not lost, and nothing was done. If what is"
-                f" in it is worthless, remove all its keys below /{cluster}/ first"
+                f" in it is worthless, remove its keys first: `etcdctl del --prefix /{cluster}/`, or the SQLite file"
             )
     return False
 

@@ -111,7 +111,7 @@ def read_file(path: str | None) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"cannot read the settings in {path}: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"the settings in {path} are no TOML: {error}") from None
+        raise ConfigError(f"the settings in {path} are not TOML: {error}") from None
 
 
 def _flat(table: dict[str, object], prefix: str) -> dict[str, object]:

@@ -15,7 +15,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -115,6 +115,8 @@ async def _serve(config: NodeConfig) -> int:
         http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)
+        leaving = Leaving(None if node.broker is None else node.broker.broker)
+        stack.callback(leaving.log)
         stack.push_async_callback(node.close)
         if not await asked.comes_before(node.start()):
             sockets = Sockets(node, http)
@@ -128,9 +130,34 @@ async def _serve(config: NodeConfig) -> int:
             print(f"ready {sockets.told()} http={http.url} root={without_userinfo(config.root)}", flush=True)
             await asked.wait()
             node.is_serving = False
+            leaving.begin()
             await sockets.drain()
     _log.info("stopped")
     return asked.status
+
+
+class Moves(Protocol):
+    """A broker that counts the partitions that have left it."""
+
+    moved_total: int
+
+
+class Leaving:
+    """The partitions that a process gives up while it ends."""
+
+    def __init__(self, broker: Moves | None) -> None:
+        """`broker` is None for a process without that role."""
+        self._broker = broker
+        self._before: int | None = None
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._before = 0 if self._broker is None else self._broker.moved_total
+
+    def log(self) -> None:
+        """Log how many were handed over or closed; nothing if the process never served."""
+        if self._broker is not None and self._before is not None:
+            _log.info("drained: %d partitions handed over or closed", self._broker.moved_total - self._before)
 
 
 @contextlib.contextmanager

@@ -141,12 +141,17 @@ def create(admin: Admin, arguments: argparse.Namespace) -> int:
         return _say(arguments, f"topic {arguments.name} is there already", topic=arguments.name, created=False)
     check(result["error_code"], result.get("error_message"), f"topic {arguments.name} was not created")
     is_created = not arguments.validate_only
-    if is_created and _keeps_everything(_values(result.get("configs") or {})):
+    configs = _values(result.get("configs") or {})
+    copies = result["replication_factor"]
+    replication = (
+        _count(copies, "copy", "copies") + " of its files" if _is_bmq(configs) else f"replication factor {copies}"
+    )
+    if is_created and _keeps_everything(configs):
         print(f"bmq: warning: {_NOT_COMPACTED}", file=sys.stderr)
     return _say(
         arguments,
         f"topic {arguments.name} {'created' if is_created else 'could be created'}: "
-        f"{_count(result['num_partitions'], 'partition')}, replication factor {result['replication_factor']}",
+        f"{_count(result['num_partitions'], 'partition')}, {replication}",
         topic=arguments.name,
         created=is_created,
         topic_id=str(result["topic_id"]) if is_created else None,
@@ -162,7 +167,7 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     """One block a topic.  1 when one of those named could not be described; the others are."""
     status = 0
     topics = admin.describe_topics(arguments.names or None)
-    is_first = True
+    is_first, is_bmq = True, None
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         if topic["error_code"] != ErrorCode.NONE:
             status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'])}")
@@ -175,7 +180,9 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
             if not is_first:
                 print()
             is_first = False
-            _print(topic, partitions, configs)
+            if is_bmq is None:
+                is_bmq = _is_bmq(_configs(admin, topic["name"], "all"))
+            _print(topic, partitions, configs, is_bmq=is_bmq)
             if configs.get("cleanup.policy") and _keeps_everything(_configs(admin, topic["name"], "all")):
                 print(f"note: {_NOT_COMPACTED}")
     return status
@@ -235,15 +242,29 @@ def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
 def _keeps_everything(configs: Mapping[str, str | None]) -> bool:
     """Return whether a topic with all these configs asks for compaction and nothing else, of servers that do none.
 
-    Those are BMQ's, known by a topic config of their own: this command works on any Kafka cluster.
+    Those are BMQ's.
     """
-    return configs.get("cleanup.policy") == "compact" and "flush.mode" in configs
+    return configs.get("cleanup.policy") == "compact" and _is_bmq(configs)
 
 
-def _print(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:
+def _is_bmq(configs: Mapping[str, str | None]) -> bool:
+    """Return whether a topic with all these configs is served by BMQ: this command works on any Kafka cluster.
+
+    BMQ is known by a topic config of its own.
+    """
+    return "flush.mode" in configs
+
+
+def _print(
+    topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any], *, is_bmq: bool
+) -> None:
+    servers = _replication(topic)
+    replication = f"replication factor {servers}"
+    if is_bmq:  # its replicas, as Kafka names them, are servers; the copies are storage's
+        replication = f"each served by {_count(servers, 'server')}; /api/v1/topics tells the copies of its files"
     print(printable(f"topic {topic['name']}{' (internal)' if topic['is_internal'] else ''}"))
     print(f"  id           {topic['topic_id']}")
-    print(f"  partitions   {len(partitions)}, replication factor {_replication(topic)}")
+    print(f"  partitions   {len(partitions)}, {replication}")
     print(printable(f"  configs      {', '.join(f'{name}={value}' for name, value in configs.items()) or 'defaults'}"))
     rows = [
         (
@@ -336,8 +357,8 @@ def _say(arguments: argparse.Namespace, text: str, **fields: object) -> int:
     return 0
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def _timeout_ms(arguments: argparse.Namespace) -> int:

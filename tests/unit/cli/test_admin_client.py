@@ -57,6 +57,24 @@ def test_somebody_listens_who_is_no_kafka(capsys: pytest.CaptureFixture[str]) ->
     assert "accepts connections but does not answer as Kafka within 0.5 s" in capsys.readouterr().err
 
 
+def test_an_http_port_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """No client is started, which would ask for as long as it may."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection = server.accept()[0]
+            with connection, connection.makefile("rb") as lines:
+                lines.readline()
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert run(parse("topic", "list", "--bootstrap-server", address)) == 2
+        thread.join()
+    assert capsys.readouterr().err == f"bmq: {address} answers as HTTP: is it the Kafka port?\n"
+
+
 def test_the_server_comes_from_the_environment(
     bmq: Callable[..., int], servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

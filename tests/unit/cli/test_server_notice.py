@@ -1,4 +1,4 @@
-"""A root or a store that does not answer is named in the log while the start waits for it."""
+"""What the log says of a start that waits for root or store, and of what a process hands over at its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bmq.cli.server import notice_if_slow
+from bmq.cli.server import Leaving, notice_if_slow
 from tests.unit.log_text import lines
 
 
@@ -34,4 +34,29 @@ def test_none_when_it_answered(caplog: pytest.LogCaptureFixture) -> None:
         await later(0.02)
 
     asyncio.run(opening())
+    assert caplog.messages == []
+
+
+class Broker:
+    moved_total = 5
+
+
+def test_what_was_handed_over_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Of the drain alone: partitions that moved before are not counted."""
+    caplog.set_level("INFO")
+    broker = Broker()
+    leaving = Leaving(broker)
+    leaving.begin()
+    broker.moved_total += 12
+    leaving.log()
+    assert lines(caplog) == ["drained: 12 partitions handed over or closed"]
+
+
+def test_a_process_without_partitions_logs_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for leaving in (Leaving(None), Leaving(Broker())):
+        leaving.log()
+    nothing = Leaving(None)
+    nothing.begin()
+    nothing.log()
     assert caplog.messages == []

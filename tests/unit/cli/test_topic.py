@@ -45,6 +45,14 @@ def test_create(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) 
     }
 
 
+def test_copies_are_not_replicas_on_bmq(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka's replicas are servers there; the copies of a topic's files are storage's."""
+    assert bmq("topic", "create", "orders", "--partitions", "4", "--config", "flush.mode=hsync") == 0
+    assert capsys.readouterr().out == "topic orders created: 4 partitions, 2 copies of its files\n"
+    assert bmq("topic", "describe", "orders") == 0
+    assert "  partitions   4, each served by 2 servers; /api/v1/topics tells the copies" in capsys.readouterr().out
+
+
 def test_create_again(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
     admin.add_topic("orders", FakePartition())
     assert bmq("topic", "create", "orders") == 1
