@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from bmq.core.log_fields import fields
 from bmq.storage.filesystem import (
     Buffer,
     Lease,
@@ -136,7 +137,7 @@ class HdfsAppender:
         except StorageUnavailable as error:
             unavailable.append(error)
         except StorageError as error:
-            log.info("%s: the NameNode does not take its length, %d: %s", self._path, acked, error)
+            log.info("length of an open file refused by the NameNode", extra=fields(path=self._path, error=error))
         else:
             self._told = acked
 
