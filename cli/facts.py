@@ -9,6 +9,7 @@ from functools import partial
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.cluster_history import ClusterHistory
+from bmq.cli.group_lag_history import GroupLagHistory
 from bmq.cli.node import Node
 from bmq.cli.own_metrics import OwnMetrics
 from bmq.cli.partitions_not_served import partitions_not_served
@@ -55,8 +56,9 @@ def console_state(
     meter: LoopMeter | None = None,
     history: ClusterHistory | None = None,
     registry: SchemaRegistry | None = None,
+    lag: GroupLagHistory | None = None,
 ) -> ConsoleState:
-    """``history``: None makes one that its caller does not sample."""
+    """``history`` and ``lag``: None makes one that its caller does not sample."""
     facts = _Facts(node)
     return ConsoleState(
         metrics=node.metrics,
@@ -77,6 +79,7 @@ def console_state(
         registry=registry,
         own_metrics=OwnMetrics(node, meter).read,
         history=(history or ClusterHistory(node)).facts,
+        group_lag=(lag or GroupLagHistory(node)).facts,
     )
 
 

@@ -23,6 +23,7 @@ from bmq.broker.manager import new_incarnation
 from bmq.cli.cluster_history import ClusterHistory
 from bmq.cli.descriptors import fit
 from bmq.cli.facts import console_state
+from bmq.cli.group_lag_history import GroupLagHistory
 from bmq.cli.joined import Joined
 from bmq.cli.node import Node
 from bmq.cli.otel import open_tracer
@@ -111,7 +112,9 @@ async def _serve(config: NodeConfig) -> int:
         registry = SchemaRegistry(config.schema_registry_url) if config.schema_registry_url else None
         if registry is not None:
             stack.push_async_callback(registry.close)
-        state = console_state(node, meter, history, registry)
+        lag = GroupLagHistory(node)
+        lag.register()
+        state = console_state(node, meter, history, registry, lag)
         http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)
@@ -125,6 +128,7 @@ async def _serve(config: NodeConfig) -> int:
             await sockets.open()
             gc.freeze()  # what is here now lives as long as the process: the collector need not look at it again
             node.is_serving = True
+            await stack.enter_async_context(running(lag.run()))
             if node.broker is not None:
                 await stack.enter_async_context(running(load_walk()))
             print(f"ready {sockets.told()} http={http.url} root={without_userinfo(config.root)}", flush=True)

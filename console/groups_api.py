@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bmq.console.kafka import Requests, check
 from bmq.console.operations import NotPossible
-from bmq.console.queries import FLAG, INTEGER, NUMBER, PAGE_MAX, BodyField, Page, Query, choice_of, read_body
+from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyField, Page, Query, choice_of, read_body
 from bmq.console.records_api import list_offsets
 from bmq.console.state import ConsoleState, GroupDetails
 from bmq.core.errors import ErrorCode
@@ -88,6 +88,11 @@ class GroupsApi:
         committed = [_committed(each, ends[each["topic"], each["partition"]]) for each in shown]
         lags = [each["lag"] for each in committed if each["lag"] is not None]
         return {**details, "offsets": committed, "lag": sum(lags), "total": len(offsets), "next": following}
+
+    async def lag(self, request: web.Request) -> object:
+        """Return the group's lag over the last hour, or what of it is newer than `after`."""
+        after_ms = Query(request, ("after",)).number("after", 0, 0, LONG_MAX)
+        return await self._state.group_lag(request.match_info["id"], after_ms)
 
     # ----------------------------------------------------------------------------------------------------------- acts
 

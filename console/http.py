@@ -31,7 +31,7 @@ from bmq.console.groups_api import GroupsApi
 from bmq.console.http_connection import Connection, Connections, track
 from bmq.console.operations import NotPossible
 from bmq.console.origins import same_origin
-from bmq.console.queries import Query
+from bmq.console.queries import LONG_MAX, Query
 from bmq.console.records_api import RecordsApi
 from bmq.console.refusals import refusal
 from bmq.console.state import ConsoleState
@@ -42,7 +42,6 @@ from bmq.core.errors import RequestError
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
 """How long ``stop`` waits for answers that are under way."""
-_LONG_MAX = (1 << 63) - 1
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 _SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -180,6 +179,7 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_get("/api/v1/groups", _as_json(groups.list_groups))
     app.router.add_get("/api/v1/groups/{id}", _as_json(groups.describe))
     app.router.add_delete("/api/v1/groups/{id}", _as_json(groups.delete))
+    app.router.add_get("/api/v1/groups/{id}/lag", _as_json(groups.lag))
     app.router.add_post("/api/v1/groups/{id}/reset", _as_json(groups.reset))
     app.on_response_prepare.append(_add_security_headers)
     return app
@@ -214,7 +214,7 @@ class _Pages:
 
     async def history(self, request: web.Request) -> object:
         """Return the cluster's recent past, or what of it is newer than `after`."""
-        return await self._state.history(Query(request, ("after",)).number("after", 0, 0, _LONG_MAX))
+        return await self._state.history(Query(request, ("after",)).number("after", 0, 0, LONG_MAX))
 
     async def storage(self, request: web.Request) -> object:
         """Return where the log lies, and the room there."""

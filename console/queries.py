@@ -15,6 +15,7 @@ BODY_BYTES_MAX = 16 << 10
 BODY_TIMEOUT_S = 10.0
 """How long a body may take to arrive."""
 PAGE = 100
+LONG_MAX = (1 << 63) - 1
 PAGE_MAX = 1_000
 T = TypeVar("T")
 

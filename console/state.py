@@ -15,6 +15,7 @@ from typing import NamedTuple, TypedDict
 
 from bmq.console.history import HistoryFacts
 from bmq.console.kafka import Requests
+from bmq.console.lag_history import LagHistoryFacts
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.queries import Page
 from bmq.console.schema_registry import SchemaRegistry
@@ -244,6 +245,8 @@ class ConsoleState:
     group: Callable[[str], Awaitable[GroupDetails | None]]
     history: Callable[[int], Awaitable[HistoryFacts]]
     """Samples of the cluster that end later than the time of day given, in milliseconds."""
+    group_lag: Callable[[str, int], Awaitable[LagHistoryFacts]]
+    """Samples of a group's lag that are newer than the time of day given, in milliseconds."""
     operations: ClusterOperations
     kafka: Requests
     """Kafka's requests to this process."""

@@ -76,16 +76,17 @@ export function field(state, name, label, props = {}, redraw = null) {
     state[name] = kind === "checkbox" ? event.target.checked : event.target.value;
     redraw?.();
   };
+  const id = `field-${name}`;
   const hintId = hint ? `hint-${name}` : null;
   let input;
   if (options) {
-    input = h("select", { value: state[name], onchange: changed, "aria-describedby": hintId, ...rest }, options.map(([value, text]) => h("option", { value, selected: value === state[name] }, text)));
+    input = h("select", { id, value: state[name], onchange: changed, "aria-describedby": hintId, ...rest }, options.map(([value, text]) => h("option", { value, selected: value === state[name] }, text)));
   } else if (rows) {
-    input = h("textarea", { rows, value: state[name] ?? "", spellcheck: "false", oninput: changed, "aria-describedby": hintId, ...rest });
+    input = h("textarea", { id, rows, value: state[name] ?? "", spellcheck: "false", oninput: changed, "aria-describedby": hintId, ...rest });
   } else if (kind === "checkbox") {
     return h("label", { class: "check" }, h("input", { type: "checkbox", checked: state[name], onchange: changed, ...rest }), label);
   } else {
-    input = h("input", { type: kind, value: state[name] ?? "", autocomplete: "off", spellcheck: "false", oninput: changed, "aria-describedby": hintId, ...rest });
+    input = h("input", { id, type: kind, value: state[name] ?? "", autocomplete: "off", spellcheck: "false", oninput: changed, "aria-describedby": hintId, ...rest });
   }
-  return h("div", { class: "field" }, h("label", null, h("span", null, label), input), hint ? h("p", { class: "hint", id: hintId }, hint) : null);
+  return h("div", { class: "field" }, h("label", { for: id }, label), input, hint ? h("p", { class: "hint", id: hintId }, hint) : null);
 }

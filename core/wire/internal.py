@@ -77,6 +77,7 @@ class InternalKey(IntEnum):
     TRAFFIC = 10020
     LOG_LEVELS = 10021
     HISTORY = 10022
+    GROUP_LAG = 10023
 
 
 class Question(IntEnum):
@@ -518,6 +519,23 @@ class HistoryResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLagRequest(Message):
+    """Ask for the samples of a group's lag that are newer than ``after_ms`` of the time of day."""
+
+    group_id: Text
+    after_ms: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLagResponse(Message):
+    """Samples of ``console.lag_history``; without ``is_counted`` there are none, as the process is set to."""
+
+    error: Code = ErrorCode.NONE
+    is_counted: Bool = False
+    rows: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
     """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
 
@@ -562,4 +580,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.TRAFFIC: TrafficResponse,
     InternalKey.LOG_LEVELS: LogLevelsResponse,
     InternalKey.HISTORY: HistoryResponse,
+    InternalKey.GROUP_LAG: GroupLagResponse,
 }

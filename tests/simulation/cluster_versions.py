@@ -37,6 +37,7 @@ LATER_APIS = (
     InternalKey.TRAFFIC,
     InternalKey.LOG_LEVELS,
     InternalKey.HISTORY,
+    InternalKey.GROUP_LAG,
 )
 """The version before does not serve these."""
 _LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"

@@ -5,23 +5,25 @@ import { chart } from "../chart.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, isKnown, plural, short } from "../format.js";
-import { bar, button, card, empty, nextOrder, orderOf, pageHead, sorted, table, tile, tiles } from "../widgets.js";
+import { bar, button, card, empty, nextOrder, notices, orderOf, pageHead, sorted, table, tile, tiles } from "../widgets.js";
 import { groupState, partitionLink, topicLink } from "./shared.js";
 
 const PARTITIONS = 1000;
-const REFRESH_MS = 5000;
-const SAMPLES = 720;
+const SAMPLES = 240;
 const SHOWN_PREVIEW = 200;
 
 export function groupPage(app, id) {
   return {
     title: id,
     section: "groups",
-    refreshMs: REFRESH_MS,
+    refreshMs: 5000,
     async load(signal, before) {
-      const details = await get(path`groups/${id}`, { limit: PARTITIONS, after: app.query.get("after") ?? "" }, signal);
-      const samples = [...(before?.lag.samples ?? []), { time_ms: Date.now(), lag: details.lag }].slice(-SAMPLES);
-      return { details, lag: { samples, interval_ms: REFRESH_MS } };
+      const known = before?.lag.samples ?? [];
+      const [details, lag] = await Promise.all([
+        get(path`groups/${id}`, { limit: PARTITIONS, after: app.query.get("after") ?? "" }, signal),
+        get(path`groups/${id}/lag`, known.length ? { after: known.at(-1).time_ms } : {}, signal),
+      ]);
+      return { details, lag: { ...lag, samples: [...known, ...lag.samples].slice(-SAMPLES) } };
     },
     view: ({ details, lag }) => view(app, id, details, lag),
   };
@@ -45,7 +47,7 @@ function view(app, id, details, lag) {
       tile("Assignor", details.protocol || "none"),
       tile("Protocol", group.protocol_type || "none"),
     ),
-    h("div", { class: "charts wide" }, chart({ title: "Lag over time", interval: lag.interval_ms, format: short, series: [{ name: "", tone: "one", points: lag.samples.map((each) => [each.time_ms, each.lag]) }] })),
+    h("div", { class: "charts wide" }, lag.error ? notices([{ tone: "warn", title: "Lag over time is missing", text: lag.error }]) : chart({ title: "Lag over time", interval: lag.interval_ms, format: short, series: [{ name: "", tone: "one", points: lag.samples.map((each) => [each.time_ms, each.lag]) }] })),
     card("Lag by partition", lagTable(app, offsets, members), details.next || app.query.get("after") ? pages(app, details.next) : null),
     card("Members", membersTable(members)),
   ];

@@ -54,10 +54,12 @@ function view(app, status) {
 }
 
 function state(each) {
-  if (each.is_draining) return badge("draining", "warn");
-  if (each.storage_trouble) return h("span", null, badge("storage fails", "bad"), h("span", { class: "why" }, each.storage_trouble));
-  if (each.unreachable_for) return badge(`not reached by ${plural(each.unreachable_for, "proxy", "proxies")}`, "bad");
-  return badge("serves", "good");
+  const found = [
+    each.storage_trouble ? [badge("storage fails", "bad"), h("span", { class: "why" }, each.storage_trouble)] : null,
+    each.unreachable_for ? badge(`not reached by ${plural(each.unreachable_for, "proxy", "proxies")}`, "bad") : null,
+    each.is_draining ? badge("draining", "warn") : null,
+  ].filter(Boolean);
+  return found.length ? h("span", null, found.map((one) => [one, " "])) : badge("serves", "good");
 }
 
 function drain(app, member, status) {
@@ -80,27 +82,33 @@ function drain(app, member, status) {
   });
 }
 
-const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
+const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"];
 
 async function logLevel(app, member) {
   const where = path`members/${member.incarnation}/log-level`;
-  let levels;
+  let loggers;
   try {
-    levels = await get(where);
+    ({ loggers } = await get(where));
   } catch (error) {
     app.tell(error.message, "bad");
     return;
   }
-  const state = { logger: "bmq", level: "INFO" };
-  const set = Object.entries(levels.loggers ?? {});
+  const [first] = loggers;
+  const state = { logger: first.logger, level: first.level };
+  const set = loggers.filter((each) => each.is_set);
   dialog({
     title: "Log level of a member",
     verb: "Set",
     state,
-    body: () => [
+    body: (_, redraw) => [
       h("p", null, shortName(member.incarnation), ": until it is started again."),
-      h("div", { class: "pair" }, field(state, "logger", "Logger", { required: true, hint: "bmq is all of it, bmq.broker a part" }), field(state, "level", "Level", { options: LEVELS.map((each) => [each, each]) })),
-      set.length ? h("dl", { class: "facts" }, set.map(([logger, level]) => [h("dt", null, logger), h("dd", null, level)])) : null,
+      h(
+        "div",
+        { class: "pair" },
+        field(state, "logger", "Logger", { options: loggers.map(({ logger, level }) => [logger, `${logger}: ${level}`]) }, redraw),
+        field(state, "level", "Level", { options: LEVELS.map((each) => [each, each]) }),
+      ),
+      h("p", { class: "hint" }, `With a level of their own: ${set.map(({ logger, level }) => `${logger} ${level}`).join(", ")}. The others have that of the logger above.`),
     ],
     async act() {
       await act("PUT", where, { logger: state.logger, level: state.level });

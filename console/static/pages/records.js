@@ -7,7 +7,8 @@ import { bytes, count, plural, time } from "../format.js";
 import { badge, button, empty, table } from "../widgets.js";
 
 const STARTS = { latest: "newest", earliest: "oldest", offset: "from offset", time: "from time" };
-const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "hex", base64: "base64" };
+const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "hex", base64: "base64", registry: "by the registry's schema" };
+const JSON_FORMATS = ["json", "avro", "protobuf"]; // the last two are shown as JSON
 const LIMITS = ["20", "50", "100", "500"];
 const PREVIEW = 160;
 
@@ -146,9 +147,9 @@ function detail(app, each) {
   );
 }
 
-function payload(title, { format, text, bytes: size, is_cut: isCut }, app) {
+function payload(title, { format, text, bytes: size, is_cut: isCut, schema_id: schema, error }, app) {
   if (text === null) return [h("h4", null, title), h("p", { class: "muted" }, "null")];
-  const shown = format === "json" ? indented(text, isCut) : text;
+  const shown = JSON_FORMATS.includes(format) ? indented(text, isCut) : text;
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(text);
@@ -158,7 +159,8 @@ function payload(title, { format, text, bytes: size, is_cut: isCut }, app) {
     }
   };
   return [
-    h("div", { class: "payload-head" }, h("h4", null, title), h("span", { class: "muted" }, `${format}, ${bytes(size)}${isCut ? ", cut: bmq segment cat shows all of it" : ""}`), button("Copy", copy, "small", { "aria-label": `Copy the ${title.toLowerCase()}` })),
+    h("div", { class: "payload-head" }, h("h4", null, title), h("span", { class: "muted" }, `${format}${schema === null ? "" : ` by schema ${schema}`}, ${bytes(size)}${isCut ? ", cut: bmq segment cat shows all of it" : ""}`), button("Copy", copy, "small", { "aria-label": `Copy the ${title.toLowerCase()}` })),
+    error ? h("p", { class: "notice warn" }, `Not shown by its schema: ${error}`) : null,
     h("pre", { tabindex: "0", role: "group", "aria-label": title }, shown),
   ];
 }

@@ -9,7 +9,7 @@ from typing import Any, Self
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 860}
 SERIOUS = ("serious", "critical")

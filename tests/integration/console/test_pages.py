@@ -320,6 +320,50 @@ def test_the_theme_is_kept(console: Console) -> None:
 # --------------------------------------------------------------------------------------------------------------- broken
 
 
+def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
+    """The worst first, and no more than a few of a kind."""
+    member = "broker-7"
+    not_served = [
+        {"topic": "orders", "partition": number, "broker": member, "why": f"{EVIL}: shorter than its checkpoint"}
+        for number in range(20)
+    ]
+    changes = {
+        "leader": None,
+        "unassigned": 3,
+        "partitions_not_served": not_served,
+        "partitions_not_served_total": 25,
+        "shards_not_loaded": [{"shard": 3, "coordinator": member, "why": "it ends at 566"}],
+        "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
+        "silent": ["proxy-9"],
+        "moves_under_way": [{"topic": "orders", "partition": 1, "from": "a", "to": "b", "why": "asked"}],
+    }
+
+    def change(route: Route) -> None:
+        response = route.fetch()
+        status = response.json()
+        status["members"][0].update(is_draining=True, unreachable_for=2, storage_trouble="HDFS is in safe mode")
+        route.fulfill(response=response, json={**status, **changes})
+
+    console.page.route("**/api/v1/cluster/status", change)
+    console.open("/")
+    console.expect_text("Part of it is not served")
+    notices = console.page.locator(".notices .notice").all_inner_texts()
+    told = "\n".join(notices)
+    for text in (
+        "No leader", "3 partitions without a broker", "orders partition 0 is not served", f"{EVIL}: shorter",
+        "17 further partitions not served", "Groups of shard 3 are not served", "/bmq/catalog/topics/x is not used",
+        "it is of format 2", "proxy-9 does not answer", "cannot be reached by 2 proxies", "is draining",
+        "HDFS is in safe mode",
+    ):  # fmt: skip
+        assert text in told, text
+    assert "is draining" in notices[-1], "the least"
+    assert console.rows("Moves under way") == [["orders / 1", "a", "b", "asked"]]
+    assert console.faults() == []
+    console.open("/members")
+    console.expect_text("HDFS is in safe mode")
+    assert console.faults() == []
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_a_broken_backend_shows_its_cause(console: Console, path: str) -> None:
     """Each page of a process whose API refuses everything, then the page that comes back when it is mended."""

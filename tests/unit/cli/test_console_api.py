@@ -304,6 +304,26 @@ def test_history_is_asked_for_in_parts() -> None:
     run(story)
 
 
+def test_the_lag_of_a_group_over_time_is_asked_for_in_parts() -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        body = {"topics": [{"topic": "orders", "partitions": None}], "to": "latest", "dry_run": False}
+        assert (await api("POST", "/api/v1/groups/{id}/reset?id=billing", body))[0] == 200
+        status, told = await api("GET", "/api/v1/groups/{id}/lag?id=billing", after=1_700_000_000_000)
+        assert (status, told["group_id"], told["samples"], told["error"]) == (200, "billing", [], "")
+        assert (await api("GET", "/api/v1/groups/{id}/lag?id=billing", after="yesterday"))[0] == 400
+
+    run(story)
+
+
+def test_storage_is_told() -> None:
+    async def story(api: Api) -> None:
+        status, told = await api("GET", "/api/v1/storage")
+        assert (status, told["root"], told["error"]) == (200, CONFIG.root, "")
+
+    run(story)
+
+
 def test_members_are_told() -> None:
     async def story(api: Api) -> None:
         _, told = await api("GET", "/api/v1/members")

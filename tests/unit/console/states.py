@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from bmq.console.history import HistoryFacts, HistorySample, MissingFacts
+from bmq.console.lag_history import LagHistoryFacts, LagSampleFacts
 from bmq.console.operations import (
     DrainFacts,
     LogLevelFacts,
@@ -250,6 +251,7 @@ def state(
         groups=_groups,
         group=_group,
         history=_history,
+        group_lag=_group_lag,
         operations=operations or FakeOperations(),
         kafka=requests or FakeRequests(),
         now_ms=lambda: NOW_MS,
@@ -342,6 +344,11 @@ async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
         "next": None,
     }
     return cast(TopicDetails, details)
+
+
+async def _group_lag(group_id: str, after_ms: int) -> LagHistoryFacts:
+    samples = [LagSampleFacts(time_ms=NOW_MS, lag=2)] if after_ms < NOW_MS else []
+    return LagHistoryFacts(group_id=group_id, interval_ms=15_000, samples=samples, error="")
 
 
 async def _storage() -> StorageFacts:

@@ -1,0 +1,107 @@
+"""The recent lag of a `Node`'s groups, sampled in the background; that of any group, asked of its coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from bmq.cli.asked_members import ANSWER_S
+from bmq.cli.node import Node
+from bmq.console.lag_history import (
+    INTERVAL_MS,
+    LagHistory,
+    LagHistoryFacts,
+    LagSample,
+    LagSampleFacts,
+    decode_samples,
+    encode_samples,
+)
+from bmq.core.call import Buffer
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.internal_endpoint import InternalCall
+from bmq.core.metrics import OTHER_TOPICS
+from bmq.core.rpc import PeerLost
+from bmq.core.wire.internal import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.coordinator.placement import shard_of
+
+_OFF = "metrics_group_lag_ms is 0: its coordinator does not count the lag of groups"
+
+
+class GroupLagHistory:
+    """Samples while `run` runs.  What it costs is what a scrape every 15 seconds does (see `meta.coordinator.lag`)."""
+
+    def __init__(self, node: Node, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._node = node
+        self._now_ms = now_ms
+        self._own = LagHistory()
+
+    def __repr__(self) -> str:
+        return f"<GroupLagHistory {self._own!r}>"
+
+    def register(self) -> None:
+        """Answer what other members ask; once."""
+        if self._node.joined is not None and self._node.own_coordinator is not None:
+            self._node.joined.endpoint.register(InternalKey.GROUP_LAG, self._answer)
+
+    async def run(self) -> None:
+        """Sample the groups of this process for as long as it lives."""
+        while self._node.own_coordinator is not None:
+            await self.sample()
+            await asyncio.sleep(INTERVAL_MS / 1000)
+
+    async def sample(self) -> None:
+        collected = self._node.collected
+        if collected.group_lag is None:
+            return
+        collected.request()
+        await collected.wait()
+        lags: defaultdict[str, int] = defaultdict(int)
+        for pair in collected.group_lag.report.pairs:
+            if pair.group != OTHER_TOPICS:
+                lags[pair.group] += pair.lag
+        self._own.add(self._now_ms(), lags)
+
+    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        request = GroupLagRequest.decode(body)
+        rows = encode_samples(self._own.since(request.group_id, request.after_ms))
+        return GroupLagResponse(is_counted=self._is_counted(), rows=rows).encode()
+
+    def _is_counted(self) -> bool:
+        return self._node.config.metrics_group_lag_ms > 0
+
+    async def facts(self, group_id: str, after_ms: int) -> LagHistoryFacts:
+        """Return the samples of a group that are newer than `after_ms`."""
+        samples, error = await self._samples(group_id, after_ms)
+        return LagHistoryFacts(
+            group_id=group_id,
+            interval_ms=INTERVAL_MS,
+            samples=[LagSampleFacts(time_ms=each.time_ms, lag=each.lag) for each in samples],
+            error=error,
+        )
+
+    async def _samples(self, group_id: str, after_ms: int) -> tuple[Sequence[LagSample], str]:
+        node = self._node
+        owner = self._coordinator_of(group_id) if node.joined is not None else node.view.own
+        if node.joined is None or owner == node.view.own:
+            return self._own.since(group_id, after_ms), "" if self._is_counted() else _OFF
+        member = node.view.members.get(owner)
+        if member is None:
+            return (), "no coordinator is known for the group's shard"
+        request, key = GroupLagRequest(group_id=group_id, after_ms=after_ms), InternalKey.GROUP_LAG
+        try:
+            told = await node.joined.peers.ask(member, request, key, GroupLagResponse, ANSWER_S)
+            return decode_samples(told.rows), "" if told.is_counted else _OFF
+        except TimeoutError:
+            return (), f"{owner} did not answer within {ANSWER_S:g} s"
+        except (RequestError, PeerLost, FormatError) as error:
+            return (), f"{owner}: {error or type(error).__name__}"
+
+    def _coordinator_of(self, group_id: str) -> str:
+        topic = self._node.catalog.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return ""
+        shard = self._node.view.shards.get(shard_of(group_id, topic.partitions))
+        return shard.incarnation if shard is not None else ""

@@ -1,0 +1,89 @@
+"""A thousand topics with ten partitions each, and a thousand groups: pages stay quick, since they draw what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
+from playwright.sync_api import Browser, expect
+
+from tests.integration.console.conftest import Api
+from tests.integration.console.pages import PHONE, WAIT_MS, Console
+from tests.services.bmq import BmqServer
+
+TOPICS = 1_000
+PARTITIONS = 10
+BATCH = 100
+ELEMENTS_MAX = 2_500
+"""Of a page, however many topics there are: what makes a page slow is what is drawn."""
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
+    settings = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "4"}
+    with BmqServer(f"file://{tmp_path_factory.mktemp('root')}", environment=settings) as server:
+        admin = KafkaAdminClient(bootstrap_servers=server.bootstrap, request_timeout_ms=120_000)
+        names = [f"team-{number % 25:02}.events-{number:04}" for number in range(TOPICS)]
+        for at in range(0, TOPICS, BATCH):
+            admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names[at : at + BATCH]])
+        admin.close()
+        api = Api(server.http)
+        api.produce(names[-1], "the last one", partition=9)
+        api.commit("readers", names[-1])
+        yield server
+
+
+def elements(console: Console) -> int:
+    return int(console.page.evaluate("document.querySelectorAll('*').length"))
+
+
+def test_topics_are_found_among_a_thousand(browser: Browser, many: BmqServer) -> None:
+    with Console.opened(browser, many.http) as console:
+        console.open("/topics")
+        console.expect_text("1,001 topics, 10,004 partitions")
+        assert len(console.rows("Topics")) == 50
+        assert elements(console) < ELEMENTS_MAX
+        console.button("Next").click()
+        console.expect_text("51 to 100 of 1,000 topics")
+        console.button("Name").click()
+        assert console.rows("Topics")[0][0] == "team-24.events-0999"
+        console.page.get_by_label("Search topics").fill("events-0123")
+        assert [row[0] for row in console.rows("Topics")] == ["team-23.events-0123"]
+        assert console.faults() == []
+
+
+@pytest.mark.parametrize("path", ["/", "/topics", "/groups", "/storage", "/topics/team-24.events-0999"])
+def test_every_page_draws_what_is_seen_only(browser: Browser, many: BmqServer, path: str) -> None:
+    with Console.opened(browser, many.http, viewport=PHONE) as console:
+        console.open(path)
+        assert elements(console) < ELEMENTS_MAX
+        assert console.fits()
+
+
+def test_ten_thousand_partitions_are_served(browser: Browser, many: BmqServer) -> None:
+    with Console.opened(browser, many.http) as console:
+        console.open("/")
+        expect(console.main).to_contain_text("10,004", timeout=WAIT_MS)
+        expect(console.main).to_contain_text("All served", timeout=WAIT_MS)
+
+
+def test_searching_redraws_in_a_moment(browser: Browser, many: BmqServer) -> None:
+    """By the browser's own count of its main thread's work, which other processes of the machine do not slow."""
+    with Console.opened(browser, many.http) as console:
+        console.open("/topics")
+        console.expect_text("1,001 topics")
+        client = console.page.context.new_cdp_session(console.page)
+        client.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+        def worked() -> float:
+            found = client.send("Performance.getMetrics")["metrics"]
+            return float(next(each["value"] for each in found if each["name"] == "TaskDuration"))
+
+        before = worked()
+        search = console.page.get_by_label("Search topics")
+        for text in ("e", "ev", "eve", "even", "event", "events", "events-", "events-0", "events-09", "events-099"):
+            search.fill(text)
+        assert len(console.rows("Topics")) == 10
+        assert worked() - before < 2.0, "seconds of processor time for ten letters"

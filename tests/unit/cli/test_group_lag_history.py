@@ -1,0 +1,121 @@
+"""The lag of a group over time: sampled by its coordinator, told by whichever process is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmq.cli.group_lag_history import GroupLagHistory
+from bmq.console.lag_history import LagSample, encode_samples
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics import OTHER_TOPICS
+from bmq.core.rpc import PeerLost
+from bmq.core.wire.internal import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.coordinator.lag import LagReport, PairLag
+
+NOW_MS = 1_700_000_000_000
+
+
+class Collected:
+    """Counts the lag each time that it is asked for."""
+
+    def __init__(self, *pairs: PairLag) -> None:
+        self._pairs = pairs
+        self._is_asked = False
+        self.group_lag = SimpleNamespace(report=LagReport())
+
+    def request(self) -> None:
+        self._is_asked = True
+
+    async def wait(self) -> None:
+        assert self._is_asked, "nothing is counted unless it is asked for"
+        self.group_lag.report = LagReport(pairs=self._pairs)
+
+
+class Peers:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def ask(self, member: Any, request: GroupLagRequest, key: int, kind: Any, timeout_s: float) -> Any:
+        assert (member.incarnation, key, kind) == ("coordinator-1", InternalKey.GROUP_LAG, GroupLagResponse)
+        assert request.group_id == "billing"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: int = 15_000) -> Any:
+    pairs = (
+        PairLag("billing", "orders", 10, 5), PairLag("billing", "payments", 10, 3), PairLag("audit", "orders", 1, 0),
+        PairLag(OTHER_TOPICS, OTHER_TOPICS, 1, 900),
+    )  # fmt: skip
+    handlers: dict[int, Any] = {}
+    members = {name: SimpleNamespace(incarnation=name) for name in ("own", "coordinator-1")}
+    shards = {0: SimpleNamespace(incarnation=coordinator)} if coordinator is not None else {}
+    return SimpleNamespace(
+        config=SimpleNamespace(metrics_group_lag_ms=interval_ms),
+        joined=SimpleNamespace(peers=Peers(answer), endpoint=SimpleNamespace(register=handlers.__setitem__)),
+        handlers=handlers,
+        view=SimpleNamespace(own="own", members=members, shards=shards),
+        catalog=SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=1)}),
+        own_coordinator=object(),
+        collected=Collected(*pairs),
+    )
+
+
+def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
+    async def story() -> None:
+        of = node()
+        history = GroupLagHistory(of, lambda: NOW_MS)
+        history.register()
+        await history.sample()
+        told = await history.facts("billing", 0)
+        assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 8}], "")
+        assert (await history.facts("billing", NOW_MS))["samples"] == []
+        assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
+        (body,) = GroupLagRequest(group_id="audit", after_ms=0).encode()
+        answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[InternalKey.GROUP_LAG](body, None))))
+        assert (answer.is_counted, answer.rows) == (True, encode_samples([LagSample(NOW_MS, 0)]))
+
+    asyncio.run(story())
+
+
+def test_the_coordinator_is_asked() -> None:
+    async def story() -> None:
+        answer = GroupLagResponse(is_counted=True, rows=encode_samples([LagSample(NOW_MS, 4)]))
+        told = await GroupLagHistory(node(coordinator="coordinator-1", answer=answer)).facts("billing", 0)
+        assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 4}], "")
+
+    asyncio.run(story())
+
+
+CUT = GroupLagResponse(is_counted=True, rows=b"x")
+
+
+@pytest.mark.parametrize(
+    ("of", "error"),
+    [
+        (node(coordinator=None), "no coordinator is known for the group's shard"),
+        (node(coordinator="gone"), "no coordinator is known for the group's shard"),
+        (node(interval_ms=0), "metrics_group_lag_ms is 0"),
+        (node(coordinator="coordinator-1", answer=GroupLagResponse()), "metrics_group_lag_ms is 0"),
+        (node(coordinator="coordinator-1", answer=TimeoutError()), "coordinator-1 did not answer within 2 s"),
+        (node(coordinator="coordinator-1", answer=PeerLost("refused", was_sent=False)), "coordinator-1: refused"),
+        (
+            node(coordinator="coordinator-1", answer=RequestError(ErrorCode.UNSUPPORTED_VERSION, "of an old one")),
+            "coordinator-1: UNSUPPORTED_VERSION: of an old one",
+        ),
+        (
+            node(coordinator="coordinator-1", answer=CUT),
+            "coordinator-1: 1 byte",
+        ),
+    ],
+)
+def test_why_there_is_none(of: Any, error: str) -> None:
+    told = asyncio.run(GroupLagHistory(of).facts("billing", 0))
+    assert told["samples"] == []
+    assert told["error"].startswith(error)
