@@ -76,6 +76,84 @@ async def run_in_turns(steps: Steps[T]) -> T:
         await next_turn()
 
 
+class StepQueue:
+    """Pieces of work in the order in which they came, ``size`` elements of all of them in one turn of the loop.
+
+    For events that must keep their order and come from callbacks: what there is room for in this turn is done inside
+    ``run``, so that small pieces cost no task and no delay.
+    """
+
+    __slots__ = ("_done", "_is_due", "_is_running", "_size", "_task", "_waiting")
+
+    def __init__(self, size: int = ELEMENTS_A_TURN) -> None:
+        self._size = size
+        self._done = 0  # elements, in this turn
+        self._is_due = False
+        self._is_running = False
+        self._waiting: deque[tuple[int, Steps[None]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<StepQueue {len(self._waiting)} waiting>"
+
+    def run(self, elements: int, steps: Steps[None]) -> None:
+        """Do ``steps``, now or behind what waits.  ``elements`` is what its steps handle at most between two pauses."""
+        if self._waiting or self._is_running or self._is_full(elements):
+            self._waiting.append((elements, steps))
+        elif self._advance(elements, steps):
+            return
+        else:
+            self._waiting.appendleft((elements, steps))  # before what it has given us itself
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def finish(self) -> None:
+        """Wait until all is done."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+
+    def _is_full(self, elements: int) -> bool:
+        return self._done > 0 and self._done + elements > self._size
+
+    def _turn_ended(self) -> None:
+        self._is_due = False
+        self._done = 0
+
+    def _advance(self, elements: int, steps: Steps[None]) -> bool:
+        """Take one step.  Returns whether it was the last."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        self._done += elements
+        self._is_running = True
+        try:
+            next(steps)
+        except StopIteration:
+            return True
+        finally:
+            self._is_running = False
+        return False
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                await next_turn()
+                while self._waiting and not self._is_full(self._waiting[0][0]):
+                    elements, steps = self._waiting[0]
+                    try:
+                        is_over = self._advance(elements, steps)
+                    except Exception as error:  # noqa: BLE001 - those behind it go on; the loop's handler is told
+                        is_over = True
+                        asyncio.get_running_loop().call_exception_handler(
+                            {"message": "work in steps failed", "exception": error}
+                        )
+                    if not is_over:
+                        break
+                    self._waiting.popleft()
+        finally:
+            self._task = None
+
+
 class _Line:
     """Those who wait for a turn of one loop; first come, first served."""
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
+from bmq.core.steps import Steps, finish_steps
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition
 from bmq.core.wire.primitives import (
     CUT_SHORT,
@@ -24,6 +25,8 @@ from bmq.core.wire.primitives import (
 )
 
 FETCH_VERSION = 16
+PARTITIONS_A_STEP = 1_000
+"""At 2 to 4 us each."""
 READ_UNCOMMITTED = 0
 _LIMITS = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
 _PARTITION = struct.Struct(">iiqiqiB")  # as ``FetchPartition``, with no follower's log start, and no tags
@@ -73,12 +76,17 @@ def encode_fetch_request(
 
 
 def decode_fetch_response(body: memoryview) -> FetchResponse:
-    """FormatError when it is none."""
+    """Return the response in ``body``.  Raises FormatError if there is none."""
+    return finish_steps(fetch_response_steps(body))
+
+
+def fetch_response_steps(body: memoryview) -> Steps[FetchResponse]:
+    """Do the same as ``decode_fetch_response`` with a pause after each ``PARTITIONS_A_STEP``."""
     try:
         _, error_code, session_id = _HEAD.unpack_from(body)
         count, pos = read_count(body, _HEAD.size, 18, flexible=True)
         room = ELEMENTS_MAX - count
-        topics = []
+        topics, read = [], 0
         for _ in range(count):
             topic_id, pos = read_uuid(body, pos)
             size, pos = read_count(body, pos, _PARTITION_LEAST, flexible=True)
@@ -89,6 +97,9 @@ def decode_fetch_response(body: memoryview) -> FetchResponse:
             for _ in range(size):
                 partition, pos = _read_partition(body, pos)
                 partitions.append(partition)
+                read += 1
+                if read % PARTITIONS_A_STEP == 0:
+                    yield
             pos = skip_tags(body, pos)
             topics.append(FetchedTopic(None, topic_id, partitions))
         pos = skip_tags(body, pos)

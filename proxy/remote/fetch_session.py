@@ -7,6 +7,7 @@ those of which something was read, those that left.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
@@ -20,6 +21,8 @@ MAX_WAIT_MS = 500
 ANSWER_BYTES = 8 << 20
 PARTITION_BYTES = 1 << 20
 """Of one answer, and of one partition in it: what a broker sends while we are slow."""
+LISTED_MAX = 2_000
+"""Partitions that one request lists, and as many that it forgets: at 2 us each.  The next one lists the others."""
 REQUESTS_MAX = 2
 """Under way at once: one parked, and one that overtakes it."""
 NO_SESSION, FIRST_EPOCH, FINAL_EPOCH, EPOCH_MAX = 0, 0, -1, 0x7FFFFFFF
@@ -30,7 +33,7 @@ T = TypeVar("T")
 class Session:
     """One session's side that asks.  ``news`` are to be listed by the next request, ``left`` to be forgotten."""
 
-    __slots__ = ("epoch", "id", "left", "members", "news", "under_way")
+    __slots__ = ("_unlisted", "epoch", "id", "left", "members", "news", "under_way")
 
     def __init__(self) -> None:
         self.id = NO_SESSION
@@ -39,6 +42,7 @@ class Session:
         self.news: dict[PartitionKey, Tail] = {}
         self.left: dict[PartitionKey, None] = {}
         self.under_way = 0
+        self._unlisted: dict[PartitionKey, Tail] = {}  # that full requests have not listed yet
 
     def __repr__(self) -> str:
         return f"<Session {self.id} epoch={self.epoch} {len(self.members)} partitions, {self.under_way} under way>"
@@ -64,24 +68,37 @@ class Session:
         return session
 
     def next_request(self) -> list[Buffer]:
-        """The first one lists all.  Without partitions it is the last one."""
+        """Return the body of the next request.  The first one lists all, or the first of many; the next ones list the
+        others.  Without partitions it is the last one."""
         if not self.members:
             self.epoch = FINAL_EPOCH
         is_change = self.epoch > FIRST_EPOCH
+        listed = _take(self.news) if is_change else self._take_full()
+        forgotten = _take(self.left)
         body = encode_fetch_request(
             session_id=self.id,
             session_epoch=self.epoch,
-            topics=_by_topic((key, _wanted(tail)) for key, tail in (self.news if is_change else self.members).items()),
-            forgotten=_by_topic((key, key.partition) for key in self.left) if is_change else [],
+            topics=_by_topic((key, _wanted(tail)) for key, tail in listed.items()),
+            forgotten=_by_topic((key, key.partition) for key in forgotten) if is_change else [],
             max_wait_ms=MAX_WAIT_MS if self.members else 0,
             min_bytes=1,
             max_bytes=ANSWER_BYTES,
         )
-        self.news, self.left = {}, {}
         self.under_way += 1
         if is_change:
             self._advance()
         return list(body)
+
+    def _take_full(self) -> dict[PartitionKey, Tail]:
+        """Return what a full request lists.  If there are too many partitions for one, and no session on the other
+        side, they take turns."""
+        self.left = {}
+        self.news = {}
+        if not self._unlisted:
+            self._unlisted = dict(self.members)
+        listed = _take(self._unlisted)
+        self.news.update(self._unlisted)
+        return {key: tail for key, tail in listed.items() if key in self.members}
 
     def begun(self, session_id: int) -> None:
         """The answer to the first request: 0 when the broker has no room for a session; then each request is full."""
@@ -91,6 +108,14 @@ class Session:
 
     def _advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < EPOCH_MAX else 1
+
+
+def _take(items: dict[PartitionKey, T]) -> dict[PartitionKey, T]:
+    """Take the first ``LISTED_MAX`` of ``items`` out of it, and return them."""
+    taken = dict(islice(items.items(), LISTED_MAX))
+    for key in taken:
+        del items[key]
+    return taken
 
 
 def _wanted(tail: Tail) -> FetchPartition:

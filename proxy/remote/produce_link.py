@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -21,7 +21,9 @@ from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records import Appended
 from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers
+from bmq.core.steps import Steps
 from bmq.core.tracing import SampledRecords
+from bmq.core.turns import StepQueue, Turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
@@ -36,6 +38,10 @@ TIMEOUT_MS = 60_000
 """The broker's own patience.  What a client waits for is bounded here; this one frees the credit of what hangs."""
 REQUEST_BYTES = 8 << 20
 """A request is sent before its turn ends once it has so many bytes."""
+PARTS_MAX = 1_000
+"""Or so many parts: at some 5 us each to encode them and to read their answers."""
+HEARD_A_TURN = 500
+"""Partitions that are given an event in one turn, at up to 20 us for what comes of it."""
 _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
@@ -50,7 +56,7 @@ class Sender(Protocol):
 class _Request:
     """What goes out together, in the order of the answer: by topic."""
 
-    __slots__ = ("anew", "held_until", "parts", "senders", "size", "topics")
+    __slots__ = ("anew", "count", "held_until", "parts", "senders", "size", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[UUID, list[tuple[int, memoryview]]] = {}
@@ -59,6 +65,7 @@ class _Request:
         self.anew: list[tuple[UUID, int]] = []
         self.held_until = math.inf
         self.size = 0
+        self.count = 0
 
     def add(self, sender: Sender, part: Part) -> None:
         topic_id, partition = sender.key.topic_id, sender.key.partition
@@ -74,6 +81,11 @@ class _Request:
         if part.held_until < self.held_until:
             self.held_until = part.held_until
         self.size += part.size
+        self.count += 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= REQUEST_BYTES or self.count >= PARTS_MAX
 
     def held_ms(self, now: float) -> int:
         """What is refused for want of an owner comes back to us: so no part may be held longer than any of them."""
@@ -84,7 +96,12 @@ class _Request:
 
 
 class ProduceLink:
-    """One broker's.  It is connected as long as a partition has ``join``ed."""
+    """One broker's.  It is connected as long as a partition has ``join``ed.
+
+    Each change of the connection has a number, even while there is none.  With many partitions the change reaches them
+    in turns of the loop.  What one hands over that was not reached yet is not sent: it may have something under way on
+    an earlier connection, which must be answered before.
+    """
 
     def __init__(
         self,
@@ -98,7 +115,10 @@ class ProduceLink:
         self._sampled = sampled
         self._answered_ms = answered_ms if answered_ms is not None else Histogram()
         self.incarnation = member.incarnation
-        self.senders: dict[Sender, None] = {}
+        self.senders: dict[Sender, int] = {}  # with the change that each was told last
+        self._change = 0
+        self._events = StepQueue(HEARD_A_TURN)
+        self._early: list[tuple[Sender, Part]] = []  # handed over before the last change was told
         self._waiting: dict[bool, _Request] = {}  # by acks_all
         self._refused: list[_Request] = []  # the connection is busy, and nobody has heard of that yet
         self.link = Link(
@@ -111,11 +131,11 @@ class ProduceLink:
 
     @property
     def is_up(self) -> bool:
-        return self.link.peer is not None
+        return self._change % 2 == 1
 
     def join(self, sender: Sender) -> None:
-        """``sender`` is told of the connection from here on."""
-        self.senders[sender] = None
+        """Tell ``sender`` of each change from here on; it knows of ``is_up``."""
+        self.senders[sender] = self._change
         self.link.want()
 
     def leave(self, sender: Sender) -> None:
@@ -130,26 +150,45 @@ class ProduceLink:
     async def close(self) -> None:
         self.shut()
         await self.link.close()
+        await self._events.finish()
 
     def _up(self) -> None:
-        self._tell(ConnectionUp(self.incarnation))
+        self._change += 1
+        self._events.run(min(len(self.senders), HEARD_A_TURN), self._tell_all(self._change))
 
     def _down(self) -> None:
         """What was handed over goes the way that it was meant to go, lost or not: another may be up by the end of this
         turn, and would be ahead of what is under way here."""
         self._flush()
-        self._tell(ConnectionLost(self.incarnation))
+        self._change += 1
+        self._events.run(min(len(self.senders), HEARD_A_TURN), self._tell_all(self._change))
 
-    def _tell(self, event: Event) -> None:
+    def _tell_all(self, change: int) -> Steps[None]:
+        """Tell all senders of a change, unless another one comes meanwhile, which has a round of its own."""
+        turns = Turns(HEARD_A_TURN)
         for sender in tuple(self.senders):
-            sender.hear(event)
+            if turns.is_over():
+                yield
+            if change != self._change:
+                return
+            told = self.senders.get(sender, change)  # it may have left
+            if told == change:
+                continue
+            self.senders[sender] = change
+            if told % 2:
+                sender.hear(ConnectionLost(self.incarnation))
+            if change % 2:
+                sender.hear(ConnectionUp(self.incarnation))
 
     # ----------------------------------------------------------------------------------------------------- requests
 
     def send(self, sender: Sender, parts: Sequence[Part]) -> None:
         """At the end of this turn, in the order of the calls."""
-        if not self._waiting:
+        if not self._waiting and not self._early:
             asyncio.get_running_loop().call_soon(self._flush)
+        if self.senders.get(sender, self._change) != self._change:
+            self._early += [(sender, part) for part in parts]
+            return
         for part in parts:
             other = self._waiting.get(not part.acks_all)
             if other is not None and sender in other.senders:
@@ -158,7 +197,7 @@ class ProduceLink:
             if request is None:
                 request = self._waiting[part.acks_all] = _Request()
             request.add(sender, part)
-            if request.size >= REQUEST_BYTES:
+            if request.is_full:
                 self._flush()
 
     def _take_waiting(self) -> Sequence[_Request]:
@@ -168,6 +207,8 @@ class ProduceLink:
     def _flush(self) -> None:
         peer = self.link.peer
         now = asyncio.get_running_loop().time()
+        early, self._early = self._early, []
+        _lose(early, was_sent=False)
         waiting, self._waiting = self._waiting, {}
         for acks_all, request in waiting.items():
             if peer is None:
@@ -191,22 +232,42 @@ class ProduceLink:
     def _tell_refused(self, why: str) -> None:
         """The connection was busy, and goes on.  Certainly nothing of it was sent, and what was handed over behind it
         must not be either: there may be room again by then, and it would overtake."""
-        requests, self._refused = [*self._refused, *self._take_waiting()], []
-        for request in requests:
-            for sender, part in request.in_order():
+        self._refused += self._take_waiting()
+        self._events.run(HEARD_A_TURN, self._refuse_all(why))
+
+    def _refuse_all(self, why: str) -> Steps[None]:
+        turns = Turns(HEARD_A_TURN)
+        while self._refused:
+            for sender, part in self._refused[0].in_order():
+                if turns.is_over():
+                    yield
                 sender.hear(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+            del self._refused[0]
 
     def _answered(
         self, peer: Way, sent: Sequence[tuple[Sender, Part]], sent_at: float, future: asyncio.Future[memoryview]
     ) -> None:
         self._answered_ms.observe((asyncio.get_running_loop().time() - sent_at) * 1000)
+        self._events.run(min(len(sent), HEARD_A_TURN), self._hear_all(peer, sent, future))
+
+    def _hear_all(
+        self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]
+    ) -> Steps[None]:
+        """Tell the senders of one request what became of their parts."""
+        turns = Turns(HEARD_A_TURN)
+        for (sender, _), event in zip(sent, self._events_of(peer, sent, future), strict=True):
+            if turns.is_over():
+                yield
+            sender.hear(event)
+
+    def _events_of(
+        self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]
+    ) -> Iterable[Event]:
         if future.cancelled():
-            _lose(sent, was_sent=True)
-            return
+            return _losses(sent, was_sent=True)
         error = future.exception()
         if isinstance(error, PeerLost):
-            _lose(sent, was_sent=error.was_sent)
-            return
+            return _losses(sent, was_sent=error.was_sent)
         if error is not None:
             raise error
         try:
@@ -216,10 +277,8 @@ class ProduceLink:
                 self.link.spoil()
             else:
                 peer.close()
-            _lose(sent, was_sent=True)
-            return
-        for (sender, part), answer in zip(sent, answers, strict=True):
-            sender.hear(_event_of(part, answer))
+            return _losses(sent, was_sent=True)
+        return (_event_of(part, answer) for (_, part), answer in zip(sent, answers, strict=True))
 
 
 def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, Part]]) -> Sequence[PartitionAnswer]:
@@ -235,6 +294,10 @@ def _event_of(part: Part, answer: PartitionAnswer) -> Answered:
         return Answered(part, appended=Appended(answer.base_offset, answer.append_time, answer.log_start))
     code = _CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
     return Answered(part, code, answer.error_message or "")
+
+
+def _losses(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> Iterator[Event]:
+    return (Lost(part, was_sent=was_sent) for _, part in sent)
 
 
 def _lose(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import Peers
 from bmq.core.tracing import SampledRecords
+from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
@@ -30,10 +32,12 @@ from bmq.proxy.remote.routes import Route
 from bmq.proxy.remote.tail_link import TailLink
 
 _log = logging.getLogger(__name__)
-
+T = TypeVar("T")
 UNUSED_S = 30.0
 """A partition that nothing was written to for so long has no route any more."""
 SWEEP_S = 10.0
+PLACED_A_TURN = 300
+"""Partitions whose route or tail is given another broker, or none, at up to 40 us."""
 
 
 class RemoteOwners:
@@ -65,7 +69,7 @@ class RemoteOwners:
         self._produce_links: dict[str, ProduceLink] = {}
         self._tail_links: dict[str, TailLink] = {}
         self._tails = RemoteTails(self._tail_link, is_read)
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[object]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._is_draining = False
@@ -91,8 +95,7 @@ class RemoteOwners:
         if self._is_deserted or any(member.has(BROKER) and not member.is_draining for member in members):
             return
         self._is_deserted = self._asking.is_deserted = True
-        for owner in tuple(self._owners.values()):
-            owner.desert()
+        self._for_all(tuple(self._owners.values()), RemoteOwner.desert)
 
     async def close(self) -> None:
         """Idempotent.  What is kept is answered with a retriable error, what is under way when its connection ends."""
@@ -110,8 +113,7 @@ class RemoteOwners:
             await self._relays.close()
         await self._questions.close()
         owners, self._owners = self._owners, {}
-        for owner in owners.values():
-            owner.close()
+        await map_in_turns(RemoteOwner.close, tuple(owners.values()), PLACED_A_TURN)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------------- owners
@@ -243,9 +245,8 @@ class RemoteOwners:
         if incarnation in self._produce_links or incarnation in self._tail_links:
             return
         if self._view.owned_count(incarnation):
-            for key in {*self._owners, *self._tails.keys()}:
-                if self._view.owner_of(key) == incarnation:
-                    self._place(key)
+            used = tuple({*self._owners, *self._tails.keys()})
+            self._for_all(used, lambda key: self._place(key) if self._view.owner_of(key) == incarnation else None)
 
     def _went(self, incarnation: str) -> None:
         """It is no member any more, whatever is assigned to it yet."""
@@ -255,16 +256,25 @@ class RemoteOwners:
         if self._relays is not None:
             self._relays.forget(incarnation)
         if produce is not None:
-            for sender in tuple(produce.senders):
-                self._place(sender.key)
-            self._end(produce)
+            self._for_all([sender.key for sender in produce.senders], self._place)
+            self._end(produce.close())
         if tail is not None:
-            for key in tuple(tail.tails):
-                self._tails.place(key)
-            self._end(tail)
+            self._for_all(tuple(tail.tails), self._tails.place)
+            self._end(tail.close())
 
-    def _end(self, link: ProduceLink | TailLink) -> None:
-        task = asyncio.get_running_loop().create_task(link.close())
+    def _for_all(self, items: Sequence[T], work: Callable[[T], None]) -> None:
+        """Do ``work`` for partitions whose broker came or went, now or, with many, in turns of the loop.
+
+        Those that are not reached yet are as with any broker that does not answer.
+        """
+        if len(items) <= PLACED_A_TURN:
+            for item in items:
+                work(item)
+        else:
+            self._end(map_in_turns(work, items, PLACED_A_TURN))
+
+    def _end(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -272,20 +282,24 @@ class RemoteOwners:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                self._forget_unused(asyncio.get_running_loop().time())
+                await self._forget_unused()
             except Exception:  # noqa: BLE001  # without later sweeps all that was ever used is kept
                 _log.exception("bug: unused routes are kept, the next sweep is in %g s", SWEEP_S)
 
-    def _forget_unused(self, now: float) -> None:
-        """Forget tails, epochs, relayed connections and routes that nobody has used for a while."""
-        self._tails.sweep()
-        self._epochs.sweep(now)
+    async def _forget_unused(self) -> None:
+        """Forget tails, epochs, relayed connections and routes that nobody has used for a while, in turns."""
+        await run_in_turns(self._tails.sweep())
+        self._epochs.sweep(asyncio.get_running_loop().time())
         if self._relays is not None:
             self._relays.sweep()
-        for key, owner in tuple(self._owners.items()):
-            if owner.is_idle and now - owner.used_at > UNUSED_S:
-                del self._owners[key]
-                owner.close()
+        await map_in_turns(self._forget_if_unused, tuple(self._owners.items()), PLACED_A_TURN)
+
+    def _forget_if_unused(self, one: tuple[PartitionKey, RemoteOwner]) -> None:
+        key, owner = one
+        is_unused = asyncio.get_running_loop().time() - owner.used_at > UNUSED_S
+        if is_unused and owner.is_idle and self._owners.get(key) is owner:
+            del self._owners[key]
+            owner.close()
 
 
 class RoutedOwners:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from bmq.core.model import PartitionKey
+from bmq.core.steps import Steps
+from bmq.core.turns import Turns
 from bmq.proxy.remote.tail import Tail
 from bmq.proxy.remote.tail_link import TailLink
 
@@ -77,10 +79,13 @@ class RemoteTails:
         if tail is not None and link is not None:
             link.leave(tail)
 
-    def sweep(self) -> None:
-        """Forget what is not read any more."""
+    def sweep(self) -> Steps[None]:
+        """Forget what is not read any more, with a pause after some partitions."""
         now = asyncio.get_running_loop().time()
+        turns = Turns()
         for key, tail in tuple(self._tails.items()):
+            if turns.is_over():
+                yield
             unseen_s = now - tail.looked_at
             if unseen_s > UNREAD_S and (unseen_s > QUIET_S or not self._is_read(key)):
                 self.forget(key)

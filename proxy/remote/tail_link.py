@@ -21,12 +21,14 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch, split_batches
 from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers, Response
+from bmq.core.steps import Steps
+from bmq.core.turns import StepQueue, Turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from bmq.core.wire.fetch_client import (
     FETCH_VERSION,
     FetchResponse,
-    decode_fetch_response,
+    fetch_response_steps,
 )
 from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, Question
 from bmq.core.wire.internal_fields import Message
@@ -46,6 +48,10 @@ ASK_S = 2.0
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
 """A partition that cannot be followed is tried again after the first, doubled up to the second."""
+FED_A_TURN = 200
+"""Partitions of a response, at 10 to 40 us each."""
+RENEWED_A_TURN = 500
+"""Partitions that a change of the connection reaches."""
 STOOD_S = 2.0
 """One that was followed for so long did not fail to be."""
 _SESSION_LOST = (
@@ -80,6 +86,8 @@ class TailLink:
         self._asking = 0
         self._is_due = False
         self._works: set[asyncio.Task[None]] = set()
+        self._events = StepQueue(RENEWED_A_TURN)
+        self._change = 0  # of the connection
         self._timers: dict[PartitionKey, asyncio.TimerHandle] = {}
         self.link = Link(
             peers, member, Kind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down,
@@ -122,6 +130,7 @@ class TailLink:
     async def close(self) -> None:
         self.shut()
         await self.link.close()
+        await self._events.finish()
         await asyncio.gather(*self._works, return_exceptions=True)
 
     def _close(self, tail: Tail) -> None:
@@ -131,17 +140,34 @@ class TailLink:
             self._told.closed(tail.key)
 
     def _up(self) -> None:
-        self._session = Session()
-        for tail in self.tails.values():
-            self._line_up(tail)
+        self._begin_anew(is_up=True)
 
     def _down(self) -> None:
         self._joining.clear()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._begin_anew(is_up=False)
+
+    def _begin_anew(self, *, is_up: bool) -> None:
+        self._session = Session()
+        self._change += 1
+        self._events.run(min(len(self.tails), RENEWED_A_TURN), self._renew_all(self._change, is_up=is_up))
+
+    def _renew_all(self, change: int, *, is_up: bool) -> Steps[None]:
+        """Close what was followed over the connection before, and follow it over the one that is up now."""
+        turns = Turns(RENEWED_A_TURN)
         for tail in tuple(self.tails.values()):
-            self._close(tail)
+            if turns.is_over():
+                yield
+            if change != self._change:
+                return
+            if self.tails.get(tail.key) is not tail:
+                continue
+            if tail.is_open and tail.key not in self._session.members:
+                self._close(tail)
+            if is_up:
+                self._line_up(tail)
 
     # ------------------------------------------------------------------------------------------------------ joining
 
@@ -243,14 +269,16 @@ class TailLink:
             return
         if future.cancelled() or isinstance(future.exception(), PeerLost):
             return  # the link hears of it too, and begins anew
-        body = future.result()
         session.under_way -= 1
-        if session is not self._session:
-            return
+        if session is self._session:
+            self._events.run(FED_A_TURN, self._take_body(peer, session, future.result()))
+
+    def _take_body(self, peer: Way, session: Session, body: memoryview) -> Steps[None]:
         try:
-            self._take(session, decode_fetch_response(body))
+            response = yield from fetch_response_steps(body)
+            yield from self._take(session, response)
         except (FormatError, RequestError):  # whatever it is, it does not speak our protocol
-            if peer is self.link.peer:
+            if session is self._session and peer is self.link.peer:
                 self.link.spoil()
             return
         self._due()
@@ -263,7 +291,9 @@ class TailLink:
             self._is_due = True
             asyncio.get_running_loop().call_later(RETRY_S, self._send)
 
-    def _take(self, session: Session, response: FetchResponse) -> None:
+    def _take(self, session: Session, response: FetchResponse) -> Steps[None]:
+        if session is not self._session:
+            return
         if response.error_code:
             if response.error_code not in _SESSION_LOST:
                 raise FormatError(f"a fetch was answered with error {response.error_code}")
@@ -271,9 +301,14 @@ class TailLink:
                 self._session = session.anew()
             return  # else it was overtaken
         session.begun(response.session_id)
+        turns = Turns(FED_A_TURN)
         for topic in response.topics:
             assert topic.topic_id is not None
             for each in topic.partitions:
+                if turns.is_over():
+                    yield
+                    if session is not self._session:
+                        return
                 tail = session.members.get(PartitionKey(topic.topic_id, each.partition))
                 if tail is not None:
                     self._feed(session, tail, each)

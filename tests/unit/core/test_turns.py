@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from bmq.core.turns import Turns, map_in_turns, next_turn
+from bmq.core.steps import Steps
+from bmq.core.turns import StepQueue, Turns, map_in_turns, next_turn
 from tests.simulation.loop import run
-from tests.unit.loop_stops import STOP_MAX_S, forget_stops, run_measured
+from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, run_measured
 
 
 def test_everything_is_done_in_order() -> None:
@@ -86,3 +87,71 @@ def test_a_stop_is_the_threads_own_processor_time() -> None:
 
     assert run_measured(main(0.0))[1] < STOP_MAX_S
     assert run_measured(main(2 * STOP_MAX_S))[1] >= 2 * STOP_MAX_S
+
+
+# ----------------------------------------------------------------------------------------------------- a queue of steps
+
+
+def steps_of(name: str, pauses: int, done: list[str]) -> Steps[None]:
+    for number in range(pauses + 1):
+        if number:
+            yield
+        done.append(f"{name}{number}")
+
+
+def test_what_there_is_room_for_is_done_at_once() -> None:
+    async def main() -> None:
+        queue, done = StepQueue(10), list[str]()
+        for name in "abc":
+            queue.run(4, steps_of(name, 0, done))
+        assert done == ["a0", "b0"]
+        await queue.finish()
+        assert done == ["a0", "b0", "c0"]
+        await asyncio.sleep(0)
+        queue.run(100, steps_of("d", 0, done))  # one is always done, whatever its size
+        assert done[-1] == "d0"
+        assert repr(queue) == "<StepQueue 0 waiting>"
+        await queue.finish()
+
+    run(main())
+
+
+def test_pieces_of_work_keep_their_order() -> None:
+    """One that pauses holds those behind it, also what it gives the queue itself."""
+
+    async def main() -> None:
+        queue, done, counter = StepQueue(10), list[str](), TurnCounter()
+
+        def outer() -> Steps[None]:
+            queue.run(1, steps_of("inner", 0, done))
+            done.append("outer")
+            counter.count()
+            yield
+            counter.count()
+            done.append("outer again")
+
+        queue.run(10, outer())
+        queue.run(1, steps_of("x", 0, done))
+        assert done == ["outer"]
+        await queue.finish()
+        assert done == ["outer", "outer again", "inner0", "x0"]
+        assert counter.take() == [1, 1]
+
+    run(main())
+
+
+def test_a_piece_that_fails_does_not_hold_the_others() -> None:
+    async def main() -> None:
+        queue, done, told = StepQueue(10), list[str](), list[str]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+
+        def fails() -> Steps[None]:
+            yield
+            raise ValueError("broken")
+
+        queue.run(10, fails())
+        queue.run(1, steps_of("x", 0, done))
+        await queue.finish()
+        assert (done, told) == (["x0"], ["broken"])
+
+    run(main())

@@ -1,0 +1,334 @@
+"""Links that many partitions use: a change of the connection, and what is answered, reach them in turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from bmq.core.call import Buffer
+from bmq.core.errors import ErrorCode
+from bmq.core.model import PartitionKey
+from bmq.core.records import Ends
+from bmq.core.rpc import PeerBusy, PeerLost
+from bmq.core.wire.internal import AskPartitionsRequest, AskPartitionsResponse
+from bmq.core.wire.internal_fields import OwnerAnswer
+from bmq.proxy.remote.fetch_session import LISTED_MAX, Session
+from bmq.proxy.remote.produce_link import HEARD_A_TURN, PARTS_MAX, ProduceLink
+from bmq.proxy.remote.remote_owner import RemoteOwner
+from bmq.proxy.remote.routes import Route, State
+from bmq.proxy.remote.tail import Tail, Teller
+from tests.simulation.loop import run
+from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
+from tests.unit.proxy.remote.cluster import Cluster, cluster, member
+
+TOPIC = uuid.UUID(int=1)
+MANY = 5_000
+
+
+class FakePeer:
+    """A ``Peer`` that keeps what it is given; ``cut`` loses it."""
+
+    bytes_under_way = 0
+    incarnation = "b1"
+    why = "cut"
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.is_busy = False
+        self.calls: list[tuple[Sequence[Buffer], asyncio.Future[memoryview]]] = []
+        self._lost: list[Callable[[], None]] = []
+
+    def call(self, api_key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        if self.is_busy:
+            future.set_exception(PeerBusy("too much", was_sent=False))
+        else:
+            self.calls.append((body, future))
+        return future
+
+    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
+        self._lost.append(call)
+        return lambda: self._lost.remove(call)
+
+    def close(self) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        if self.is_up:
+            self.is_up = False
+            for _, future in self.calls:
+                if not future.done():
+                    future.set_exception(PeerLost("cut", was_sent=True))
+            for call in list(self._lost):
+                call()
+
+
+class FakePeers:
+    def __init__(self) -> None:
+        self.peer: FakePeer | None = FakePeer()
+        self._waiting: list[asyncio.Future[FakePeer]] = []
+
+    def get(self, member: Any, kind: Any) -> FakePeer | None:
+        return self.peer
+
+    async def reach(self, member: Any, kind: Any, timeout_s: float) -> FakePeer:
+        if self.peer is not None:
+            return self.peer
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        return await self._waiting[-1]
+
+    def connect(self) -> FakePeer:
+        self.peer = FakePeer()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.set_result(self.peer)
+        return self.peer
+
+    def cut(self) -> None:
+        peer, self.peer = self.peer, None
+        assert peer is not None
+        peer.cut()
+
+
+class Senders:
+    """Partitions with a route each over one link."""
+
+    def __init__(self, count: int) -> None:
+        self.peers = FakePeers()
+        self.link = ProduceLink(cast(Any, self.peers), member("b1"))
+        self.owners: list[RemoteOwner] = []
+        for number in range(count):
+            owner = RemoteOwner(PartitionKey(TOPIC, number), Route(1 << 20, 60.0), cast(Any, None))
+            owner.assign(self.link)
+            self.owners.append(owner)
+
+    @property
+    def states(self) -> set[State]:
+        return {owner.route.state for owner in self.owners}
+
+    @property
+    def peer(self) -> FakePeer:
+        assert self.peers.peer is not None
+        return self.peers.peer
+
+
+def play(story: Callable[[Senders], Awaitable[None]], count: int = MANY) -> LoopStops:
+    async def main() -> LoopStops:
+        senders = Senders(count)
+        with loop_stops() as stops:
+            await story(senders)
+        return stops
+
+    return run(main())
+
+
+async def settled(senders: Senders, state: State) -> None:
+    while senders.states != {state}:  # noqa: ASYNC110 - turns of the loop are what is waited for
+        await asyncio.sleep(0)
+
+
+def test_a_connection_that_comes_and_goes_reaches_all() -> None:
+    async def story(senders: Senders) -> None:
+        assert senders.states == {State.OPEN}
+        senders.peers.cut()
+        assert not senders.link.is_up
+        await settled(senders, State.UNREACHED)
+        senders.peers.connect()
+        await settled(senders, State.OPEN)
+        senders.peers.cut()
+        senders.peers.connect()  # before all have heard of the first
+        await asyncio.sleep(1)
+        assert senders.states == {State.OPEN}
+        senders.peers.cut()
+        await asyncio.sleep(1)
+        assert senders.states == {State.UNREACHED}
+
+    assert play(story).longest_s < STOP_MAX_S
+
+
+def test_one_request_has_so_many_parts() -> None:
+    async def story(senders: Senders) -> None:
+        for owner in senders.owners:
+            owner.append(memoryview(bytearray(61)), acks_all=True)
+        await asyncio.sleep(0)
+        assert len(senders.peer.calls) == MANY / PARTS_MAX
+
+    play(story)
+
+
+def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
+    """Partitions that have not heard of the loss hand over more, when the next connection is up already."""
+
+    async def story(senders: Senders) -> None:
+        last = senders.owners[-200:]
+
+        def send(number: int) -> None:
+            for owner in last:
+                record = bytearray(61)
+                record[43:51] = (7).to_bytes(8, "big")  # of an idempotent producer: it may be sent again
+                record[60] = number
+                owner.append(memoryview(record), acks_all=True)
+
+        send(1)
+        await asyncio.sleep(0)
+        senders.peers.cut()
+        peer = senders.peers.connect()
+        while not senders.link.is_up:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+            await asyncio.sleep(0)
+        assert last[-1].route.is_up, "it has not heard of the loss"
+        for number in (2, 3, 4):
+            send(number)
+            await asyncio.sleep(0)
+        await asyncio.sleep(1)
+        assert senders.states == {State.OPEN}
+        sent = [each for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
+        position = {id(record): at for at, record in enumerate(sent)}
+        for owner in last:
+            parts = sorted(owner.route.under_way, key=lambda part: position[id(part.records)])
+            assert [part.records[60] for part in parts] == [1, 2, 3, 4]
+
+    assert play(story).longest_s < STOP_MAX_S
+
+
+def test_a_busy_connection_refuses_all_that_is_behind() -> None:
+    async def story(senders: Senders) -> None:
+        peer = senders.peer
+        peer.is_busy = True
+        for number in range(2):
+            for at, owner in enumerate(senders.owners):
+                record = bytearray(61)
+                record[60] = number
+                owner.append(memoryview(record), acks_all=True)
+                if at % HEARD_A_TURN == 0:
+                    await asyncio.sleep(0)
+        peer.is_busy = False
+        await asyncio.sleep(5)
+        assert senders.states == {State.OPEN}
+        for owner in senders.owners:
+            assert [part.records[60] for part in owner.route.under_way] == [0, 1]
+
+    # All try again in one moment of the virtual time, which real ones that were refused in turns do not.
+    assert play(story, 3 * HEARD_A_TURN).longest_s < STOP_MAX_S
+
+
+def test_closing_answers_all() -> None:
+    async def story(senders: Senders) -> None:
+        plain = b"".ljust(43) + (-1).to_bytes(8, "big", signed=True) + bytes(10)  # without a producer id
+        sent = [owner.append(memoryview(bytearray(plain)), acks_all=True) for owner in senders.owners]
+        await asyncio.sleep(0)
+        senders.peers.cut()
+        await senders.link.close()
+        await asyncio.sleep(0.1)
+        assert {future.exception().code for future in sent} == {ErrorCode.REQUEST_TIMED_OUT}  # type: ignore[union-attr]
+
+    play(story)
+
+
+# --------------------------------------------------------------------------------------------------------------- tails
+
+
+def session_of(count: int) -> Session:
+    session = Session()
+    for number in range(count):
+        tail = Tail(PartitionKey(TOPIC, number), 0.0)
+        tail.open(Ends(1, 0, 5, 5), cast(Teller, None))
+        session.add(tail)
+    return session
+
+
+def listed_by(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the partitions that the next request lists."""
+    taken: list[int] = []
+
+    def encode(*, topics: Any, **others: Any) -> list[Buffer]:
+        taken.extend(each.partition for _, partitions in topics for each in partitions)
+        return []
+
+    monkeypatch.setattr("bmq.proxy.remote.fetch_session.encode_fetch_request", encode)
+    session.next_request()
+    return taken
+
+
+def test_a_session_of_many_partitions_is_begun_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        count = 2 * LISTED_MAX + 10
+        session = session_of(count)
+        first = listed_by(session, monkeypatch)
+        assert first == list(range(LISTED_MAX))
+        session.remove(PartitionKey(TOPIC, LISTED_MAX))
+        session.begun(7)
+        rest = listed_by(session, monkeypatch) + listed_by(session, monkeypatch)
+        assert rest == list(range(LISTED_MAX + 1, count))
+        assert listed_by(session, monkeypatch) == []
+
+    run(main())
+
+
+def test_without_a_session_partitions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has no room for one: each request is a full one of some of them."""
+
+    async def main() -> None:
+        count = 2 * LISTED_MAX + 10
+        session = session_of(count)
+        for _ in range(2):
+            found: list[int] = []
+            for _ in range(3):
+                found += listed_by(session, monkeypatch)
+                session.begun(0)
+                session.news[PartitionKey(TOPIC, 3)] = session.members[PartitionKey(TOPIC, 3)]
+            assert sorted(found) == list(range(count))
+        few = session_of(10)
+        assert listed_by(few, monkeypatch) == listed_by(few, monkeypatch) == list(range(10))
+
+    run(main())
+
+
+def test_many_tails_follow_over_each_connection_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that says of each partition that it is open, and whose connection is cut and comes again."""
+
+    async def main() -> None:
+        async with cluster(partitions=1) as world:
+            await follow_many(world)
+
+    async def follow_many(world: Cluster) -> None:
+        world.view.owners.update((world.key(number), "b1") for number in range(MANY))
+
+        def answer(body: memoryview, call: Any) -> Any:
+            asked = AskPartitionsRequest.decode(body).questions
+            return AskPartitionsResponse(ErrorCode.NONE, "", [OwnerAnswer(0, 4, 1, 0, 0, 0) for _ in asked]).encode()
+
+        endpoint = world.broker("b1").endpoint
+        endpoint._handlers[10018] = (answer, 0, 0)
+        real, listed = endpoint._kafka, list[int]()
+        parked: list[asyncio.Future[Any]] = []
+
+        def fetch(frame: memoryview, client: Any) -> Any:
+            listed.append(len(frame))
+            parked.append(asyncio.get_running_loop().create_future())
+            return parked[-1]
+
+        endpoint._kafka = cast(Any, fetch)
+        with loop_stops() as stops:
+            for number in range(MANY):
+                if number % 500 == 0:
+                    await asyncio.sleep(0)
+                world.owners.follow(world.key(number))
+            for _ in range(2):
+                await asyncio.sleep(1)
+                followed = [world.owners.follow(world.key(number)) for number in range(MANY)]
+                assert None not in followed
+                world.network.cut("b1")
+                await asyncio.sleep(0.0001)
+                assert None in [world.owners.follow(world.key(number)) for number in range(0, MANY, 100)]
+        assert listed
+        assert max(listed) < 40 * (LISTED_MAX + 10)
+        endpoint._kafka = real
+        for each in parked:
+            each.cancel()
+        assert stops.longest_s < STOP_MAX_S
+
+    run(main())
