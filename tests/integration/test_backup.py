@@ -90,7 +90,7 @@ def restore(hdfs: HdfsCluster, folder: str, etcd: EtcdCluster, cluster: BmqClust
     if left:  # of processes that lived longer than the files
         hdfs_tool(hdfs, "dfs", "-rm", "-r", "-skipTrash", *left)
     sources = [f"{folder}/.snapshot/s1/{name}" for name in KEPT]
-    hdfs_tool(hdfs, "dfs", "-cp", "-p", *sources, folder)
+    hdfs_tool(hdfs, "dfs", "-cp", "-p", "-d", "-t", "10", *sources, folder)
     _, end = rebuild(cluster.root, etcd.url)
     assert end["is_written"]
     cluster.start_again(*cluster.members)
