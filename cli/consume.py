@@ -386,8 +386,9 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def run(self) -> None:
         """Read until the end.  Raises Unreachable if an end that is there is not reached."""
+        found: Mapping[TopicPartition, Sequence[Consumed]] = {}
         with Progress("consume", unit="records") as progress:
-            while not self._stopped.signal and not self._is_done():
+            while not self._stopped.signal and not self._is_done(found.keys()):
                 wanted = POLL_RECORDS_MAX if self._left is None else min(self._left, POLL_RECORDS_MAX)
                 found = self._consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
                 if found:
@@ -415,13 +416,18 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         self._output.flush()
         self._written = written
 
-    def _is_done(self) -> bool:
+    def _is_done(self, read: Collection[TopicPartition]) -> bool:
+        """Return whether the end is reached; `read` are the partitions that the last poll had records of.
+
+        A consumer's position costs some work. Those of other partitions are asked for when a poll had no records at
+        all: only then can they have moved over offsets without any.
+        """
         if self._left == 0:
             return True
         if self._ends is None or not self.has_joined:
             return False
         mine = self._consumer.assignment()
-        for key in mine - self._ended:
+        for key in (mine.intersection(read) if read else mine) - self._ended:
             position = self._consumer.position(key, timeout_ms=0)
             if self._positions.get(key) != position:
                 self._positions[key] = position

@@ -178,11 +178,13 @@ def produce(admin: Admin, arguments: argparse.Namespace) -> int:
         delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, tell)
         return _run(arguments, reader, inputs, delivery)
     finally:
-        producer.close(timeout=0)  # nothing is on its way any more, or it is told that it failed
+        with contextlib.suppress(KafkaTimeoutError):  # a second Ctrl-C leaves records on their way
+            producer.close(timeout=0)
 
 
 def _run(arguments: argparse.Namespace, reader: Reader, inputs: Iterable[Path | None], delivery: Delivery) -> int:
     status, problem = 0, ""
+    is_typed = not arguments.files and sys.stdin.isatty()
     with Progress("produce", unit="records") as progress:
         try:
             for source in inputs:
@@ -190,7 +192,8 @@ def _run(arguments: argparse.Namespace, reader: Reader, inputs: Iterable[Path | 
                     record = _read(reader, place, data)
                     if record is not None:
                         delivery.send(place, record)
-                        progress.show(delivery.acknowledged)
+                        if not is_typed:
+                            progress.show(delivery.acknowledged)
         except (InputError, NotDelivered) as error:
             status, problem = EXIT_REFUSED, str(error)
         except KeyboardInterrupt:

@@ -329,3 +329,17 @@ def test_a_pipe_that_ends_early_is_quiet() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_positions_are_asked_for_only_where_they_can_have_moved(bmq: Run, consumer: FakeConsumer) -> None:
+    """A topic of thousands of partitions does not cost a look at each of them after every poll."""
+    asked: list[tuple[int, TopicPartition]] = []
+    position = consumer.position
+
+    def count(key: TopicPartition, timeout_ms: int | None = None) -> int | None:
+        asked.append((consumer.polls, key))
+        return position(key, timeout_ms)
+
+    consumer.position = count  # type: ignore[method-assign,assignment]
+    assert bmq("consume", "orders", "--to", "latest") == 0
+    assert sorted(asked) == [(0, ZERO), (0, ONE), (1, ZERO), (2, ZERO), (3, ZERO), (4, ONE), (5, ONE)]
