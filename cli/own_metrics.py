@@ -292,7 +292,7 @@ class OwnMetrics:
             OwnHistogram("loop_delay_seconds", "Seconds that a timer of the event loop was late", {"": meter.delay_ms}),
             OwnMetric(
                 "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent",
-                "Share of the last minute in which the event loop's thread was idle, 0 to 1",
+                "Share of the last minute in which the event loop's thread had nothing to do, 0 to 1",
                 meter.idle,
             ),
         )

@@ -41,7 +41,7 @@ from bmq.core.errors import BmqError
 from bmq.core.extras import how_to_install
 from bmq.core.log_fields import fields
 from bmq.core.log_handler import write_left_out_forever
-from bmq.core.loop_meter import LoopMeter
+from bmq.core.loop_meter import LoopMeter, ThreadLoad
 from bmq.core.record_walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
@@ -100,7 +100,9 @@ async def _serve(config: NodeConfig) -> int:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
         node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined, tracer=tracer)
         node.on_leave, node.on_failed = asked.ask, asked.fail
-        meter = LoopMeter()
+        load = ThreadLoad()
+        stack.callback(load.close)
+        meter = LoopMeter(load=load)
         meter.start()
         stack.callback(meter.stop)
         if node.traffic is not None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from bmq.core.loop_meter import LoopMeter
+from bmq.core.loop_meter import LoopMeter, ThreadLoad
 from tests.simulation.loop import run
 
 
 def test_a_loop_that_nothing_holds_up_is_not_late_and_a_busy_thread_is_not_idle() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        meter = LoopMeter(thread_time=lambda: loop.time() * 0.75)
+        meter = LoopMeter(load=lambda: loop.time() * 0.75)
         meter.start()
         await asyncio.sleep(600)
         meter.stop()
@@ -36,7 +39,7 @@ def test_a_stop_of_the_loop_is_seen() -> None:
             super()._tick(loop)
 
     async def scenario() -> None:
-        meter = Late(thread_time=lambda: 0.0)
+        meter = Late(load=lambda: 0.0)
         meter.start()
         await asyncio.sleep(0.15)
         meter.stop()
@@ -45,3 +48,33 @@ def test_a_stop_of_the_loop_is_seen() -> None:
         assert meter.delay_ms.total_ms == pytest.approx(300)
 
     run(scenario())
+
+
+def test_a_thread_that_waits_for_a_processor_is_not_idle(tmp_path: Path) -> None:
+    """It has run for 2 s, and would have run for 3 s more."""
+    stat = tmp_path / "schedstat"
+    stat.write_text("1000000000 500000000 7\n")
+    load = ThreadLoad(str(stat))
+    before = load()
+    stat.write_text("3000000000 3500000000 9\n")
+    assert load() - before == pytest.approx(5.0)
+    load.close()
+    load.close()
+
+
+def test_where_the_kernel_does_not_tell_the_time_that_was_run_counts(tmp_path: Path) -> None:
+    load = ThreadLoad(str(tmp_path / "missing"))
+    before = time.thread_time()
+    assert before <= load() <= time.thread_time()
+    load.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="schedstat is Linux's")
+def test_the_kernel_tells_of_this_thread() -> None:
+    load = ThreadLoad()
+    assert repr(load) == "<ThreadLoad by schedstat>"
+    began, run = load(), time.thread_time()
+    while time.thread_time() - run < 0.05:
+        pass
+    assert load() - began >= 0.04, "the kernel counts at its ticks, some milliseconds late"
+    load.close()
