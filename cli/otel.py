@@ -103,7 +103,7 @@ def open_tracer(environment: Mapping[str, str], incarnation: str) -> Tracer | No
         own["service.name"] = "bmq"
     provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(own), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _log.info("%g of the requests of clients are traced", wanted.ratio)
+    _log.info("requests of clients are traced, a share of %g", wanted.ratio)
     return OtelTracer(provider, wanted.ratio)
 
 
