@@ -6,15 +6,11 @@ import asyncio
 import logging
 import struct
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from random import Random
 from typing import Any, cast
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -30,6 +26,7 @@ from bmq.core.wire.produce_client import PRODUCE_VERSION, encode_produce_request
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.endpoint import Endpoint
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.services.otlp import collector
 from tests.unit.broker.world import FakeClient
 from tests.unit.log_text import lines
 from tests.unit.proxy.remote.cluster import plain
@@ -163,51 +160,15 @@ def test_a_process_without_a_tracer_has_nothing_before_its_endpoint() -> None:
     assert asyncio.run(use(None)) == [Endpoint.__name__]
 
 
-@contextmanager
-def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """Yield the URL of an OTLP receiver, and what it has received."""
-    received: list[ExportTraceServiceRequest] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/v1/traces"
-            data = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append(ExportTraceServiceRequest.FromString(data))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Requests are what the test looks at."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", received
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def test_a_collector_receives_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
-    with collector() as (url, received):
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_TRACES_SAMPLER": "always_on"}
+    with collector() as collected:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collected.url, "OTEL_TRACES_SAMPLER": "always_on"}
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         tracer = open_tracer(environment, "n-1")
         assert tracer is not None
         asyncio.run(use(tracer))
         tracer.close()
-    (resource,) = [each for request in received for each in request.resource_spans][:1]
-    own = {each.key: each.value.string_value for each in resource.resource.attributes}
-    assert (own["service.name"], own["service.instance.id"]) == ("bmq", "n-1")
-    names = {
-        span.name
-        for request in received
-        for each in request.resource_spans
-        for scope in each.scope_spans
-        for span in scope.spans
-    }
-    assert {"Produce", "append", "flush", "acknowledge"} <= names
+    spans = collected.spans()
+    assert {(each.service, each.instance) for each in spans} == {("bmq", "n-1")}
+    assert {"Produce", "append", "flush", "acknowledge"} <= {each.name for each in spans}
