@@ -18,7 +18,7 @@ from bmq.broker.retention import Ledger, read_idx
 from bmq.broker.shared import Shared
 from bmq.broker.sweeper import scaffolding
 from bmq.core.model import SegmentName
-from bmq.core.turns import run_in_turns
+from bmq.core.steps import run_in_steps
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError, StorageUnavailable, write_once
@@ -158,7 +158,7 @@ class Joiner:
     async def _write_draft(self, ledger: Ledger, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
         draft = f"{ledger.writer.path.folder}/.join-{target}-{self._shared.incarnation}"
         await self._fs.delete(draft)  # our own, of an attempt that failed
-        await write_once(self._fs, draft, await run_in_turns(encode_idx_steps(joined(parts))))
+        await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(joined(parts))))
         return draft
 
     async def _finish_join(

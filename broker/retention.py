@@ -18,7 +18,7 @@ from bmq.broker.transitions import State
 from bmq.broker.writer import PartitionWriter
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
-from bmq.core.turns import run_in_turns
+from bmq.core.steps import run_in_steps
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.log import FOR_EVER, Listed, Retained, expired, is_deletable, is_expired, walk
@@ -248,7 +248,7 @@ async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception],
     """None when it is missing, or damaged: then ``failed`` hears of it."""
     try:
         data = await fs.read(path, 0, (await fs.status(path)).length)
-        return await run_in_turns(decode_idx_steps(data))
+        return await run_in_steps(decode_idx_steps(data))
     except NoSuchFile:
         return None
     except FormatError as error:

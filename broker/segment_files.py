@@ -9,7 +9,7 @@ from bmq.broker.first_files import SERIAL
 from bmq.broker.next_segment import FIRST_FLUSH_BYTES_MAX, chunk_for
 from bmq.broker.shared import Shared
 from bmq.core.model import SegmentName
-from bmq.core.turns import run_in_turns
+from bmq.core.steps import run_in_steps
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import (
@@ -124,7 +124,7 @@ class SegmentFiles:
         It gets its name when it is whole: a torn index would stand in the way of a right one.  It is as durable as
         its segment's records: one that a loss of power damages is no index, and the segment is scanned.
         """
-        await self.write_encoded_idx(name, await run_in_turns(encode_idx_steps(checkpoint)))
+        await self.write_encoded_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
         """The same with what ``encode_idx`` has made."""
@@ -148,7 +148,7 @@ class SegmentFiles:
 
     async def draft_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
         """The index under a name that nobody reads; it may be written while its segment is being closed."""
-        await self._draft_idx(name, await run_in_turns(encode_idx_steps(checkpoint)))
+        await self._draft_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def _draft_idx(self, name: SegmentName, data: bytes) -> None:
         fs, draft = self._shared.fs, self._draft(name)

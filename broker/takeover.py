@@ -16,7 +16,7 @@ from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.turns import run_in_turns
+from bmq.core.steps import run_in_steps
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
@@ -186,7 +186,7 @@ class Takeover:
         )
         data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
-            found = replace(await run_in_turns(decode_idx_steps(data)), is_full=True)
+            found = replace(await run_in_steps(decode_idx_steps(data)), is_full=True)
             self._indexed.add(entry.name)
             return found
         except FormatError as error:

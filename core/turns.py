@@ -67,7 +67,10 @@ async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int
 
 
 async def run_in_turns(steps: Steps[T]) -> T:
-    """Run ``steps`` to their end, with ``next_turn`` at each of their pauses.  Returns their result."""
+    """Run ``steps`` to their end, with ``next_turn`` at each of their pauses.  Returns their result.
+
+    For requests: only one of them goes on in a turn.  ``core.steps.run_in_steps`` is for the process's own work.
+    """
     while True:
         try:
             next(steps)
@@ -137,7 +140,7 @@ class StepQueue:
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await next_turn()
+                await asyncio.sleep(0)  # and not ``next_turn``: answers do not wait behind other requests' work
                 while self._waiting and not self._is_full(self._waiting[0][0]):
                     elements, steps = self._waiting[0]
                     try:

@@ -62,7 +62,10 @@ class Reservation:
 
 
 class Lane:
-    """Counts the bytes of responses; who finds no room waits for its turn."""
+    """Counts the bytes of responses; who finds no room waits for its turn.
+
+    Unlike a ``core.gate.Gate`` it may grant less than was asked, and lets small responses pass large ones.
+    """
 
     __slots__ = ("_came", "_large_ones", "_on_change", "_small", "_small_ones", "limit", "used")
 

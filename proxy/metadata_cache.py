@@ -33,7 +33,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.steps import run_in_steps
-from bmq.core.turns import next_turn
+from bmq.core.turns import run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
@@ -254,7 +254,7 @@ class MetadataCache:
     ) -> list[PartitionPlace]:
         """The partitions from ``start`` up to ``stop``."""
         entry = self._entry(topic)
-        await in_turns(entry.refresh(owners, members, clock.monotonic()))
+        await run_in_turns(entry.refresh(owners, members, clock.monotonic()))
         return entry.places(start, stop)
 
     @property
@@ -358,16 +358,6 @@ class MetadataCache:
         if entry is None or entry.topic is not topic:
             entry = self._topics[topic.name] = _TopicEntry(topic, entry)
         return entry
-
-
-async def in_turns(steps: Steps[T]) -> T:
-    """Run ``steps`` to the end, in line with other long work between two of them.  Returns the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        await next_turn()
 
 
 def controller_of(members: Members) -> int:

@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from bmq.core.errors import ErrorCode
-from bmq.core.steps import Steps, batched
+from bmq.core.steps import Steps, batched, finish_steps
 from bmq.proxy.longpoll import Identity, Wanted, Watch
 
 NO_SESSION = 0
@@ -78,11 +78,6 @@ class Turn:
         self.is_new = False
         self.epoch = 0
 
-    def name_all(self, by_identity: dict[Identity, Wanted]) -> None:
-        """Make these its partitions, all of them to be looked at."""
-        self.partitions, self.watch = list(by_identity.values()), Watch()
-        self.watch.add_all(self.partitions)
-
     @property
     def is_overtaken(self) -> bool:
         """A later request of the same session has come meanwhile."""
@@ -121,27 +116,9 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> Turn:
-        """A request came.  ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id.
-
-        In one piece, and quick for few partitions: see ``begin_in_steps``.
-        """
-        turn = Turn()
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._replace(turn, session_id)
-            by_identity = {wanted.identity: wanted for wanted in listed}  # named twice: the last one counts
-            turn.name_all(by_identity)
-            self._open(turn, epoch, by_identity, by_id, now_ms)
-            return turn
-        session = self._resume(turn, session_id, epoch, by_id)
-        if session is None or not self._take(turn, session, listed):
-            return turn
-        self._forget(turn, session, forgotten)
-        if session.partitions:
-            self._used(session, now_ms)
-        else:
-            self._end(turn)
-            turn.name_all({wanted.identity: wanted for wanted in listed})
-        return turn
+        """Do the same as ``begin_in_steps`` in one piece: quick for few partitions."""
+        steps = self.begin_in_steps(session_id, epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
+        return finish_steps(steps)
 
     def begin_in_steps(
         self,
@@ -153,8 +130,9 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> Steps[Turn]:
-        """``begin``, with a pause after each PARTITIONS_A_STEP partitions.
+        """Begin a request, with a pause after each PARTITIONS_A_STEP partitions.  Returns its turn.
 
+        ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id.
         Other requests may begin in a pause, also such as end this session: then FETCH_SESSION_ID_NOT_FOUND.
         """
         turn = Turn()
@@ -323,7 +301,7 @@ class FetchSessions:
 
 
 def _list_in_steps(turn: Turn, listed: Iterable[Wanted]) -> Steps[dict[Identity, Wanted]]:
-    """Do ``Turn.name_all`` of ``listed`` in steps.  Returns the partitions by identity."""
+    """Make ``listed`` the partitions of ``turn``, all of them to be looked at.  Returns them by identity."""
     by_identity: dict[Identity, Wanted] = {}
     for part in batched(listed, PARTITIONS_A_STEP):
         by_identity.update({wanted.identity: wanted for wanted in part})  # named twice: the last one counts

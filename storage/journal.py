@@ -33,8 +33,8 @@ from bmq.core.errors import FormatError
 from bmq.core.log_fields import fields
 from bmq.core.metrics import Histogram
 from bmq.core.model import PartitionKey
-from bmq.core.steps import Steps, finish_steps
-from bmq.core.turns import Turns, next_turn, run_in_turns
+from bmq.core.steps import Steps, finish_steps, run_in_steps
+from bmq.core.turns import Turns
 from bmq.storage import layout
 from bmq.storage.checkpoint import (
     PRODUCERS_A_STEP,
@@ -244,7 +244,7 @@ async def read_journals(
         for n in sorted(set(await _numbers(fs, incarnation)) - done, reverse=True):
             try:
                 data = memoryview(await _read_all(fs, layout.journal(incarnation, n)))
-                view = await run_in_turns(JournalView.parse_steps(data, wanted))
+                view = await run_in_steps(JournalView.parse_steps(data, wanted))
             except NoSuchFile:
                 is_complete = False  # rolled away since it was listed: a newer one holds its snapshot, list once more
                 continue
@@ -304,7 +304,7 @@ class _Queued(NamedTuple):
 
 
 async def _record_of(queued: _Queued) -> bytes:
-    return await run_in_turns(_record_steps(queued.checkpoint)) if queued.record is None else queued.record
+    return await run_in_steps(_record_steps(queued.checkpoint)) if queued.record is None else queued.record
 
 
 class JournalWriter:
@@ -519,8 +519,8 @@ class JournalWriter:
         for checkpoint in self._snapshot():
             assert checkpoint.is_full
             if turns.is_over():
-                await next_turn()
-            records.append(await run_in_turns(_record_steps(checkpoint)))
+                await asyncio.sleep(0)
+            records.append(await run_in_steps(_record_steps(checkpoint)))
         return records
 
     def _leave(self, appender: Appender) -> None:

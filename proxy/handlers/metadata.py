@@ -20,12 +20,12 @@ from typing import Any
 
 from bmq.core.call import Answer, Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import Turns, map_in_turns, next_turn
+from bmq.core.turns import Turns, map_in_turns, next_turn, run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.controller.topic_rules import name_error
 from bmq.proxy.admin_work import each
-from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error, in_turns
+from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Operations
 from bmq.proxy.services import Api, Services
 
@@ -148,7 +148,7 @@ async def _element(
     topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
     if topic is not None:
         views = (services.owners, services.members, services.clock)
-        return await in_turns(services.metadata.topic(topic, version, operations, *views))
+        return await run_in_turns(services.metadata.topic(topic, version, operations, *views))
     if topic_id is not None:
         return _refused(services, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
     if name is None:

@@ -40,7 +40,7 @@ REQUEST_BYTES = 8 << 20
 """A request is sent before its turn ends once it has so many bytes."""
 PARTS_MAX = 1_000
 """Or so many parts: at some 5 us each to encode them and to read their answers."""
-HEARD_A_TURN = 500
+HEARD_A_TURN = 300
 """Partitions that are given an event in one turn, at up to 20 us for what comes of it."""
 _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 

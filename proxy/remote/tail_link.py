@@ -50,7 +50,7 @@ RETRY_MAX_S = 1.0
 """A partition that cannot be followed is tried again after the first, doubled up to the second."""
 FED_A_TURN = 200
 """Partitions of a response, at 10 to 40 us each."""
-RENEWED_A_TURN = 500
+RENEWED_A_TURN = 300
 """Partitions that a change of the connection reaches."""
 STOOD_S = 2.0
 """One that was followed for so long did not fail to be."""

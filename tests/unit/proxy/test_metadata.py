@@ -16,6 +16,7 @@ from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.turns import run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
@@ -23,7 +24,7 @@ from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error, in_turns
+from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
 from tests.unit.proxy.admin_serving import AdminServing, FakeClient, FakeOwners, Spread, decode, serving
@@ -492,7 +493,7 @@ def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
         answer = cache.answer(version, 1, count + 1, [joined, error], catalog, members)  # type: ignore[arg-type]
         wanted = whole(catalog, owners, members, None, None)
         assert b"".join(answer.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
-        assert await in_turns(cache.topic(catalog.topics["large"], version, None, *views)) == joined
+        assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, *views)) == joined
         assert cache.encoded_topics == 1
 
     run(main())
@@ -503,17 +504,17 @@ def test_what_changes_while_a_large_topic_is_encoded_is_not_kept() -> None:
         topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=2 * COST_PER_STEP)
         owners, members, cache = FakeOwners(), Spread(ZONES), MetadataCache()
         views: Any = (owners, members, LoopClock())
-        before = await in_turns(cache.topic(topic, 12, None, *views))
+        before = await run_in_turns(cache.topic(topic, 12, None, *views))
         await asyncio.sleep(60)
         steps = cache.topic(topic, 12, None, *views)
         next(steps)  # half of the epochs are looked at
         owners.epochs[PartitionKey(topic.topic_id, 0)] = 5
         members.version += 1
         members.proxies = ZONES[:2]
-        assert await in_turns(steps) == before
+        assert await run_in_turns(steps) == before
         await asyncio.sleep(60)
-        after = await in_turns(cache.topic(topic, 12, None, *views))
-        fresh = await in_turns(MetadataCache().topic(topic, 12, None, *views))
+        after = await run_in_turns(cache.topic(topic, 12, None, *views))
+        fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, *views))
         assert after == fresh != before
 
     run(main())
