@@ -6,7 +6,7 @@ JOBS ?= 2
 DOCKER ?= docker
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console it soak scale chart chart-apiserver monitoring mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -18,6 +18,7 @@ help:
 	@echo "make unit       unit tests: minutes, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make console    the console in a real browser (needs Chromium)"
+	@echo "make console-pictures  the pictures of docs/console.md, taken anew"
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
@@ -78,6 +79,9 @@ helm: setup
 
 console: setup etcd
 	$(BIN)/pytest -q tests/integration/console
+
+console-pictures: setup etcd
+	$(BIN)/python -m tests.services.console_pictures
 
 it: setup hdfs-jars etcd clients helm
 	$(BIN)/pytest -q -m "not soak" tests/integration

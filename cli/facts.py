@@ -14,7 +14,8 @@ from bmq.cli.node import Node
 from bmq.cli.own_metrics import OwnMetrics
 from bmq.cli.partitions_not_served import partitions_not_served
 from bmq.cli.shards_not_loaded import shards_not_loaded
-from bmq.cli.storage_facts import segments_of, storage_of
+from bmq.cli.storage_facts import segments_of
+from bmq.cli.storage_room import StorageRoom
 from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
 from bmq.console.operations import NotLoadedFacts, RateFacts
@@ -71,7 +72,7 @@ def console_state(
         topic=facts.topic,
         find_topic=facts.find_topic,
         segments=partial(segments_of, node),
-        storage=partial(storage_of, node),
+        storage=StorageRoom(node).facts,
         groups=facts.groups,
         group=facts.group,
         operations=Operations(node),

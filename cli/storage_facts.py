@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 
 from bmq.cli.node import Node
 from bmq.console.operations import NotPossible
 from bmq.console.queries import Page
-from bmq.console.state import BlockFacts, SegmentFacts, SegmentsFacts, StorageFacts
+from bmq.console.state import BlockFacts, SegmentFacts, SegmentsFacts
 from bmq.core.model import SegmentName
-from bmq.core.urls import without_userinfo
 from bmq.proxy.asking import ask_all
-from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError, Unsupported
+from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.layout import PartitionPath, parse_segment
 from bmq.storage.log import Listed, walk
 
 PARALLEL = 8
 """Files whose blocks are asked for at once."""
-TELL_S = 5.0
-"""How long storage is waited for."""
 
 
 async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -> SegmentsFacts:
@@ -45,19 +41,6 @@ async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -
     segments = [each for each in await ask_all(listed, lambda each: _segment(node.fs, path, each), PARALLEL) if each]
     following = str(listed[-1].name) if has_more else None
     return SegmentsFacts(topic=topic_name, partition=partition, segments=segments, next=following, error=error)
-
-
-async def storage_of(node: Node) -> StorageFacts:
-    """Return what storage tells of itself; what it does not tell in time is null, with the reason."""
-    try:
-        async with asyncio.timeout(TELL_S):
-            datanodes = await node.fs.replicas_max() if node.fs.url.startswith("hdfs:") else None
-            error = ""
-    except Unsupported:
-        datanodes, error = None, ""
-    except (StorageError, TimeoutError) as failed:
-        datanodes, error = None, f"{type(failed).__name__}: {failed}" if str(failed) else type(failed).__name__
-    return StorageFacts(root=without_userinfo(node.config.root), datanodes=datanodes, space=None, error=error)
 
 
 def _name(text: str) -> SegmentName:

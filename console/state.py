@@ -112,11 +112,21 @@ class SegmentsFacts(TypedDict):
 
 
 class SpaceFacts(TypedDict):
-    """Room of the whole storage; bytes are of all copies of blocks together."""
+    """Room of the whole storage, whoever uses it; bytes are of all copies of blocks together."""
 
     capacity_bytes: int
     used_bytes: int
     remaining_bytes: int
+
+
+class RootFacts(TypedDict):
+    """What the root takes of storage, and how much it may; a quota that is not set is null."""
+
+    bytes: int
+    bytes_quota: int | None
+    names: int
+    """Files and folders."""
+    names_quota: int | None
 
 
 class StorageFacts(TypedDict):
@@ -124,6 +134,10 @@ class StorageFacts(TypedDict):
     datanodes: int | None
     """Live ones; null where storage has none, or does not tell."""
     space: SpaceFacts | None
+    usage: RootFacts | None
+    is_in_safe_mode: bool
+    missing_blocks: int
+    """Blocks of any file of the whole HDFS, of which no copy is left."""
     error: str
     """Why some of it is missing; "" when nothing is."""
 

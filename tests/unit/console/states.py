@@ -27,6 +27,7 @@ from bmq.console.state import (
     GroupDetails,
     GroupFacts,
     GroupsFacts,
+    RootFacts,
     SegmentsFacts,
     SpaceFacts,
     StorageFacts,
@@ -353,7 +354,11 @@ async def _group_lag(group_id: str, after_ms: int) -> LagHistoryFacts:
 
 async def _storage() -> StorageFacts:
     space = SpaceFacts(capacity_bytes=1000, used_bytes=250, remaining_bytes=750)
-    return StorageFacts(root="hdfs://namenode/bmq", datanodes=4, space=space, error="")
+    usage = RootFacts(bytes=200, bytes_quota=None, names=7, names_quota=1_000)
+    return StorageFacts(
+        root="hdfs://namenode/bmq", datanodes=4, space=space, usage=usage, is_in_safe_mode=False, missing_blocks=0,
+        error="",
+    )  # fmt: skip
 
 
 async def _groups() -> GroupsFacts:

@@ -1,0 +1,78 @@
+"""Room and health of storage, for the console of a `Node`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from bmq.cli.node import Node
+from bmq.console.state import RootFacts, SpaceFacts, StorageFacts
+from bmq.core.urls import without_userinfo
+from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.health import Examined, StorageHealth
+
+TELL_S = 5.0
+"""How long storage is waited for."""
+KEPT_S = 15.0
+"""How long an answer is shown again: without a quota, HDFS counts the root's files for it."""
+
+
+class StorageRoom:
+    """Asks storage, once for all who look within `KEPT_S`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._asking = asyncio.Lock()
+        self._known: StorageFacts | None = None
+        self._asked = -math.inf
+
+    async def facts(self) -> StorageFacts:
+        """Return what storage tells of itself; what it does not tell in time is null, with the reason."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._known is None or now - self._asked >= KEPT_S:
+                self._asked = now
+                self._known = await self._ask()
+            return self._known
+
+    async def _ask(self) -> StorageFacts:
+        facts = StorageFacts(
+            root=without_userinfo(self._node.config.root), datanodes=None, space=None, usage=None,
+            is_in_safe_mode=False, missing_blocks=0, error="",
+        )  # fmt: skip
+        fs = self._node.fs
+        try:
+            async with asyncio.timeout(TELL_S):
+                if isinstance(fs, Examined):
+                    _add_health(facts, await fs.health())
+                if fs.url.startswith("hdfs:"):
+                    facts["datanodes"] = await fs.replicas_max()
+        except Unsupported:  # HDFS tells its datanodes to superusers only
+            return facts
+        except TimeoutError:
+            facts["error"] = f"storage did not answer within {TELL_S:g} s"
+        except StorageError as error:
+            facts["error"] = f"{type(error).__name__}: {error}"
+        return facts
+
+
+def _add_health(facts: StorageFacts, health: StorageHealth) -> None:
+    if health.capacity_bytes:
+        facts["space"] = SpaceFacts(
+            capacity_bytes=health.capacity_bytes,
+            used_bytes=health.capacity_bytes - health.remaining_bytes,
+            remaining_bytes=health.remaining_bytes,
+        )
+    facts["is_in_safe_mode"] = health.is_in_safe_mode
+    facts["missing_blocks"] = health.missing_blocks
+    if health.root_names:
+        facts["usage"] = RootFacts(
+            bytes=health.root_bytes,
+            bytes_quota=_quota(health.root_bytes_quota),
+            names=health.root_names,
+            names_quota=_quota(health.root_names_quota),
+        )
+
+
+def _quota(number: int) -> int | None:
+    return number if number >= 0 else None
