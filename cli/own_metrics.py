@@ -235,7 +235,12 @@ class OwnMetrics:
             return ()
         dead = "Members that this leader has declared dead"
         moves = "Partitions and shards that this leader has given an owner"
+        partitions, shards = term.without_owner()
         return (
+            OwnMetric("partitions_without_owner", "Partitions that no live broker is to own", partitions),
+            OwnMetric(
+                "shards_without_owner", "Shards of __consumer_offsets that no live coordinator is to serve", shards
+            ),
             *(
                 OwnMetric("members_declared_dead", dead, count, True, "cause", cause)
                 for cause, count in term.failures.declared_dead.items()

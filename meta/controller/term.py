@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -397,6 +397,12 @@ class Term:
     def shards_view(self) -> PlannerView:
         return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=self._assignments.shard_owners(self._shards()))
 
+    def without_owner(self) -> tuple[int, int]:
+        """Return how many partitions, and how many shards, no live member is to serve, as of the last plan."""
+        brokers = {member.incarnation for member in self._living(BROKER)}
+        coordinators = {member.incarnation for member in self._living(COORDINATOR)}
+        return _unowned(self._partitions, brokers), _unowned(self.shards_view().owners, coordinators)
+
     def partitions_of(self, incarnation: str) -> int:
         """How many it is to own by what is written; ``planner_view`` is as of the last plan."""
         return self._view.owned_count(incarnation)
@@ -511,3 +517,7 @@ class Term:
                 await asyncio.sleep(0)
         self.queue.put(LOOK)
         return len(moves)
+
+
+def _unowned(owners: PartitionTable, members: Set[str]) -> int:
+    return sum(owners.count(owner) for owner in owners.owners if owner not in members)

@@ -122,6 +122,7 @@ OVERVIEW = Dashboard(
             Query("sum by (pod) (bmq_assigned_partitions{$S})", "assigned {{pod}}"),
             Query('sum by (pod) (bmq_partitions{$S,state="write"})', "writing {{pod}}")]),
         Panel("Partitions that refuse or wait", [
+            total("bmq_partitions_without_owner", "without an owner"),
             total("bmq_partitions_not_served", "not served"),
             total("bmq_under_min_isr", "under min.insync.replicas"),
             total("kafka_server_replicamanager_underreplicatedpartitions", "with fewer copies than asked"),
@@ -129,6 +130,7 @@ OVERVIEW = Dashboard(
             total("bmq_waiting_for_store", "waiting for the metadata store"),
             total("bmq_produces_kept", "produces kept")]),
         Panel("Groups not served, keys not used", [
+            total("bmq_shards_without_owner", "shards without an owner"),
             Query("sum by (reason) (bmq_shards_not_loaded{$S})", "shards not loaded: {{reason}}"),
             total("bmq_quarantined", "quarantined")]),
         Panel("Moves", [Query("sum by (why) (increase(bmq_moves_total{$S}[$R]))", "{{why}}"),

@@ -81,6 +81,20 @@ def test_no_leader(etcd: EtcdCluster, tmp_path: Path) -> None:
         clears(prometheus, "BmqNoLeader")
 
 
+def test_no_owner(etcd: EtcdCluster, tmp_path: Path) -> None:
+    with (
+        cluster(tmp_path, etcd, lead="proxy,controller,coordinator", work="broker") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        create(servers["lead"].bootstrap, "orders")
+        prometheus.wait(lambda p: bool(p.query("bmq_partitions_without_owner == 0")), "an owner", WITHIN_S)
+        servers["work"].kill()
+        found = fires(prometheus, "BmqNoOwner")
+        assert found["summary"] == "1 partitions or shards have no owner"
+        servers["work"].start()
+        clears(prometheus, "BmqNoOwner")
+
+
 def test_under_min_isr(etcd: EtcdCluster, tmp_path: Path) -> None:
     with (
         cluster(tmp_path, etcd, all="") as servers,

@@ -225,6 +225,21 @@ async def test_a_write_whose_answer_is_lost_is_known_for_done(w: World) -> None:
 
 
 @story("a", "b")
+async def test_what_has_no_owner_is_counted_until_somebody_can_own_it(w: World) -> None:
+    one = w.led_by()
+    assert one.controller.leading is not None
+    assert one.controller.leading.without_owner()[0] == 0
+    for name in ("a", "b"):
+        await w.kill(name)
+        one.controller.report("proxy", name)
+    await w.until(lambda: not w.is_member("a") and not w.is_member("b"))
+    await w.until(lambda: one.controller.leading is not None and one.controller.leading.without_owner()[0] == 12)
+    await w.join("c")
+    await w.until(lambda: w.is_assigned("c"))
+    await w.until(lambda: one.controller.leading is not None and one.controller.leading.without_owner()[0] == 0)
+
+
+@story("a", "b")
 async def test_a_death_whose_answer_is_lost_is_known_for_done(w: World) -> None:
     one = w.led_by()
     await w.kill("b")
