@@ -166,12 +166,6 @@ def seconds(text: str) -> float:
     return value
 
 
-def positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
-    return int(text)
-
-
 def config_pair(text: str) -> tuple[str, str]:
     """``name=value``; the value may be empty and may hold more equals signs."""
     name, equals, value = text.partition("=")

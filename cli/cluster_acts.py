@@ -15,6 +15,7 @@ from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.progress import Progress
 from bmq.cli.tables import print_table
+from bmq.cli.usage import whole_number
 
 ACT_S = 30.0
 """Some more than a server goes on looking for a leader."""
@@ -64,7 +65,7 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         timeout_s=ACT_S,
     )
     moving.add_argument("topic", metavar="TOPIC", help="its topic")
-    moving.add_argument("partition", type=_number, metavar="PARTITION", help="its number")
+    moving.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
     moving.add_argument("member", metavar="MEMBER", help="which broker: see `bmq cluster --help`")
     levelling = add_bare_command(
         actions,
@@ -87,12 +88,6 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         add_http(parser)
         profiles.add_profile(parser)
         parser.set_defaults(run=run, act=act)
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -31,7 +31,6 @@ from bmq.cli.admin_client import (
     explain,
     knock,
     open_client,
-    positive,
 )
 from bmq.cli.offsets import ends_of, led_partitions
 from bmq.cli.output import fail
@@ -39,7 +38,7 @@ from bmq.cli.places import PLACE_HELP, Bounds, Kind, Place, end_offset, parse_pl
 from bmq.cli.progress import Progress
 from bmq.cli.record_output import Consumed, Writer, fields_writer, json_writer, raw_writer, text_writer
 from bmq.cli.record_text import Encoding, separator
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
 
 POLL_MS = 200

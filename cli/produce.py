@@ -43,7 +43,7 @@ from bmq.cli.produce_input import (
 )
 from bmq.cli.progress import Progress
 from bmq.cli.record_text import Encoding, NotEncoded, decode, separator
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -120,7 +120,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     every.add_argument(
         "--header", type=_header, action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated"
     )
-    every.add_argument("--partition", type=_partition, metavar="N", help="its partition (default: by the key)")
+    every.add_argument("--partition", type=whole_number, metavar="N", help="its partition (default: by the key)")
     every.add_argument(
         "--timestamp", type=parse_time, metavar="TIME", help="as 2026-01-31T12:00:00 (UTC), or @MS (default: now)"
     )
@@ -139,12 +139,6 @@ def _header(text: str) -> tuple[str, bytes]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in source=shell")
     return name, value.encode("utf-8", "surrogateescape")
-
-
-def _partition(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
 
 
 # ----------------------------------------------------------------------------------------------------------- command

@@ -13,7 +13,7 @@ from bmq.cli.admin_client import Refused, tell
 from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
 from bmq.cli.output import print_json
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, whole_number
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
 
@@ -58,7 +58,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topic", metavar="TOPIC", help="its topic")
-    parser.add_argument("partition", type=_number, metavar="PARTITION", help="its number")
+    parser.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
     parser.add_argument("--choice", choices=("skip", "shorter"), default="skip", help="what becomes of a lost end")
     parser.add_argument("--records", action="store_true", help="also skip batches whose records no consumer can read")
     parser.add_argument("--all", action="store_true", help="look at all segments, not only at those not known closed")
@@ -73,12 +73,6 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     direct = parser.add_argument_group("without a server", "--root and --meta, or --config")
     store_command.add_places(direct)
     parser.set_defaults(run=run)
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from bmq.cli.offsets import Ends, ends_of, led_partitions
 from bmq.cli.output import fail, print_json
 from bmq.cli.places import parse_datetime
 from bmq.cli.tables import print_table
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
 
 EMPTY_STATES = ("Empty", "Dead")
@@ -60,7 +60,7 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="TIME",
         help="the first record from then on, as 2026-01-31T12:00:00 (UTC) or with an offset as +01:00",
     )
-    targets.add_argument("--to-offset", type=_offset, metavar="N", help="this offset, in every partition")
+    targets.add_argument("--to-offset", type=whole_number, metavar="N", help="this offset, in every partition")
     targets.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back when negative")
     parser.add_argument("--execute", action="store_true", help="do it; without, it is only printed")
 
@@ -71,12 +71,6 @@ def _topic(text: str) -> tuple[str, list[int] | None]:
     if not name or (colon and not all(part.isascii() and part.isdecimal() for part in parts)):
         raise argparse.ArgumentTypeError(f"{text!r} is not TOPIC or TOPIC:0,1,2")
     return name, [int(part) for part in parts] if colon else None
-
-
-def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an offset from 0 up")
-    return int(text)
 
 
 # --------------------------------------------------------------------------------------------------------- command

@@ -16,7 +16,7 @@ from bmq.cli.cat import cat
 from bmq.cli.dump import dump
 from bmq.cli.output import fail
 from bmq.cli.targets import Targets, check_folder, find_targets
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, whole_number
 from bmq.cli.verify import verify
 from bmq.core.errors import FormatError
 from bmq.core.record_reader import RECORDS_BYTES_MAX
@@ -93,7 +93,7 @@ def _add_action(
     )
     profiles.add_profile(parser)
     parser.add_argument("--topic", help="look at this topic instead of paths")
-    parser.add_argument("--partition", type=_number, metavar="P", help="only this partition of the topic")
+    parser.add_argument("--partition", type=whole_number, metavar="P", help="only this partition of the topic")
     parser.add_argument("--topic-id", metavar="ID", help="which one, when a name was deleted and used again")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run, command=command)
@@ -101,22 +101,18 @@ def _add_action(
 
 
 def _add_cat(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--offset", type=_number, default=0, metavar="N", help="the first offset to print (default: 0)")
-    parser.add_argument("--end-offset", type=_number, metavar="N", help="stop before this offset")
-    parser.add_argument("--max-records", type=_number, metavar="N", help="stop after so many records")
+    parser.add_argument(
+        "--offset", type=whole_number, default=0, metavar="N", help="the first offset to print (default: 0)"
+    )
+    parser.add_argument("--end-offset", type=whole_number, metavar="N", help="stop before this offset")
+    parser.add_argument("--max-records", type=whole_number, metavar="N", help="stop after so many records")
     parser.add_argument(
         "--batch-bytes-max",
-        type=_number,
+        type=whole_number,
         default=RECORDS_BYTES_MAX,
         metavar="N",
         help="refuse a batch that decompresses to more than this (default: %(default)s)",
     )
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

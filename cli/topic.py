@@ -18,13 +18,12 @@ from bmq.cli.admin_client import (
     check,
     config_pair,
     describe_code,
-    positive,
     read_error,
 )
 from bmq.cli.offsets import ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import format_size, print_table
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
 
 _NOT_COMPACTED = (

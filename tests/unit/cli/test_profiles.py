@@ -18,6 +18,7 @@ from bmq.cli.command_tree import walk
 from bmq.cli.doctor_run import _settings
 from bmq.cli.main import build_parser, main
 from bmq.cli.profiles import KEYS, ProfileError, Profiles, check_name, find, parse, render
+from bmq.core.config import unknown_names
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Told = pytest.CaptureFixture[str]
@@ -263,6 +264,10 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (named.root, named.http, named.meta) == ("file:///a", "a:1", "sqlite:///m")
     monkeypatch.delenv("BMQ_ROOT")
     assert _settings(parser.parse_args(["cluster", "doctor"])).root == "file:///b"
+
+
+def test_a_server_takes_none_of_their_names_for_a_misspelt_setting() -> None:
+    assert unknown_names(dict.fromkeys([*KEYS.values(), "BMQ_PROFILE"], "x")) == []
 
 
 @pytest.mark.parametrize(
