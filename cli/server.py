@@ -58,7 +58,7 @@ NOTICE_S = 3.0
 def serve(config: NodeConfig) -> int:
     """Until a signal comes; the exit status."""
     if config.workers > 1:
-        return asyncio.run(Workers(config).run())
+        return asyncio.run(_supervise(config))
     config, warning = fit(config, raise_limit())
     if warning:
         _log.warning("bounds are lowered to the descriptors that this process may open", extra=fields(error=warning))
@@ -70,6 +70,11 @@ def serve(config: NodeConfig) -> int:
         return fail(f"cannot serve: {root} does not answer: {error}; is its namenode up, and the address right?")
     except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
         return fail(f"cannot serve: {error}")
+
+
+async def _supervise(config: NodeConfig) -> int:
+    async with running(write_left_out_forever()):
+        return await Workers(config).run()
 
 
 async def _serve(config: NodeConfig) -> int:

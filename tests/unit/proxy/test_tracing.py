@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.cli.internal import internal_dispatch
 from bmq.core.call import Answer, Client, CloseConnection
 from bmq.core.errors import ErrorCode
 from bmq.core.tracing import CURRENT, ENTRIES_MAX, Kind, SampledRecords, Span, Value, parse_entries
@@ -222,6 +223,20 @@ def test_of_two_clients_only_the_one_that_is_drawn_is_traced_to_the_broker() -> 
     tracer.tree()
     flush = tracer.one("flush")
     assert flush.attributes["messaging.destination.partition.id"] == "0"
+
+
+def test_a_broker_that_does_not_trace_serves_what_carries_a_trace() -> None:
+    """And one of an earlier version: both skip the header's tagged fields."""
+
+    async def main(w: World) -> None:
+        broker = w.cluster.broker("b1")
+        broker.endpoint.register_kafka(internal_dispatch(broker.services))
+        assert await w.produce(plain(), 0, 1) == [0, 0]
+
+    tracer = story(main)
+    tracer.tree()
+    assert sum(each.name == "route" for each in tracer.spans) == 2
+    assert not any(each.name in ("append", "flush") for each in tracer.spans)
 
 
 def test_acks_0_and_1_end_all_their_spans() -> None:
