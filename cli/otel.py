@@ -32,13 +32,14 @@ _RATIOS: Mapping[str, float | None] = {
     "traceidratio": None,
     "parentbased_traceidratio": None,
 }
-"""None: `OTEL_TRACES_SAMPLER_ARG` says.  Clients' requests carry no parent, so that both forms are alike."""
+"""Share by sampler, None where `OTEL_TRACES_SAMPLER_ARG` gives it.  Clients' requests carry no parent, so that both
+forms are alike."""
 CLOSE_MS = 5_000
 """How long the end waits for the last spans to be exported."""
 
 
 class Wanted(NamedTuple):
-    """What the environment asks for."""
+    """Traces that the environment asks for: `ratio` of clients' requests."""
 
     ratio: float
 

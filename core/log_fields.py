@@ -77,7 +77,7 @@ class Report(Protocol):
 FIELD_MAX = 1_000
 """Characters of one field: paths, errors."""
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What may begin a line, turn text around or drive a terminal, and surrogates, which are no text."""
+"""Characters that begin a line, turn text around or drive a terminal, and surrogates, which are not text."""
 _BARE = re.compile(r"[^\s\"'=\\]+")
 _ATTRIBUTE = "bmq_fields"
 _OF_THE_CAUSE = frozenset({"error", "left_out", "revision"})

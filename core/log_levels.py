@@ -36,7 +36,7 @@ class LogLevels:
     def __init__(self, root: logging.Logger | None = None) -> None:
         self._root = root or logging.getLogger()
         self._first = self._root.level
-        """What the settings gave."""
+        """The level of the settings."""
 
     def levels(self) -> Sequence[LoggerLevel]:
         """Return the root and every logger that a part of the process has, by name."""

@@ -49,7 +49,7 @@ Parents = Mapping[PartitionKey, bytes]
 
 
 class Tracing:
-    """What a process that traces puts before its endpoints."""
+    """Wrappers that a process that traces puts before its endpoints."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer

@@ -23,7 +23,7 @@ class CollectedSpan(NamedTuple):
 
 
 class Collector:
-    """What was exported to `url`."""
+    """Spans that were exported to `url`."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""What a test's log lines say, with their fields."""
+"""Texts of a test's log lines, with their fields."""
 
 from __future__ import annotations
 
