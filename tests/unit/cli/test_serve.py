@@ -23,6 +23,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[NodeConfig]
         return 0
 
     monkeypatch.setattr("bmq.cli.server.serve", serve)
+    monkeypatch.setattr("bmq.cli.serve.log_handler.install", lambda *given: None)  # it would outlive the test
     monkeypatch.chdir(tmp_path)
     return configs
 
@@ -51,6 +52,22 @@ def test_a_scheme_in_capitals_is_a_cluster_all_the_same(started: list[NodeConfig
     assert (started[0].meta, started[0].root) == (f"etcd://u:{SECRET}@h:1", "file:///r")
     assert started[0].node_id == -1
     assert SECRET not in repr(started[0])
+
+
+@pytest.mark.parametrize(("flags", "given"), [((), ("text", "INFO")), (("--log-format", "json"), ("json", "INFO"))])
+def test_the_log_has_the_form_that_is_asked_for(
+    flags: tuple[str, ...], given: tuple[str, str], started: list[NodeConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: list[tuple[object, ...]] = []
+    monkeypatch.setattr("bmq.cli.serve.log_handler.install", lambda *arguments: installed.append(arguments[1:]))
+    assert main(["serve", "--meta", "etcd://h:1", "--root", "file:///r", *flags]) == 0
+    assert installed == [given]
+
+
+def test_an_unknown_form_of_the_log_is_refused(started: list[NodeConfig], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--log-format", "xml"]) == 2
+    assert "log_format='xml'; choose from text, json" in capsys.readouterr().err
+    assert started == []
 
 
 @pytest.mark.parametrize(
