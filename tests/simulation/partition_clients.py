@@ -23,7 +23,7 @@ async def produce(world: World, producer: int, count: int, *, is_idempotent: boo
     sizes = [rng.choice((5, 40, 200, 900)) for _ in batches]
     first = 0
     while first < count and not world.is_over:
-        process = world.target()
+        process = world.producers_target()
         if process is None:
             await asyncio.sleep(rng.uniform(0.01, 0.3))
             continue
@@ -77,17 +77,23 @@ async def trim(world: World) -> None:
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.5, 5.0))
         process = world.target()
-        if process is None or process.writer is None:
-            continue
-        writer = process.writer
-        offset = world.rng.randint(0, writer.partition.high_watermark)
-        world.judge.start_asked = max(world.judge.start_asked, offset)
-        try:
-            await asyncio.wait_for(writer.delete_before(offset), world.rng.uniform(0.5, 10.0))
-        except (RequestError, KvError, TimeoutError):
-            continue
-        if process.is_alive:
-            world.confirm_start(offset)
+        if process is not None:
+            await delete_records(world, process)
+
+
+async def delete_records(world: World, process: Process) -> None:
+    """Ask a process to delete the records before some offset."""
+    writer = process.writer
+    if writer is None:
+        return
+    offset = world.rng.randint(0, writer.partition.high_watermark)
+    world.judge.start_asked = max(world.judge.start_asked, offset)
+    try:
+        await asyncio.wait_for(writer.delete_before(offset), world.rng.uniform(0.5, 10.0))
+    except (RequestError, KvError, TimeoutError):
+        return
+    if process.is_alive:
+        world.confirm_start(offset)
 
 
 async def ask_copies(world: World) -> None:
@@ -120,7 +126,7 @@ async def trickle(world: World, producer: int) -> None:
     sent, size = Sent(producer, 0), 40
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.1, 0.6))
-        process = world.target()
+        process = world.producers_target()
         if process is not None and await _send(world, process, [sent], [size], is_idempotent=True):
             sent = Sent(producer, sent.number + 1)
 
@@ -130,7 +136,7 @@ async def produce_one_ack(world: World, producer: int, count: int) -> None:
     rng = world.rng
     for number in range(count):
         await asyncio.sleep(rng.uniform(0.0, 0.5))
-        process = None if world.is_over else world.target()
+        process = None if world.is_over else world.producers_target()
         if process is None or process.writer is None:
             continue
         batch = parse_batch(make(producer, number, pid=-1, size=rng.choice((5, 200)), timestamp=world.clock.now_ms()))

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 from tests.simulation.frail_files import STEPS
-from tests.simulation.world import KEY, Process, World
+from tests.simulation.partition_clients import delete_records
+from tests.simulation.world import KEY, PROCESSES_MAX, Process, World
 
 HOUR_MS = 3_600_000
-PROCESSES_MAX = 8
 
 
 class Events:
@@ -20,6 +20,7 @@ class Events:
 
     def __init__(self, world: World, rng: Random) -> None:
         self.told: list[str] = []
+        self._is_alone = False  # nobody starts beside the last victim
         self._world = world
         self._rng = rng
         self._kinds: list[Callable[[Process], str]] = [
@@ -33,14 +34,17 @@ class Events:
             self._kinds += [self._clock_set] * 2
         if world.are_copies_asked:
             self._kinds += [self._few_datanodes] * 6
+        if world.is_journal_busy:
+            self._kinds += [self._leave_idle] * 4
 
     def befall(self) -> None:
         """One misfortune, usually with a new owner after it; the old one may live on as a zombie."""
         world = self._world
         owner = next((process for process in reversed(world.processes) if process.is_serving), world.processes[-1])
         victim = owner if self._rng.random() < 0.5 else self._rng.choice(world.processes)
+        self._is_alone = False
         text = self._rng.choice(self._kinds)(victim)
-        if self._rng.random() < 0.8 and len(world.processes) < PROCESSES_MAX:
+        if not self._is_alone and self._rng.random() < 0.8 and len(world.processes) < PROCESSES_MAX:
             text += f"; {world.process().name} starts"
         self.told.append(f"{asyncio.get_running_loop().time():7.3f} {text}")
 
@@ -56,6 +60,17 @@ class Events:
     def _die_at_a_step(self, victim: Process) -> str:
         victim.fs.last_step = self._rng.choice(STEPS)
         return f"{victim.name} dies at its next {victim.fs.last_step}"
+
+    def _leave_idle(self, victim: Process) -> str:
+        """Its last segment is closed before records are deleted: only its journal tells the log start, and goes on."""
+        if not victim.is_serving:
+            return "nothing"
+        idle_s, after_s = self._rng.uniform(3.0, 8.0), self._rng.uniform(0.0, 15.0)
+        self._world.quiet_until = asyncio.get_running_loop().time() + idle_s + after_s
+        victim.moving = asyncio.create_task(_leave_idle(self._world, victim, idle_s))
+        self._is_alone = True
+        self._after(idle_s + after_s, self._world.start_another)
+        return f"nobody writes; {victim.name} hands over in {idle_s:.1f} s, somebody starts {after_s:.1f} s later"
 
     def _hang(self, victim: Process) -> str:
         for_s = self._rng.uniform(0.1, 20.0)
@@ -176,3 +191,9 @@ async def _move_away(process: Process) -> None:
     """A planned hand-over, which may well be interrupted."""
     if process.broker.get(KEY) is not None:
         await process.broker.move(KEY)
+
+
+async def _leave_idle(world: World, process: Process, idle_s: float) -> None:
+    await asyncio.sleep(idle_s)
+    await delete_records(world, process)
+    await _move_away(process)

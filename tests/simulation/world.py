@@ -67,6 +67,9 @@ ROUNDS_S = 4 * 1.2 * BUSY.interval_ms / 1000
 """Rounds of the janitor: one finds what has expired, one what may be deleted, and each may just have been missed."""
 
 
+PROCESSES_MAX = 8
+
+
 class Told:
     """Notes for the judge what one process shows to its readers."""
 
@@ -132,6 +135,7 @@ class Process:
         self.died = asyncio.Event()
         self.writer: PartitionWriter | None = None
         self.moving: asyncio.Task[None] | None = None
+        self._dies_joining = False
         self._task: asyncio.Task[None] | None = None
         self._chatter: list[asyncio.Task[None]] = []
         world.processes.append(self)
@@ -147,6 +151,9 @@ class Process:
     def start(self) -> None:
         """Begin to take the partition over, in the background."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        if self.world.are_joins_interrupted and not self.world.is_over:
+            self._dies_joining = self.world.rng.random() < 0.5
+            self.fs.last_step = "concat" if self._dies_joining else ""
         if self.world.are_clocks_wrong:
             self.clock.ahead_ms = self.world.rng.choice((0, 0, -3_600_000, 3_000, 3_600_000))
         if self.world.is_journal_busy:
@@ -165,7 +172,8 @@ class Process:
             log_start=0,
         )
         while True:
-            await asyncio.sleep(self.world.rng.uniform(0.05, 0.5))
+            pause_s = (1.0, 4.0) if self.world.is_over else (0.05, 0.5)  # the last owner finds a few files then
+            await asyncio.sleep(self.world.rng.uniform(*pause_s))
             await self.broker.journal.append(other)
 
     async def _write_of_later_version(self) -> None:
@@ -207,6 +215,8 @@ class Process:
         if not self.is_alive:
             return
         self.died.set()
+        if self._dies_joining:
+            self.world.start_after_a_join()
         self.fs.crash()
         self.kv.crash()
         tasks = [self._task, self.moving, *self._chatter, *self.broker._tasks]
@@ -276,11 +286,23 @@ class World:
         self.is_journal_busy = False  # every process writes another partition's checkpoints, and rolls soon
         self.are_copies_asked = False  # min.insync.replicas is set to this and that
         self.are_versions_mixed = False  # each process is of some version
+        self.are_joins_interrupted = False  # processes die right after a concat, and another starts later
+        self.quiet_until = 0.0  # no producer sends before, on the loop's clock
 
     def process(self, name: str | None = None) -> Process:
         process = Process(self, name or f"p{len(self.processes)}")
         process.start()
         return process
+
+    def start_after_a_join(self) -> None:
+        """Start another process when about a part has expired of what a process that died now was joining."""
+        after_s = self.log_config.retention_ms / 1000 - self.rng.uniform(1.5, 4.5)
+        asyncio.get_running_loop().call_later(max(0.0, after_s), self.start_another)
+
+    def start_another(self) -> None:
+        """Start a process, unless the faults are over or there are many."""
+        if not self.is_over and len(self.processes) < PROCESSES_MAX:
+            self.process()
 
     @property
     def epoch(self) -> int:
@@ -331,6 +353,10 @@ class World:
             partition = process.writer.partition if process.is_serving and process.writer else None
             if partition is not None and partition.epoch == self.epoch:
                 assert partition.log_start >= offset, f"log start {offset} is confirmed, {process.name} has {partition}"
+
+    def producers_target(self) -> Process | None:
+        """Return a process to send to; None while there is none, or nobody sends."""
+        return None if asyncio.get_running_loop().time() < self.quiet_until else self.target()
 
     def target(self) -> Process | None:
         """A serving process; clients may well talk to a zombie."""
