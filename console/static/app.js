@@ -121,7 +121,8 @@ async function load(page) {
   if (app.page !== page || page.loading !== loadingNow) return;
   page.loading = null;
   draw();
-  if (page.refreshMs) page.timer = setTimeout(() => refresh(page), page.refreshMs);
+  const waitMs = typeof page.refreshMs === "function" ? page.refreshMs(page.data) : page.refreshMs;
+  if (waitMs) page.timer = setTimeout(() => refresh(page), waitMs);
 }
 
 function refresh(page) {

@@ -58,12 +58,12 @@ export function empty(text, ...more) {
 }
 
 /** Return an error with its cause, and a button that tries again. */
-export function failure(error, retry, has_old = false) {
+export function failure(error, retry, hasOld = false) {
   const text = error.status === 0 ? "No answer" : error.status === 404 ? "Not found" : "This cannot be shown";
   return h(
     "div",
     { class: "notice bad", role: "alert" },
-    h("div", null, h("strong", null, has_old ? `${text}: what is below is older` : text), h("p", null, error.message || String(error))),
+    h("div", null, h("strong", null, hasOld ? `${text}: what is below is older` : text), h("p", null, error.message || String(error))),
     retry ? button("Try again", retry) : null,
   );
 }

@@ -3,8 +3,8 @@
 import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
-import { bytesPerSecond, count, isKnown, perSecond, plural } from "../format.js";
-import { badge, bar, button, empty, nextOrder, orderOf, pageHead, searchField, sorted, table } from "../widgets.js";
+import { bytesPerSecond, count, isKnown, plural } from "../format.js";
+import { badge, button, empty, nextOrder, orderOf, pageHead, searchField, sorted, table } from "../widgets.js";
 import { balance, shortName } from "./shared.js";
 
 const ROLES = 4;
@@ -25,17 +25,15 @@ function view(app, status) {
   const isAlone = status.members.length === 1;
   const order = orderOf(app.query.get("sort"), "incarnation");
   const columns = [
-    { name: "incarnation", title: "Member", cell: (each) => h("span", null, shortName(each.incarnation), " ", each.is_leader ? badge("leader", "info") : null, each.incarnation === status.asked ? badge("asked") : null), sort: (each) => each.incarnation },
+    { name: "incarnation", title: "Member", cell: (each) => h("span", null, shortName(each.incarnation), " ", each.is_leader ? badge("leader", "info") : null, each.incarnation === status.asked ? badge("asked") : null, h("span", { class: "why" }, `${each.kafka || each.internal || "no address"}, ${each.version}`)), sort: (each) => each.incarnation },
     { name: "state", title: "State", cell: state, sort: (each) => (each.is_draining ? 2 : each.unreachable_for ? 1 : 0) },
     { name: "roles", title: "Roles", cell: (each) => (each.roles.length === ROLES ? "all" : each.roles.join(", ")), sort: (each) => each.roles.join(", ") },
-    { name: "zone", title: "Zone", cell: (each) => each.zone || h("span", { class: "muted" }, "none"), sort: (each) => each.zone },
+    { name: "zone", title: "Zone", class: "nowrap", cell: (each) => each.zone || h("span", { class: "muted" }, "none"), sort: (each) => each.zone },
     { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: (each) => each.partitions },
     { name: "shards", title: "Shards", align: "right", cell: (each) => count(each.shards), sort: (each) => each.shards },
-    { name: "load_share", title: "Load", align: "right", cell: (each) => (isKnown(each.load_share) ? h("span", { class: "with-bar" }, bar(each.load_share / 2), `${each.load_share.toFixed(2)}×`) : "–"), sort: (each) => each.load_share },
-    { name: "records_in", title: "Records in", align: "right", cell: (each) => perSecond(each.rates?.records_in), sort: (each) => each.rates?.records_in },
+    { name: "load_share", title: "Load", align: "right", cell: (each) => (isKnown(each.load_share) ? `${each.load_share.toFixed(2)}×` : "–"), sort: (each) => each.load_share },
     { name: "bytes_in", title: "Bytes in", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_in), sort: (each) => each.rates?.bytes_in },
     { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out), sort: (each) => each.rates?.bytes_out },
-    { name: "address", title: "Address", cell: (each) => h("span", null, h("code", { class: "nowrap" }, each.kafka || each.internal || "–"), h("span", { class: "why" }, `version ${each.version}`)) },
     {
       name: "acts", title: "", label: "Acts", align: "right",
       cell: (each) => h("span", { class: "actions" },

@@ -4,17 +4,20 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { h } from "../dom.js";
 import { bytes, bytesPerSecond, count, isKnown, milliseconds, perSecond, plural, short } from "../format.js";
-import { badge, button, card, empty, link, notices, pageHead, table, tile, tilesOfFour } from "../widgets.js";
+import { badge, button, card, empty, notices, pageHead, table, tile, tilesOfFour } from "../widgets.js";
 import { balance, partitionLink, shortName } from "./shared.js";
 import { mergeHistory } from "./history.js";
 
 const SHOWN = 8;
+const STEADY_MS = 5000;
+const MOVING_MS = 1000;
 
 export function overviewPage(app) {
   return {
     title: "Overview",
     section: "overview",
-    refreshMs: 5000,
+    // Moves are looked at as they happen.
+    refreshMs: (data) => (data?.status.moves_under_way.length ? MOVING_MS : STEADY_MS),
     async load(signal, before) {
       const [status, history] = await Promise.all([get("cluster/status", {}, signal), mergeHistory(before?.history, signal)]);
       return { status, history };

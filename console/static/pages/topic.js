@@ -67,8 +67,7 @@ function partitions(app, name, { topic, partitions: rows }) {
   ];
   return [
     tiles(
-      tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : ""),
-      tile("Copies", count(topic.replication_factor)),
+      tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : `${plural(topic.replication_factor, "copy", "copies")} of each block`),
       tile("Records", count(records), here),
       tile("Size", bytes(sum("bytes")), here),
       tile("Records in", perSecond(topic.rates?.records_in)),

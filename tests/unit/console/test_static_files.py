@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import re
 from importlib.resources import files
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from bmq.console.http import HttpServer
 from tests.unit.console.states import state
 from tests.unit.console.test_http import Reply, ask
 
@@ -45,6 +49,36 @@ def test_every_file_is_served_with_its_type() -> None:
         assert reply.body == (STATIC / name).read_bytes()
 
 
+def test_browsers_keep_files_and_ask_whether_they_have_changed() -> None:
+    async def go() -> list[tuple[int, str | None, bytes]]:
+        server = HttpServer(state(), "127.0.0.1", 0)
+        await server.start()
+        try:
+            async with aiohttp.ClientSession(server.url, auto_decompress=False) as session:
+                found = []
+                async with session.get("/static/app.js", headers={"Accept-Encoding": "identity"}) as plain:
+                    found.append((plain.status, plain.headers.get("Content-Encoding"), await plain.read()))
+                    tag = plain.headers["ETag"]
+                async with session.get("/static/app.js", headers={"Accept-Encoding": "gzip"}) as packed:
+                    assert packed.headers["ETag"] == tag
+                    found.append((packed.status, packed.headers.get("Content-Encoding"), await packed.read()))
+                for known in (tag, '"another"'):
+                    async with session.get("/static/app.js", headers={"If-None-Match": known}) as again:
+                        found.append((again.status, None, await again.read()))
+                return found
+        finally:
+            await server.stop()
+
+    plain, packed, known, other = asyncio.run(go())
+    body = (STATIC / "app.js").read_bytes()
+    assert plain == (200, None, body)
+    assert packed[:2] == (200, "gzip")
+    assert gzip.decompress(packed[2]) == body
+    assert known[0] == 304
+    assert known[2] == b""
+    assert other[0] == 200
+
+
 @pytest.mark.parametrize("path", ["/static/", "/static/pages", "/static/nothing.js", "/static/..%2fhttp.py"])
 def test_nothing_else_is_served(path: str) -> None:
     reply = get(path)
@@ -69,3 +103,14 @@ def test_every_import_is_there(name: str) -> None:
 def test_the_page_stays_small() -> None:
     """Over a slow line, too: all of it before compression."""
     assert sum((STATIC / name).stat().st_size for name in NAMES) < 200_000
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_imported_name_is_exported_and_used(name: str) -> None:
+    """What a linter would say; a name that is missing would leave the page empty."""
+    text = (STATIC / name).read_text()
+    for names, source in re.findall(r'^import \{ ([^}]+) \} from "([^"]+)";$', text, re.MULTILINE):
+        exporter = ((STATIC / name).parent / source).read_text()
+        for imported in names.split(", "):
+            assert re.search(rf"^export (?:async )?(?:function|class|const) {imported}\b", exporter, re.MULTILINE)
+            assert len(re.findall(rf"\b{imported}\b", text)) > 1, f"{imported} is not used"
