@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 WAIT_MS = 60_000
+expect.set_options(timeout=WAIT_MS)
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 860}
 SERIOUS = ("serious", "critical")
