@@ -88,7 +88,7 @@ COST_OF_NEW = 10
 
 class Job(Enum):
     RETAIN = "move the log start"
-    DELETE = "delete what lies below it"
+    DELETE = "delete files below the log start"
     SWEEP = "remove scaffolding"
     JOIN = "join small segments"
 
@@ -207,7 +207,7 @@ class Janitor:
                 await self._perform[job](care, self._shared.clock.now_ms())
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
             self.failures += 1
-            text = "cannot %s a partition, trying again later"
+            text = "cannot %s of a partition, trying again later"
             _log.warning(text, job.value, extra=fields(**care.writer.path.log_fields, error=repr(error)))
             self._schedule(care, job, self._shared.now_ms() + self.config.retry_ms)
 
