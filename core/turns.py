@@ -99,6 +99,11 @@ class StepQueue:
     def __repr__(self) -> str:
         return f"<StepQueue {len(self._waiting)} waiting>"
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and nothing is being done: then what needs no queue may go by it."""
+        return not self._waiting and not self._is_running
+
     def run(self, elements: int, steps: Steps[None]) -> None:
         """Do ``steps``, now or behind what waits.  ``elements`` is what its steps handle at most between two pauses."""
         if self._waiting or self._is_running or self._is_full(elements):

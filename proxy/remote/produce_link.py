@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -42,6 +42,8 @@ PARTS_MAX = 1_000
 """Or so many parts: at some 5 us each to encode them and to read their answers."""
 HEARD_A_TURN = 300
 """Partitions that are given an event in one turn, at up to 20 us for what comes of it."""
+FEW_PARTS = 20
+"""The answers to a request of so few go by the queue of events, if that is empty: a turn has not many such requests."""
 _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
@@ -82,10 +84,6 @@ class _Request:
             self.held_until = part.held_until
         self.size += part.size
         self.count += 1
-
-    @property
-    def is_full(self) -> bool:
-        return self.size >= REQUEST_BYTES or self.count >= PARTS_MAX
 
     def held_ms(self, now: float) -> int:
         """What is refused for want of an owner comes back to us: so no part may be held longer than any of them."""
@@ -197,7 +195,7 @@ class ProduceLink:
             if request is None:
                 request = self._waiting[part.acks_all] = _Request()
             request.add(sender, part)
-            if request.is_full:
+            if request.size >= REQUEST_BYTES or request.count >= PARTS_MAX:
                 self._flush()
 
     def _take_waiting(self) -> Sequence[_Request]:
@@ -248,21 +246,27 @@ class ProduceLink:
         self, peer: Way, sent: Sequence[tuple[Sender, Part]], sent_at: float, future: asyncio.Future[memoryview]
     ) -> None:
         self._answered_ms.observe((asyncio.get_running_loop().time() - sent_at) * 1000)
-        self._events.run(min(len(sent), HEARD_A_TURN), self._hear_all(peer, sent, future))
+        if len(sent) <= FEW_PARTS and self._events.is_idle:
+            for (sender, _), event in zip(sent, self._events_of(peer, sent, future), strict=True):
+                sender.hear(event)
+        else:
+            self._events.run(min(len(sent), HEARD_A_TURN), self._hear_all(peer, sent, future))
 
     def _hear_all(
         self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]
     ) -> Steps[None]:
         """Tell the senders of one request what became of their parts."""
-        turns = Turns(HEARD_A_TURN)
-        for (sender, _), event in zip(sent, self._events_of(peer, sent, future), strict=True):
-            if turns.is_over():
+        events = self._events_of(peer, sent, future)
+        for start in range(0, len(sent), HEARD_A_TURN):
+            if start:
                 yield
-            sender.hear(event)
+            stop = start + HEARD_A_TURN
+            for (sender, _), event in zip(sent[start:stop], events[start:stop], strict=True):
+                sender.hear(event)
 
     def _events_of(
         self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]
-    ) -> Iterable[Event]:
+    ) -> list[Event]:
         if future.cancelled():
             return _losses(sent, was_sent=True)
         error = future.exception()
@@ -278,7 +282,7 @@ class ProduceLink:
             else:
                 peer.close()
             return _losses(sent, was_sent=True)
-        return (_event_of(part, answer) for (_, part), answer in zip(sent, answers, strict=True))
+        return [_event_of(part, answer) for (_, part), answer in zip(sent, answers, strict=True)]
 
 
 def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, Part]]) -> Sequence[PartitionAnswer]:
@@ -296,8 +300,8 @@ def _event_of(part: Part, answer: PartitionAnswer) -> Answered:
     return Answered(part, code, answer.error_message or "")
 
 
-def _losses(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> Iterator[Event]:
-    return (Lost(part, was_sent=was_sent) for _, part in sent)
+def _losses(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> list[Event]:
+    return [Lost(part, was_sent=was_sent) for _, part in sent]
 
 
 def _lose(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> None:
