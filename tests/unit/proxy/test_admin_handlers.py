@@ -350,7 +350,7 @@ def test_no_client_is_told_a_secret(version: int) -> None:
             if version >= 3:
                 assert meta.config_type == 9  # PASSWORD
             assert (node["root"].value, node["root"].is_sensitive) == ("hdfs://***@nn:8020/a", False)
-            assert [config.name for config in node.values() if config.is_sensitive] == ["meta"]
+            assert [config.name for config in node.values() if config.is_sensitive] == ["meta", "schema_registry_url"]
             log_dirs = await w.ask(describe_log_dirs.APIS[0], 4, DescribeLogDirsRequest(topics=None))
             assert secret not in repr(log_dirs)
 
