@@ -12,7 +12,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -30,6 +31,7 @@ from bmq.cli.admin_client import (
     describe_code,
     explain,
     knock,
+    of_coordinator,
     open_client,
 )
 from bmq.cli.offsets import ends_of, led_partitions
@@ -180,7 +182,8 @@ def consume(admin: Admin, arguments: argparse.Namespace) -> int:
         metrics_enabled=False,
     )
     with stop_signals() as stopped:
-        reading = Reading(consumer, arguments, writer, sys.stdout.buffer, plan, stopped)
+        settled = partial(_is_settled, admin, arguments, frozenset(keys)) if is_group else _always
+        reading = Reading(consumer, arguments, writer, sys.stdout.buffer, plan, stopped, settled)
         try:
             if is_group:
                 consumer.subscribe(sorted(set(arguments.topics)), listener=reading)
@@ -309,6 +312,27 @@ def _offset(found: Any) -> int | None:
     return None if found is None or found.offset < 0 else int(found.offset)
 
 
+def _is_settled(admin: Admin, arguments: argparse.Namespace, keys: frozenset[TopicPartition]) -> bool:
+    """Return whether the group's members have all of `keys` among them.
+
+    A member may be given nothing at first, by a leader that does not have the topic's metadata yet; the group then
+    rebalances again.
+    """
+    group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
+    if group["error"] is not None or group["group_state"] != "Stable":
+        return False
+    held: set[TopicPartition] = set()
+    for member in group["members"]:
+        assignment = member["member_assignment"]
+        for each in assignment["assigned_partitions"] if isinstance(assignment, dict) else ():
+            held.update(TopicPartition(each["topic"], number) for number in each["partitions"])
+    return keys <= held
+
+
+def _always() -> bool:
+    return True
+
+
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
@@ -346,7 +370,9 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         output: BinaryIO,
         plan: Plan,
         stopped: Stopped,
+        is_settled: Callable[[], bool],
     ) -> None:
+        """`is_settled` tells whether every partition has a reader: one with none may get some yet."""
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
         self._timeout_s: float = arguments.timeout
@@ -357,6 +383,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         self._ends = plan.ends
         self._present = plan.present
         self._stopped = stopped
+        self._is_settled = is_settled
         self._written: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._positions: dict[TopicPartition, int | None] = {}
@@ -434,7 +461,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
             if position is not None and position >= self._ends.get(key, 0):
                 self._consumer.pause(key)
                 self._ended.add(key)
-        return mine <= self._ended
+        return mine <= self._ended and self._is_settled()
 
     def _check_moving(self, has_found: bool) -> None:
         """Look after the servers when nothing has come for a while.

@@ -16,7 +16,7 @@ from kafka.errors import CommitFailedError
 
 from bmq.cli import consume
 from bmq.cli.admin_client import Unreachable
-from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
+from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition
 from tests.unit.cli.fake_clients import FakeConsumer, FakeRecord
 
 Run = Callable[..., int]
@@ -32,12 +32,18 @@ def records(key: TopicPartition, first: int, last: int) -> list[FakeRecord]:
     ]
 
 
+def holder(*partitions: int) -> dict[str, Any]:
+    """A member of a group that has these partitions."""
+    return {"member_assignment": {"assigned_partitions": [{"topic": "orders", "partitions": list(partitions)}]}}
+
+
 @pytest.fixture
 def consumer(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
     """Offsets 2 to 9 of partition 0 and 0 to 3 of partition 1."""
     admin.add_topic(
         "orders", FakePartition(earliest=2, latest=10, by_timestamp={5_000: 5}), FakePartition(earliest=0, latest=4)
     )
+    admin.groups["g"] = FakeGroup("Stable", members=[holder(0, 1)])
     fake = FakeConsumer({ZERO: records(ZERO, 2, 9), ONE: records(ONE, 0, 3)})
 
     def open_client(make: object, servers: str, timeout_s: float, **configs: Any) -> FakeConsumer:
@@ -134,6 +140,32 @@ def test_a_group_until_the_end(bmq: Run, consumer: FakeConsumer, capsys: Told) -
 
 def test_a_member_without_partitions_has_nothing_to_wait_for(bmq: Run, consumer: FakeConsumer) -> None:
     assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        FakeGroup("PreparingRebalance", members=[holder(0, 1)]),
+        FakeGroup("Stable", members=[holder()]),
+        FakeGroup("Stable", members=[holder(0), holder()]),
+    ],
+)
+def test_a_group_that_has_not_settled_is_waited_for(
+    group: FakeGroup, admin: FakeAdmin, bmq: Run, consumer: FakeConsumer, capsys: Told
+) -> None:
+    """Its leader did not have the topic's metadata when it assigned partitions first: it will do so again."""
+    settled = admin.groups["g"]
+    admin.groups["g"] = group
+
+    def rebalance(poll: int) -> None:
+        if poll == 5:
+            admin.groups["g"] = settled
+            consumer.positions = {ONE: 0}
+            consumer.listener.on_partitions_assigned([ONE])
+
+    consumer.on_poll = rebalance
+    assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+    assert capsys.readouterr().out.splitlines() == ["b0", "b1", "b2", "b3"]
 
 
 def test_records_behind_the_end_are_neither_written_nor_committed(
