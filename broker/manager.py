@@ -35,7 +35,7 @@ from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import Registration, broker_key
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError
-from bmq.storage.journal import JournalWriter
+from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.broker")

@@ -24,7 +24,7 @@ from bmq.core.records import Batch
 from bmq.meta.kv import KeyValue
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
-from bmq.storage.journal import JournalWriter
+from bmq.storage.journal_writer import JournalWriter
 
 if TYPE_CHECKING:
     from bmq.broker.writer import PartitionWriter

@@ -34,7 +34,7 @@ from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
-from bmq.storage.journal import JournalWriter
+from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 from bmq.storage.open import open_filesystem
 from tests.integration.driver import DriverProcess, WatchedFs, partition_of, watched

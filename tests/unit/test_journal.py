@@ -1,5 +1,5 @@
-"""A broker's journal (storage/journal.py): framing that reads from either end, what a reader makes of it, and the
-writer's promises (durable when answered, group-committed, bounded, short) while storage fails under it."""
+"""A broker's journal (storage/journal.py, journal_writer.py): framing that reads from either end, what a reader makes
+of it, and the writer's promises (durable when answered, group-committed, bounded, short) while storage fails."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from bmq.storage.filesystem import CreateOptions, Lease, StorageError, StorageUn
 from bmq.storage.journal import (
     CHECKPOINT,
     OVERHEAD,
-    SNAPSHOT_A_TURN,
     SNAPSHOT_BEGIN,
     SNAPSHOT_END,
     JournalView,
-    JournalWriter,
     frame,
     read_backwards,
     read_journals,
 )
+from bmq.storage.journal_writer import SNAPSHOT_A_TURN, JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.memory.appender import MemoryAppender
 from tests.simulation.loop import run
@@ -992,7 +991,7 @@ def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
 
 def test_a_long_queue_goes_out_in_several_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file has room for its snapshot and some flushes, not for the whole of a queue that an outage left."""
-    monkeypatch.setattr("bmq.storage.journal._FLUSH_BYTES_MAX", 500)
+    monkeypatch.setattr("bmq.storage.journal_writer._FLUSH_BYTES_MAX", 500)
 
     async def main() -> None:
         storage = MemoryStorage()

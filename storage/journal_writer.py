@@ -1,0 +1,339 @@
+"""The writing side of a broker's journal (``storage.journal`` has its format and its readers)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from bmq.core.metrics import Histogram
+from bmq.core.steps import Steps, finish_steps, run_in_steps
+from bmq.core.turns import Turns
+from bmq.storage import layout
+from bmq.storage.checkpoint import PRODUCERS_A_STEP, Checkpoint, encode_steps, encoded_bytes
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    Appender,
+    CreateOptions,
+    FileSystem,
+    Lease,
+    NoSuchFile,
+    OutOfSpace,
+    PipelineFailed,
+    StorageError,
+)
+from bmq.storage.journal import CHECKPOINT, OVERHEAD, SNAPSHOT_BEGIN, SNAPSHOT_END, frame, journal_numbers
+
+_PATIENCE_MAX_S = 10.0
+_SYNC_S = 2.0  # more for a flush that waits for disks
+_SLOW_BYTES_PER_S = 10 << 20
+_ABANDONED_MAX = 1_000
+_SEAL_PARALLEL = 8
+_FLUSH_BYTES_MAX = 8 << 20
+_BLOCK_BYTES_MIN = 64 << 20
+SNAPSHOT_A_TURN = 200
+"""Checkpoints of a snapshot, at up to 40 us each."""
+
+
+def _record_steps(checkpoint: Checkpoint) -> Steps[bytes]:
+    """Return the record of a checkpoint, with a pause after some producers."""
+    return frame(CHECKPOINT, (yield from encode_steps(checkpoint)))
+
+
+def _block_bytes(roll_bytes: int) -> int:
+    """One block a file, with room for the snapshot, for what comes until the roll, and for one flush more."""
+    megabyte = 1 << 20
+    return max(_BLOCK_BYTES_MIN, 2 * -(-roll_bytes // megabyte) * megabyte)
+
+
+class _Queued(NamedTuple):
+    """A checkpoint to be written.  ``record`` is None if it has so many producers that it is encoded in turns."""
+
+    checkpoint: Checkpoint
+    record: bytes | None
+    size: int
+    future: asyncio.Future[None]
+    is_synced: bool
+
+
+async def _record_of(queued: _Queued) -> bytes:
+    return await run_in_steps(_record_steps(queued.checkpoint)) if queued.record is None else queued.record
+
+
+class JournalWriter:
+    """The open journal of one broker.  ``append`` is durable when its future is done.
+
+    One writer task takes all that is queued, writes it and flushes once (group commit).  When the pipeline fails, the
+    next file is begun with a snapshot, which contains what was queued: callers only wait longer.  ``snapshot`` gives a
+    full checkpoint of each partition held; other work runs while it is iterated.  A flush that takes longer than
+    ``late_s`` counts as failed.  ``no_room`` is called each time that storage has no room for the next file.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        incarnation: str,
+        snapshot: Callable[[], Iterable[Checkpoint]],
+        *,
+        roll_bytes: int = 16 << 20,
+        queue_bytes_max: int = 64 << 20,
+        retry_s: float = 0.2,
+        late_s: float = 0.3,
+        keep_closed: int = 1,
+        no_room: Callable[[str], None] | None = None,
+    ) -> None:
+        self._fs = fs
+        self._no_room = no_room
+        self.incarnation = incarnation
+        self._snapshot = snapshot
+        self._roll_bytes = roll_bytes
+        self._queue_bytes_max = queue_bytes_max
+        self._retry_s = retry_s
+        self._late_s = late_s
+        self._patience_s = late_s
+        self._keep_closed = keep_closed
+        self._queue: list[_Queued] = []
+        self._is_synced = False  # something had to be on disk: what repeats it has to be, too
+        self._queue_bytes = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closing = False
+        self._ended = False
+        self._appender: Appender | None = None
+        self._n = 0
+        self._snapshot_bytes = 0
+        self._abandoned: list[Lease] = []
+        self.bytes_written = 0
+        self.records_written = 0
+        self.flush_ms = Histogram()
+        """How long flushes of checkpoints took."""
+
+    def append(self, checkpoint: Checkpoint, *, sync: bool = False) -> asyncio.Future[None]:
+        """Queue a checkpoint whose data is flushed.  The future fails only when the journal is closed.
+
+        ``sync``: it is done when the checkpoint is on disk, where it survives a loss of power.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._ended:
+            future.cancel()
+            return future
+        size, record = OVERHEAD + encoded_bytes(checkpoint), None
+        if len(checkpoint.producers) <= PRODUCERS_A_STEP:
+            record = finish_steps(_record_steps(checkpoint))
+        self._queue.append(_Queued(checkpoint, record, size, future, sync))
+        self._is_synced |= sync
+        self._queue_bytes += size
+        if self._queue_bytes > self._queue_bytes_max:
+            self._room.clear()
+        self._wake.set()
+        return future
+
+    async def room(self) -> None:
+        """Wait until the queue is under its bound."""
+        await self._room.wait()
+
+    @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
+    async def run(self) -> None:
+        """The writer task; ends after ``close`` once the queue is empty.  Cancelled = the process gives up."""
+        try:
+            while not (self._closing and not self._queue):
+                if self._appender is None:
+                    await self._begin()
+                    continue
+                await self._wake.wait()
+                self._wake.clear()
+                await self._write_queue()
+                if self._appender is not None and self._is_full(self._appender):
+                    await self._roll()
+            if self._appender is not None:
+                await self._close_file(self._appender)
+                self._appender = None
+        except asyncio.CancelledError:
+            if self._appender is not None:
+                self._appender.abort()
+            raise
+        finally:
+            self._ended = True
+            for queued in self._queue:
+                queued.future.cancel()
+            self._queue.clear()
+            self._queue_bytes = 0
+            self._room.set()
+
+    def close(self) -> None:
+        """Let ``run`` finish what is queued and end."""
+        self._closing = True
+        self._wake.set()
+
+    def _is_full(self, appender: Appender) -> bool:
+        return appender.position > max(self._roll_bytes, 4 * self._snapshot_bytes)
+
+    async def _write_queue(self) -> None:
+        if not self._queue:
+            return
+        taken, size = self._take()
+        assert self._appender is not None
+        try:
+            for queued in taken:
+                self._appender.write(await _record_of(queued))
+            await self._in_time(self._appender, size, sync=any(queued.is_synced for queued in taken))
+        except StorageError:
+            # A new file's snapshot holds what these said, or something later: they are done when it is.
+            late, self._appender = self._appender, None
+            self._leave(late)
+            self._queue = taken + self._queue
+            self._queue_bytes += size
+            if self._queue_bytes > self._queue_bytes_max:
+                self._room.clear()
+            await self._find_silent(late)
+            return
+        except BaseException:
+            self._queue = taken + self._queue
+            raise
+        self.records_written += len(taken)
+        self.bytes_written += size
+        for queued in taken:
+            if not queued.future.done():
+                queued.future.set_result(None)
+        if self._queue:
+            self._wake.set()
+
+    def _take(self) -> tuple[list[_Queued], int]:
+        """What goes out in one flush: a file must hold it beside its snapshot, so not the whole of a long queue."""
+        size = count = 0
+        for queued in self._queue:
+            if count and size + queued.size > _FLUSH_BYTES_MAX:
+                break
+            size += queued.size
+            count += 1
+        taken, self._queue = self._queue[:count], self._queue[count:]
+        self._queue_bytes -= size
+        if self._queue_bytes <= self._queue_bytes_max:
+            self._room.set()
+        return taken, size
+
+    async def _in_time(self, appender: Appender, size: int, *, sync: bool) -> None:
+        """A silent pipeline is left before storage itself gives it up (5 s): takeovers wait for checkpoints, and a new
+        file costs 30 ms.  More patient each time, lest storage that is slow everywhere be flooded with files."""
+        began = asyncio.get_running_loop().time()
+        flush = appender.flush(sync=sync)
+        flush.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, also if it comes too late
+        patience_s = self._patience_s + size / _SLOW_BYTES_PER_S + (_SYNC_S if sync else 0.0)
+        done, _ = await asyncio.wait({flush}, timeout=patience_s)
+        if not done:
+            self._patience_s = min(2 * self._patience_s, _PATIENCE_MAX_S)
+            raise PipelineFailed("the journal's flush is late")
+        flush.result()
+        self.flush_ms.observe((asyncio.get_running_loop().time() - began) * 1000)
+        self._patience_s = max(self._late_s, 0.99 * self._patience_s)
+
+    async def _find_silent(self, late: Appender) -> None:
+        """Have the nodes of a pipeline that was given up asked whether they answer: the next file avoids those that do
+        not."""
+        with contextlib.suppress(StorageError):  # then it is chosen without knowing
+            await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
+
+    async def _begin(self) -> None:
+        """Open the next file and write a snapshot; on failure wait a little and let ``run`` come again."""
+        self._n += 1
+        appender: Appender | None = None
+        size = self._snapshot_bytes
+        try:
+            options = CreateOptions(block_bytes=_block_bytes(max(self._roll_bytes, 4 * size)), chunk_bytes=512)
+            appender = await self._fs.create(layout.journal(self.incarnation, self._n), options)
+            # Taken when the file is open: what is flushed from here on is covered by records that follow.
+            records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
+            size = self._snapshot_bytes = sum(map(len, records))
+            for record in records:
+                appender.write(record)
+            await self._in_time(appender, size, sync=self._is_synced)
+        except AlreadyExists:
+            return  # a number left by a failed attempt: take the next
+        except StorageError as error:
+            if appender is not None:
+                self._leave(appender)
+            if isinstance(error, OutOfSpace) and self._no_room is not None:
+                self._no_room(str(error))
+            await asyncio.sleep(self._retry_s)
+            return
+        except BaseException:
+            if appender is not None:
+                appender.abort()
+            raise
+        self._appender = appender
+        self._wake.set()
+
+    async def _snapshot_records(self) -> list[bytes]:
+        records, turns = [], Turns(SNAPSHOT_A_TURN)
+        for checkpoint in self._snapshot():
+            assert checkpoint.is_full
+            if turns.is_over():
+                await asyncio.sleep(0)
+            records.append(await run_in_steps(_record_steps(checkpoint)))
+        return records
+
+    def _leave(self, appender: Appender) -> None:
+        """Its pipeline is given up; ``seal_abandoned`` closes the file some time."""
+        appender.abort()
+        self._abandoned.append(appender.lease)
+        del self._abandoned[:-_ABANDONED_MAX]
+
+    async def seal_abandoned(self) -> None:
+        """Close what was left open: our lease would keep it open, and its block reserved, for as long as we live.
+
+        To be called now and then by whoever has time; each file is tried once, a few at a time, since one on a dead
+        datanode takes minutes.  One that cannot be closed is tried again by the next call.
+        """
+        turns = asyncio.Semaphore(_SEAL_PARALLEL)
+
+        async def seal(lease: Lease) -> None:
+            async with turns:  # held across the fence on purpose: it bounds how many run at once
+                try:
+                    await self._fs.fence(lease, sync=self._is_synced)
+                except NoSuchFile:
+                    pass  # deleted as an old one
+                except StorageError:
+                    return
+            if lease in self._abandoned:
+                self._abandoned.remove(lease)
+
+        async with asyncio.TaskGroup() as group:
+            for lease in self._abandoned:
+                group.create_task(seal(lease))
+
+    async def _roll(self) -> None:
+        old, self._appender = self._appender, None
+        assert old is not None
+        try:
+            await self._begin()
+            if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
+                self._appender = old
+                return
+            await self._close_file(old)
+        except BaseException:
+            old.abort()
+            raise
+        await self._delete_old()
+
+    async def _close_file(self, appender: Appender) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_MAX_S):
+                if self._is_synced:  # a closed file that loses its end cannot be read at all
+                    await appender.flush(sync=True)
+                await appender.close()
+        except (StorageError, TimeoutError):
+            self._leave(appender)  # its content is hints already repeated in the next file
+
+    async def _delete_old(self) -> None:
+        """Keep the newest closed file beside the open one: a reader may be in it."""
+        try:
+            numbers = await journal_numbers(self._fs, self.incarnation)
+            for n in numbers[: -1 - self._keep_closed]:
+                await self._fs.delete(layout.journal(self.incarnation, n))
+        except StorageError:
+            return  # the next roll comes here again
