@@ -36,7 +36,7 @@ function view(app, status) {
     { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out), sort: (each) => each.rates?.bytes_out },
     {
       name: "acts", title: "", label: "Acts", align: "right",
-      cell: (each) => h("span", { class: "actions" },
+      cell: (each) => h("span", { class: "actions stacked" },
         button("Log level…", () => logLevel(app, each), "small", { "aria-label": `Log level of ${each.incarnation}` }),
         isAlone ? null : button("Drain…", () => drain(app, each, status), "small danger", { disabled: each.is_draining, "aria-label": `Drain ${each.incarnation}` })),
     },

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { h } from "../dom.js";
-import { bytes, bytesPerSecond, count, isKnown, milliseconds, perSecond, plural, short } from "../format.js";
+import { bytesPerSecond, count, isKnown, milliseconds, perSecond, plural, short } from "../format.js";
 import { badge, button, card, empty, notices, pageHead, table, tile, tilesOfFour } from "../widgets.js";
 import { balance, partitionLink, shortName } from "./shared.js";
 import { mergeHistory } from "./history.js";
@@ -117,7 +117,6 @@ function roles(members) {
       { name: "zone", title: "Zone", class: "nowrap", cell: ({ zone }) => zone || h("span", { class: "muted" }, "no zone") },
       ...ROLES.map((role) => ({ name: role, title: role[0].toUpperCase() + role.slice(1), align: "right", cell: (each) => count(number(each, role)) })),
       { name: "partitions", title: "Partitions", align: "right", cell: (each) => short(each.members.reduce((sum, { partitions }) => sum + partitions, 0)) },
-      { name: "load", title: "In/s", align: "right", cell: (each) => bytes(each.members.every(({ rates }) => rates === null) ? null : each.members.reduce((sum, { rates }) => sum + (rates?.bytes_in ?? 0), 0)) },
     ],
   });
 }
