@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, Route
+from playwright.sync_api import Browser
 
 from tests.integration.console.pages import Console
 from tests.services import browser as browsers
@@ -70,6 +69,3 @@ def api(server: BmqServer) -> Api:
 def console(browser: Browser, server: BmqServer) -> Iterator[Console]:
     with Console.opened(browser, server.http) as console:
         yield console
-
-
-__all__ = ["Api", "Page", "Request", "Route"]
