@@ -91,6 +91,7 @@ class Consumer(Protocol):
     def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int | None: ...
     def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Consumed]]: ...
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None: ...
+    def group_metadata(self) -> Any: ...
     def close(self, autocommit: bool, timeout_ms: int) -> None: ...
 
 
@@ -182,7 +183,7 @@ def consume(admin: Admin, arguments: argparse.Namespace) -> int:
         metrics_enabled=False,
     )
     with stop_signals() as stopped:
-        settled = partial(_is_settled, admin, arguments, frozenset(keys)) if is_group else _always
+        settled = partial(_is_settled, admin, arguments, frozenset(keys), consumer) if is_group else _always
         reading = Reading(consumer, arguments, writer, sys.stdout.buffer, plan, stopped, settled)
         try:
             if is_group:
@@ -312,17 +313,21 @@ def _offset(found: Any) -> int | None:
     return None if found is None or found.offset < 0 else int(found.offset)
 
 
-def _is_settled(admin: Admin, arguments: argparse.Namespace, keys: frozenset[TopicPartition]) -> bool:
-    """Return whether the group's members have all of `keys` among them.
+def _is_settled(
+    admin: Admin, arguments: argparse.Namespace, keys: frozenset[TopicPartition], consumer: Consumer
+) -> bool:
+    """Return whether `consumer` and the group's other members have all of `keys` among them.
 
     A member may be given nothing at first, by a leader that does not have the topic's metadata yet; the group then
-    rebalances again.
+    rebalances again.  The coordinator knows of the new assignment before `consumer` does, whose own word counts here.
     """
     group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
     if group["error"] is not None or group["group_state"] != "Stable":
         return False
-    held: set[TopicPartition] = set()
+    own, held = consumer.group_metadata().member_id, set(consumer.assignment())
     for member in group["members"]:
+        if member["member_id"] == own:
+            continue
         assignment = member["member_assignment"]
         for each in assignment["assigned_partitions"] if isinstance(assignment, dict) else ():
             held.update(TopicPartition(each["topic"], number) for number in each["partitions"])

@@ -64,6 +64,9 @@ class FakeProducer:
         self.is_closed = True
 
 
+OWN_ID = "this-member"
+
+
 class FakeConsumer:
     """A poll gives up to three records of one partition; `on_poll` is called before each with its number."""
 
@@ -95,6 +98,9 @@ class FakeConsumer:
 
     def subscribe(self, topics: Sequence[str], listener: Any) -> None:
         self.listener = listener
+
+    def group_metadata(self) -> SimpleNamespace:
+        return SimpleNamespace(member_id=OWN_ID)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.positions[partition] = offset

@@ -17,7 +17,7 @@ from kafka.errors import CommitFailedError
 from bmq.cli import consume
 from bmq.cli.admin_client import Unreachable
 from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition
-from tests.unit.cli.fake_clients import FakeConsumer, FakeRecord
+from tests.unit.cli.fake_clients import OWN_ID, FakeConsumer, FakeRecord
 
 Run = Callable[..., int]
 Told = pytest.CaptureFixture[str]
@@ -32,9 +32,10 @@ def records(key: TopicPartition, first: int, last: int) -> list[FakeRecord]:
     ]
 
 
-def holder(*partitions: int) -> dict[str, Any]:
+def holder(*partitions: int, member_id: str = "another") -> dict[str, Any]:
     """A member of a group that has these partitions."""
-    return {"member_assignment": {"assigned_partitions": [{"topic": "orders", "partitions": list(partitions)}]}}
+    assigned = [{"topic": "orders", "partitions": list(partitions)}]
+    return {"member_id": member_id, "member_assignment": {"assigned_partitions": assigned}}
 
 
 @pytest.fixture
@@ -148,12 +149,16 @@ def test_a_member_without_partitions_has_nothing_to_wait_for(bmq: Run, consumer:
         FakeGroup("PreparingRebalance", members=[holder(0, 1)]),
         FakeGroup("Stable", members=[holder()]),
         FakeGroup("Stable", members=[holder(0), holder()]),
+        FakeGroup("Stable", members=[holder(0), holder(1, member_id=OWN_ID)]),
     ],
 )
 def test_a_group_that_has_not_settled_is_waited_for(
     group: FakeGroup, admin: FakeAdmin, bmq: Run, consumer: FakeConsumer, capsys: Told
 ) -> None:
-    """Its leader did not have the topic's metadata when it assigned partitions first: it will do so again."""
+    """Its leader did not have the topic's metadata when it assigned partitions first: it will do so again.
+
+    Or it has done so, and the coordinator's answer is on its way to this member.
+    """
     settled = admin.groups["g"]
     admin.groups["g"] = group
 
