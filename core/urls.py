@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]\S*")
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::\d*)?"
 _ONLY_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _SCHEMES_WITH_A_PATH = ("hdfs", "webhdfs", "file", "http", "https")
+_SCHEMES_WITHOUT_HOSTS = ("file", "sqlite", "hdfs", "webhdfs")
+"""Or that may do without: the name service of ``hdfs:///dir`` is the default one."""
 MASK = "***"
 
 
@@ -28,11 +30,13 @@ def without_userinfo(url: str) -> str:
     """Return `url` with `***` for the user and password in front of its hosts; for messages.
 
     A password may hold `/ ? # @` that nobody escaped, so everything up to the last `@` counts as userinfo, unless
-    hosts end before it and the scheme has paths.
+    hosts end before it and the scheme has paths.  So does what is mistyped: ``etcd:/user:password@host``, or no scheme.
     """
     scheme, separator, rest = url.partition("://")
+    if not separator:
+        return _without_password(url)
     _, at, after = rest.rpartition("@")
-    if not separator or not at or rest.startswith("/"):
+    if not at or (rest.startswith("/") and scheme.lower() in _SCHEMES_WITHOUT_HOSTS):
         return url
     hosts, slash, path = rest.partition("/")
     if scheme.lower() in _SCHEMES_WITH_A_PATH and slash and "@" in path and _ONLY_HOSTS.fullmatch(hosts):
@@ -42,6 +46,15 @@ def without_userinfo(url: str) -> str:
         if _ONLY_HOSTS.fullmatch(own_hosts):
             return f"{scheme}://{MASK}@{own_hosts}{slash}{path}"
     return f"{scheme}://{MASK}@{after}"
+
+
+def _without_password(text: str) -> str:
+    """Return `text`, no URL of ``scheme://``, without what may be user and password: a colon is between them."""
+    before, _, after = text.rpartition("@")
+    scheme, _, rest = text.partition(":")
+    if ":" not in before or (scheme.lower() in _SCHEMES_WITHOUT_HOSTS and rest.startswith("/")):
+        return text
+    return f"{MASK}@{after}"
 
 
 def split_url(url: str) -> SplitResult:

@@ -22,6 +22,9 @@ from bmq.core.urls import normal_url, scheme_of, split_url, without_passwords, w
         ("hdfs://nn:8020,[::1]:8020/a@b", "hdfs://nn:8020,[::1]:8020/a@b"),
         ("file:///home/a@b", "file:///home/a@b"),
         ("etcd://h:1,h:2", "etcd://h:1,h:2"),
+        ("etcd:///bmq:S3cret@h:1", "etcd://***@h:1"),
+        ("sqlite:////home/a@b", "sqlite:////home/a@b"),
+        ("hdfs:///home/a@b", "hdfs:///home/a@b"),
         ("memory:", "memory:"),
         ("", ""),
     ],
@@ -30,6 +33,22 @@ def test_a_message_has_no_password(url: str, shown: str) -> None:
     assert without_userinfo(url) == shown
     assert "S3cret" not in shown
     assert without_passwords(f"cannot open {url} now") == f"cannot open {shown} now"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("etcd:/bmq:S3cret@h:1", "***@h:1"),
+        ("etcd:bmq:S3cret@h:1", "***@h:1"),
+        ("//bmq:S3cret@h:1", "***@h:1"),
+        ("bmq:S3cret@S3cret@h", "***@h"),
+        ("file:/home/a:b@c", "file:/home/a:b@c"),
+        ("/home/a@b", "/home/a@b"),
+        ("data/a@b", "data/a@b"),
+    ],
+)
+def test_a_mistyped_url_has_no_password_either(text: str, shown: str) -> None:
+    assert without_userinfo(text) == shown
 
 
 def test_a_scheme_is_the_same_in_capitals() -> None:
