@@ -332,6 +332,9 @@ class KvCatalog:
         if before is not None and after is not None and before.topic_id != after.topic_id:
             self._change_topic(name, None)  # deleted and made anew between two looks
             before = None
+        if before is None and after is not None and after.topic_id in self._by_id:
+            other = self._by_id[after.topic_id].name
+            raise FormatError(f"topic {name} has the id of topic {other}, {after.topic_id}: somebody copied its key")
         if before is None and after is None:
             return
         if before is not None:

@@ -74,6 +74,35 @@ def test_refresh_waits_until_the_view_shows_what_the_store_has() -> None:
     run(main())
 
 
+def test_a_copied_key_of_a_topic_is_set_aside() -> None:
+    """Two names with one id share partitions and files; the second name is not shown, and stops no view."""
+
+    async def main() -> None:
+        kv, failed = MemoryKeyValue(MemoryStore()), list[str]()
+        await put(kv, topic("before", 1))
+        await put(kv, topic("before-copy", 1))
+        catalog, changes = KvCatalog(kv, "c", failed.append), list[TopicChange]()
+        catalog.subscribe(changes.append)
+        await catalog.start()
+        await put(kv, topic("after", 2))
+        await catalog.wait_revision(await put(kv, topic("after-copy", 2)))
+        assert set(catalog.topics) == {"before", "after"}
+        assert set(catalog.unreadable) == {topic_key("c", "before-copy"), topic_key("c", "after-copy")}
+        assert "has the id of topic before," in catalog.unreadable[topic_key("c", "before-copy")]
+        for name in ("before", "before-copy", "after-copy", "after"):
+            revision = (await kv.commit([], [Delete(topic_key("c", name))])).revision
+        await catalog.wait_revision(revision)
+        assert not catalog.topics
+        assert not catalog.unreadable
+        await catalog.wait_revision(await put(kv, topic("again", 1)))
+        assert catalog.by_id(uuid.UUID(int=1)) == catalog.topics["again"]
+        assert told(changes) == [(None, 1), (None, 2), (1, None), (2, None), (None, 1)]
+        await catalog.close()
+        assert failed == []
+
+    run(main())
+
+
 def test_it_shows_what_was_there_and_follows() -> None:
     async def main() -> None:
         kv = MemoryKeyValue(MemoryStore())
