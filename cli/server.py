@@ -185,11 +185,20 @@ def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``work`` beside the body; what is left of it ends with the body."""
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(work)
-        yield
-        task.cancel()
+    """Run ``work`` beside the body; what is left of it ends with the body.
+
+    Raises what the body or ``work`` raises as it is, not in the group of one that `asyncio.TaskGroup` makes of it:
+    callers tell the causes of a failed start apart by their classes.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            yield
+            task.cancel()
+    except BaseExceptionGroup as failed:
+        if len(failed.exceptions) > 1:
+            raise
+        raise failed.exceptions[0] from None
 
 
 async def load_walk() -> None:

@@ -1,0 +1,79 @@
+"""A start that fails says why in a line, whatever it fails by."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from bmq.cli import server
+from bmq.core.config import NodeConfig
+
+
+@pytest.fixture(autouse=True)
+def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of this process stays what it is."""
+    monkeypatch.setattr(server, "raise_limit", lambda: 65_536)
+
+
+def config(folder: Path, *, root: str = "", meta: str = "", http: str = "127.0.0.1:0") -> NodeConfig:
+    return NodeConfig(
+        root=root or (folder / "root").as_uri(),
+        meta=meta or f"sqlite://{folder / 'meta.db'}",
+        listen="127.0.0.1:0",
+        http=http,
+        internal="127.0.0.1:0",
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"meta": "sqlite://h/x"}, "'sqlite://h/x' is not sqlite:///absolute/file"),
+        ({"root": "hdfs://nn:port/x"}, "hdfs://nn:port/x"),
+    ],
+)
+def test_a_wrong_store_or_root_is_one_line(
+    settings: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server.serve(config(tmp_path, **settings)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bmq: cannot serve: ")
+    assert said in line
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert server.serve(config(tmp_path, http=f"127.0.0.1:{port}")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bmq: cannot serve: ")
+    assert f"127.0.0.1:{port}" in line
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fails() -> None:
+    raise KeyError("work")
+
+
+def test_the_error_of_the_body_comes_out_as_it_is() -> None:
+    async def main() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with server.running(forever()), server.running(forever()):
+                raise ZeroDivisionError
+
+    asyncio.run(main())
+
+
+def test_the_error_of_the_work_ends_the_body_and_comes_out_as_it_is() -> None:
+    async def main() -> None:
+        with pytest.raises(KeyError, match="work"):
+            async with server.running(forever()), server.running(fails()):
+                await forever()
+
+    asyncio.run(main())
