@@ -10,6 +10,9 @@ from bmq.core.errors import FormatError
 
 FORMAT = 1
 PORT_MAX = 65_535
+NODE_ID_MAX = (1 << 31) - 1
+TEXT_BYTES_MAX = (1 << 15) - 1
+"""Clients are told these numbers and texts in Kafka's int32 and string."""
 T = TypeVar("T")
 PROXY, BROKER, CONTROLLER, COORDINATOR = "proxy", "broker", "controller", "coordinator"
 
@@ -97,12 +100,12 @@ def decode_member(data: bytes) -> Member:
         return Member(
             incarnation=_typed(raw["incarnation"], str),
             roles=frozenset(_typed(role, str) for role in _typed(raw["roles"], list)),
-            node_id=_typed(raw["node_id"], int),
+            node_id=_node_id(raw["node_id"]),
             kafka=_address(raw["kafka"]),
             listeners=_listeners(raw.get("listeners", {})),
             internal=_address(raw["internal"]),
             http=_address(raw["http"]),
-            zone=_typed(raw["zone"], str),
+            zone=_text(raw["zone"]),
             version=_typed(raw["version"], str),
             protocols=(_typed(raw["protocols"][0], int), _typed(raw["protocols"][1], int)),
             formats=_typed(raw["formats"], int),
@@ -115,14 +118,29 @@ def decode_member(data: bytes) -> Member:
 def _listeners(raw: object) -> tuple[tuple[str, Address], ...]:
     """Return the addresses by name; none if the member's version wrote none."""
     named: dict[str, list[object]] = _typed(raw, dict)
-    return tuple((name, _address(address)) for name, address in named.items())
+    return tuple((_text(name), _address(address)) for name, address in named.items())
 
 
 def _address(raw: list[object]) -> Address:
     host, port = raw
     if not 0 <= _typed(port, int) <= PORT_MAX:
         raise ValueError(f"port {port!r}")
-    return Address(host=_typed(host, str), port=_typed(port, int))
+    return Address(host=_text(host), port=_typed(port, int))
+
+
+def _node_id(value: object) -> int:
+    number = _typed(value, int)
+    if not -1 <= number <= NODE_ID_MAX:
+        raise ValueError(f"node id {number!r:.80}")
+    return number
+
+
+def _text(value: object) -> str:
+    """Return `value`.  Raises ValueError if no response could hold it."""
+    text = _typed(value, str)
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        raise ValueError(f"a text of more than {TEXT_BYTES_MAX} bytes: {text[:80]!r}")
+    return text
 
 
 def _typed(value: object, kind: type[T]) -> T:

@@ -89,6 +89,25 @@ def changed(**fields: object) -> bytes:
     return json.dumps(raw | fields).encode()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"node_id": 1 << 31},
+        {"node_id": -2},
+        {"zone": "z" * 32_768},
+        {"zone": "\ud800"},
+        {"kafka": ["h" * 32_768, 1]},
+        {"kafka": ["\ud800", 1]},
+        {"listeners": {"\ud800": ["h", 1]}},
+    ],
+)
+def test_a_member_that_no_response_could_name_is_refused(wrong: dict[str, object]) -> None:
+    """One such key would fail Metadata and DescribeCluster of every proxy."""
+    assert decode_member(changed(node_id=(1 << 31) - 1, zone="z" * 32_767)).node_id == (1 << 31) - 1
+    with pytest.raises(FormatError):
+        decode_member(changed(**wrong))
+
+
 BAD = {
     member_key("c", "other"): changed(),  # its value says that it is another
     member_key("c", "bad"): changed(node_id="1"),
