@@ -6,8 +6,7 @@ hostile requests that were answered meanwhile, and stops are processor time of t
 makes every other clock wrong.
 
 Legal requests have as many elements as Kafka's own tools send in one: some hundreds of names, some thousands of
-partitions.  ``test_largest_requests`` sends as many as each API's limit allows, but for Produce and Fetch: hundreds of
-thousands of partitions in one of these do stop the loop.  No client of Kafka sends that, and none is sent here.
+partitions.  ``test_largest_requests`` sends as many as each API's limit allows.
 
 ``BMQ_HOSTILE_SEED`` gives another order and other damage.
 """
