@@ -33,6 +33,7 @@ from bmq.core.errors import FormatError, RequestError
 from bmq.core.log_levels import LoggerLevel
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PROTOCOL
+from bmq.core.turns import Turns, next_turn
 from bmq.core.version import VERSION
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.member import Address, Member
@@ -69,12 +70,12 @@ class Operations:
     async def status(self) -> StatusFacts:
         admin = self._node.cluster_admin
         if admin is None:
-            return await self._with_failures(self._seen(is_from_leader=True))
+            return await self._with_failures(await self._seen(is_from_leader=True))
         try:
             async with asyncio.timeout(LEADER_S):
                 told = await admin.status()
         except (TimeoutError, RequestError):
-            return await self._with_failures(self._seen(is_from_leader=False))
+            return await self._with_failures(await self._seen(is_from_leader=False))
         own, leader = self._node.view.own, [each["incarnation"] for each in told["members"] if each["is_leader"]]
         asked: dict[str, Any] = {"asked": own, "leader": leader[0] if leader else None, "is_from_leader": True}
         return await self._with_failures(cast(StatusFacts, {**told, **asked}))
@@ -158,7 +159,7 @@ class Operations:
 
     # ------------------------------------------------------------------------------------------------- seen from here
 
-    def _seen(self, *, is_from_leader: bool) -> StatusFacts:
+    async def _seen(self, *, is_from_leader: bool) -> StatusFacts:
         """Without measurements, and without the moves, which are the leader's alone."""
         node, leader = self._node, self._node.view.controller
         return StatusFacts(
@@ -169,7 +170,7 @@ class Operations:
             is_from_leader=is_from_leader,
             topics=len(node.catalog.topics),
             partitions=self._partitions(),
-            unassigned=self._unassigned(),
+            unassigned=await self._unassigned(),
             is_balancing=False if node.joined is None else None,
             members=self.members(),
             shards=self._shards(),
@@ -210,14 +211,15 @@ class Operations:
     def _partitions(self) -> int:
         return sum(topic.partitions for topic in self._node.catalog.topics.values())
 
-    def _unassigned(self) -> int:
-        """Costs a look at every partition."""
-        view, members = self._node.view, self._node.view.members
-        return sum(
-            view.owner_of(PartitionKey(topic.topic_id, number)) not in members
-            for topic in self._node.catalog.topics.values()
-            for number in range(topic.partitions)
-        )
+    async def _unassigned(self) -> int:
+        """Count partitions without a living owner.  Looks at every one, in turns."""
+        view, turns, unassigned = self._node.view, Turns(), 0
+        for topic in tuple(self._node.catalog.topics.values()):
+            for number in range(topic.partitions):
+                if turns.is_over():
+                    await next_turn()
+                unassigned += view.owner_of(PartitionKey(topic.topic_id, number)) not in view.members
+        return unassigned
 
     def _shards(self) -> list[ShardFacts]:
         view = self._node.view

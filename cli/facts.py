@@ -19,6 +19,7 @@ from bmq.cli.storage_room import StorageRoom
 from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
 from bmq.console.operations import NotLoadedFacts, RateFacts
+from bmq.console.queries import Page
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import (
     BrokerFacts,
@@ -213,11 +214,14 @@ class _Facts:
             log_start=None, high_watermark=None, bytes=None, rates=None,
         )  # fmt: skip
 
-    async def groups(self) -> GroupsFacts:
-        """Of the whole cluster, whichever process is asked.  RequestError when no shard can tell of its groups."""
+    async def groups(self, search: str, page: Page) -> GroupsFacts:
+        """Return a page of the whole cluster's groups, whichever process is asked.  Only those of the page are
+        described: a description has all members.  Raises RequestError if no shard can tell of its groups."""
         listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
-        missing = dict(listing.missing)
-        left, found = [group.group_id for group in listing.groups], []
+        missing, search = dict(listing.missing), search.lower()
+        names = sorted({group.group_id for group in listing.groups if search in group.group_id.lower()})
+        shown, following = page.cut(names)
+        left, found = list(shown), list[GroupFacts]()
         while left:
             described = (await self._described(left)).groups
             found += [_group(group) for group in described if group.error_code == ErrorCode.NONE]
@@ -232,7 +236,12 @@ class _Facts:
             left = [] if is_stuck else again
         if missing and not found and missing.keys() >= listing.shards:
             _check(min(missing.values()))
-        return GroupsFacts(groups=found, shards_not_loaded=await self._missing(missing) if missing else [])
+        return GroupsFacts(
+            groups=sorted(found, key=lambda each: each["group_id"]),
+            total=len(names),
+            next=following,
+            shards_not_loaded=await self._missing(missing) if missing else [],
+        )
 
     async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
         """Return the shards with what their coordinators say, or with what a client is told."""

@@ -150,9 +150,13 @@ class GroupFacts(TypedDict):
 
 
 class GroupsFacts(TypedDict):
-    """The groups of all shards but those that are not loaded, which may have more."""
+    """A page of the groups of all shards but those that are not loaded, which may have more."""
 
     groups: Sequence[GroupFacts]
+    total: int
+    """Of all pages."""
+    next: str | None
+    """The `after` of the next page, null for the last."""
     shards_not_loaded: Sequence[NotLoadedFacts]
 
 
@@ -255,7 +259,8 @@ class ConsoleState:
     segments: Callable[[str, int, Page], Awaitable[SegmentsFacts]]
     """Of a topic that is there and a partition of it."""
     storage: Callable[[], Awaitable[StorageFacts]]
-    groups: Callable[[], Awaitable[GroupsFacts]]
+    groups: Callable[[str, Page], Awaitable[GroupsFacts]]
+    """A page of those whose names have a text in them, in any case of letters."""
     group: Callable[[str], Awaitable[GroupDetails | None]]
     history: Callable[[int], Awaitable[HistoryFacts]]
     """Samples of the cluster that end later than the time of day given, in milliseconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,12 +17,13 @@ from bmq.cli.cluster_facts import Operations
 from bmq.cli.log_levels_api import LogLevelsApi
 from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.cli.node import Node
-from bmq.console.operations import NotPossible
+from bmq.console.operations import NotPossible, StatusFacts
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.log_levels import LogLevels
 from bmq.core.metrics import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PeerLost
+from bmq.core.turns import ELEMENTS_A_TURN
 from bmq.core.wire.internal import (
     InternalKey,
     LogLevelsRequest,
@@ -222,6 +224,36 @@ def test_without_an_answer_of_the_leader_status_is_what_was_heard(
     assert [each["bytes_per_s"] for each in status["members"]] == [None] * 4
     view.controller = None
     assert asyncio.run(Operations(node(view, leader)).status())["leader"] is None
+
+
+def test_partitions_without_an_owner_are_counted_in_turns() -> None:
+    """Other work runs in between, whatever the number of partitions."""
+    view, leader, looks = View(), Leader(), Counter[int]()
+    loop_turns = 0
+
+    def owner_of(key: PartitionKey) -> str:
+        looks[loop_turns] += 1
+        return "broker-1a" if key.partition % 5 else "gone"
+
+    async def main() -> StatusFacts:
+        def turn() -> None:
+            nonlocal loop_turns
+            loop_turns += 1
+            ticking[0] = loop.call_soon(turn)
+
+        loop = asyncio.get_running_loop()
+        ticking = [loop.call_soon(turn)]
+        try:
+            return await Operations(of).status()
+        finally:
+            ticking[0].cancel()
+
+    view.owner_of = owner_of  # type: ignore[method-assign]
+    leader.answers = refuse
+    of = node(view, leader)
+    of.catalog.topics["orders"].partitions = 5 * ELEMENTS_A_TURN  # type: ignore[misc]
+    assert asyncio.run(main())["unassigned"] == ELEMENTS_A_TURN
+    assert max(looks.values()) <= ELEMENTS_A_TURN
 
 
 def test_a_process_that_is_alone_has_everything() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
+from bmq.console.queries import Page
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
@@ -308,6 +309,7 @@ def test_a_look_at_partitions_that_nobody_answers_for_ends_soon() -> None:
 
 
 SHARDS = 50
+WHOLE = Page("", 1_000)
 
 
 class FakeCoordinator:
@@ -316,6 +318,7 @@ class FakeCoordinator:
     def __init__(self, groups: dict[str, int], missing: dict[int, ErrorCode] | None = None) -> None:
         self.groups = groups
         self.missing = missing or {}
+        self.described: list[str] = []
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: object) -> GroupListing:
         listed = [m.ListGroupsResponse.ListedGroup(group_id=each) for each in self.groups]
@@ -323,18 +326,19 @@ class FakeCoordinator:
 
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: object) -> m.DescribeGroupsResponse:
         answers = []
+        self.described += request.groups
         for number, name in enumerate(request.groups):
             code = self.groups[name] if number < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             answers.append(described(name, None, error_code=code, group_state="Empty"))
         return m.DescribeGroupsResponse(groups=answers)
 
 
-def all_of(coordinator: FakeCoordinator) -> Any:
+def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE) -> Any:
     process: Any = node(is_joined=False, not_loaded={3: "storage is full"})
     process.coordinator = coordinator
     process.catalog = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
     process.view = SimpleNamespace(own="b", shards={4: ShardOwner("d", 1)})
-    groups: Any = console_state(process).groups()
+    groups: Any = console_state(process).groups(search, page)
     return asyncio.run(groups)
 
 
@@ -347,6 +351,16 @@ def groups_of(coordinator: FakeCoordinator) -> list[str]:
 def test_groups_are_those_of_the_cluster_however_many() -> None:
     names = [f"g{number}" for number in range(7)]
     assert groups_of(FakeCoordinator(dict.fromkeys(names, 0))) == names
+
+
+def test_groups_of_other_pages_are_not_described() -> None:
+    coordinator = FakeCoordinator(dict.fromkeys(["a9", "b1", "a3", "A5", "a1", "a7"], 0))
+    found = all_of(coordinator, "a", Page("a1", 2))
+    assert [each["group_id"] for each in found["groups"]] == ["a3", "a7"]
+    assert (found["total"], found["next"]) == (5, "a7")
+    assert coordinator.described == ["a3", "a7"]
+    last = all_of(coordinator, "a", Page("a7", 2))
+    assert ([each["group_id"] for each in last["groups"]], last["next"]) == (["a9"], None)
 
 
 def test_a_group_that_was_deleted_meanwhile_is_left_out() -> None:

@@ -361,9 +361,10 @@ async def _storage() -> StorageFacts:
     )  # fmt: skip
 
 
-async def _groups() -> GroupsFacts:
+async def _groups(search: str, page: Page) -> GroupsFacts:
     missing = NotLoadedFacts(shard=7, coordinator="coordinator-1", why="storage is full")
-    return GroupsFacts(groups=[GROUP], shards_not_loaded=[missing])
+    names, following = page.cut([GROUP["group_id"]] if search in GROUP["group_id"] else [])
+    return GroupsFacts(groups=[GROUP] * len(names), total=1, next=following, shards_not_loaded=[missing])
 
 
 async def _group(group_id: str) -> GroupDetails | None:
