@@ -8,6 +8,7 @@ past its queue (`OTEL_BSP_MAX_QUEUE_SIZE`), and never holds up a request.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ _RATIOS: Mapping[str, float | None] = {
 }
 """Share by sampler, None where `OTEL_TRACES_SAMPLER_ARG` gives it.  Clients' requests carry no parent, so that both
 forms are alike."""
-CLOSE_MS = 5_000
-"""How long the end waits for the last spans to be exported."""
+CLOSE_S = 5.0
+"""How long the end of the process waits for the last spans to be exported."""
 
 
 class Wanted(NamedTuple):
@@ -102,8 +103,11 @@ def open_tracer(environment: Mapping[str, str], incarnation: str) -> Tracer | No
         "OTEL_RESOURCE_ATTRIBUTES", ""
     ):
         own["service.name"] = "bmq"
-    provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(own), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(own), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except ValueError as error:
+        raise ConfigError(f"OpenTelemetry refuses its variables (OTEL_...): {error}") from None
     _log.info("requests of clients are traced, a share of %g", wanted.ratio)
     return OtelTracer(provider, wanted.ratio)
 
@@ -160,8 +164,12 @@ class OtelTracer:
         )
 
     def close(self) -> None:
-        self._provider.force_flush(CLOSE_MS)
-        self._provider.shutdown()
+        """Export what is left, for `CLOSE_S` at most: the SDK itself waits for each of its exports to time out."""
+        ending = threading.Thread(target=self._provider.shutdown, name="bmq-traces-close", daemon=True)
+        ending.start()
+        ending.join(CLOSE_S)
+        if ending.is_alive():
+            _log.info("the last spans are not exported: the collector does not take them within %g s", CLOSE_S)
 
 
 def _root_context() -> Any:

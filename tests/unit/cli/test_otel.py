@@ -6,15 +6,17 @@ import asyncio
 import logging
 import struct
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from bmq.cli import otel
 from bmq.cli.node import Node
 from bmq.cli.otel import RATIO, OtelTracer, Wanted, open_tracer, wanted_of
 from bmq.core.call import Answer, Client
@@ -158,6 +160,34 @@ def test_a_trace_goes_on_from_its_context() -> None:
 
 def test_a_process_without_a_tracer_has_nothing_before_its_endpoint() -> None:
     assert asyncio.run(use(None)) == [Endpoint.__name__]
+
+
+def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, "CLOSE_S", 0.05)
+    is_taken = threading.Event()
+
+    class Hanging(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            is_taken.wait()
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Hanging()))
+    tracer = OtelTracer(provider, 1.0)
+    tracer.start("Fetch", Kind.SERVER).end()
+    closing = threading.Thread(target=tracer.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    try:
+        assert not closing.is_alive()
+    finally:
+        is_taken.set()
+
+
+def test_a_variable_that_the_sdk_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
+    with pytest.raises(ConfigError, match=r"refuses its variables \(OTEL_\.\.\.\): max_queue_size must be"):
+        open_tracer(AT, "n")
 
 
 def test_a_collector_receives_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
