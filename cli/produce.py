@@ -239,7 +239,8 @@ def _inputs(arguments: argparse.Namespace) -> list[Path | None]:
         return [None]
     for name in arguments.files:
         try:
-            Path(name).open("rb").close()
+            if not Path(name).is_fifo():  # whoever writes to a pipe would lose what it wrote to the first who opens it
+                Path(name).open("rb").close()
         except OSError as error:
             raise UsageError(f"cannot read {name}: {error.strerror}") from None
     return [Path(name) for name in arguments.files]

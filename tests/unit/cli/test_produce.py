@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -209,6 +211,19 @@ def test_wrong_usage(words: list[str], why: str, bmq: Run, producer: FakeProduce
 def test_a_folder_is_no_input(bmq: Run, producer: FakeProducer, tmp_path: Path, capsys: Told) -> None:
     assert bmq("produce", "orders", str(tmp_path)) == 2
     assert "Is a directory" in capsys.readouterr().err
+
+
+def test_a_named_pipe_is_opened_once(bmq: Run, producer: FakeProducer, tmp_path: Path) -> None:
+    """Closing it would lose what its writer has written, and then nobody would open the other end again."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["sh", "-c", 'printf "one\\ntwo\\n" > "$0"', str(pipe)])
+    try:
+        assert bmq("produce", "orders", str(pipe)) == 0
+        assert values(producer) == [b"one", b"two"]
+        assert writer.wait() == 0
+    finally:
+        writer.kill()
 
 
 @pytest.mark.parametrize(("records", "size"), [(3, 10**9), (10**9, 25)])
