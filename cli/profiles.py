@@ -118,14 +118,25 @@ def _quoted(text: str) -> str:
 
 
 def path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where the file is, by the XDG Base Directory Specification: a relative XDG_CONFIG_HOME is ignored."""
+    """Return where the file is, by the XDG Base Directory Specification: a relative XDG_CONFIG_HOME is ignored.
+
+    Raises ProfileError if there is no home directory.
+    """
     base = Path(environment.get("XDG_CONFIG_HOME") or "")
-    return (base if base.is_absolute() else Path.home() / ".config") / "bmq" / "profiles.toml"
+    if base.is_absolute():
+        return base / "bmq" / "profiles.toml"
+    try:
+        return Path.home() / ".config" / "bmq" / "profiles.toml"
+    except RuntimeError:
+        raise ProfileError("this user has no home directory: set HOME, or XDG_CONFIG_HOME") from None
 
 
 def read() -> Profiles:
-    """Return the profiles; none if there is no file.  Raises ProfileError naming the file."""
-    file = path()
+    """Return the profiles; none if there is no file, or no place for one.  Raises ProfileError naming the file."""
+    try:
+        file = path()
+    except ProfileError:
+        return Profiles()
     try:
         with file.open("rb") as stream:
             text = stream.read(FILE_BYTES_MAX + 1).decode()

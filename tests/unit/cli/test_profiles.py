@@ -92,6 +92,19 @@ def test_a_folder_that_cannot_be_made(file: Path) -> None:
         profiles.read()
 
 
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as a user of any number."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", "")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert profiles.read() == Profiles()
+    with pytest.raises(ProfileError, match="no home directory: set HOME"):
+        profiles.write(Profiles())
+
+
 def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert profiles.path({"XDG_CONFIG_HOME": "/etc/mine"}) == Path("/etc/mine/bmq/profiles.toml")
