@@ -2,7 +2,8 @@
 
 The registry's address is a setting of the operator; no request names one, and redirects are not followed.  Everything
 is bounded: one response in bytes and time, schemas remembered, ids asked for at once, references of one schema.  A
-schema never changes under its id, so it is remembered until others push it out; a failure for `FAILED_S`.
+schema never changes under its id, so it is remembered until others push it out; a failure for `FAILED_S`.  A registry
+that has answered nothing while a request timed out is left alone for as long, so that records are shown without it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -47,6 +49,9 @@ class SchemaRegistry:
         self._schemas: OrderedDict[int, tuple[Schema | SchemaError, float]] = OrderedDict()
         self._session: aiohttp.ClientSession | None = None
         self._turns = asyncio.Semaphore(PARALLEL)
+        self._answered = 0
+        """Responses so far."""
+        self._silent_until = -math.inf
 
     def __repr__(self) -> str:
         return f"<SchemaRegistry {self._base} schemas={len(self._schemas)}>"
@@ -72,15 +77,23 @@ class SchemaRegistry:
 
     async def _fetch(self, number: int) -> Schema | SchemaError:
         found: Schema | SchemaError
+        silence = SchemaError(f"the schema registry did not answer within {REQUEST_S:g} s")
+        answered = self._answered
         try:
-            async with self._turns, asyncio.timeout(REQUEST_S):
-                source = await self._source(f"schemas/ids/{number}")
-                references = await self._references(source)
+            async with self._turns:
+                if self._now() < self._silent_until:
+                    return silence
+                answered = self._answered
+                async with asyncio.timeout(REQUEST_S):
+                    source = await self._source(f"schemas/ids/{number}")
+                    references = await self._references(source)
             found = await asyncio.to_thread(compile_schema, source, references)
         except SchemaError as error:
             found = error
         except TimeoutError:
-            found = SchemaError(f"the schema registry did not answer within {REQUEST_S:g} s")
+            found = silence
+            if self._answered == answered:
+                self._silent_until = self._now() + FAILED_S
         self._schemas[number] = (found, self._now())
         if len(self._schemas) > SCHEMAS_MAX:
             self._schemas.popitem(last=False)
@@ -123,6 +136,7 @@ class SchemaRegistry:
                 data = await response.content.read(RESPONSE_BYTES_MAX + 1)
                 while len(data) <= RESPONSE_BYTES_MAX and (piece := await response.content.read(RESPONSE_BYTES_MAX)):
                     data += piece
+                self._answered += 1
                 if len(data) > RESPONSE_BYTES_MAX:
                     raise SchemaError(f"the schema registry's response is over {RESPONSE_BYTES_MAX} bytes")
                 if response.status != 200:

@@ -181,6 +181,37 @@ def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     run(story, Silent())
 
 
+def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each id of a page of records would wait, and the page would never come."""
+    monkeypatch.setattr(schema_registry, "REQUEST_S", 0.05)
+
+    class Hanging(FakeRegistry):
+        hangs = True
+
+        async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+            if self.hangs or request.path == "/schemas/ids/99":
+                self.asked.append(request.path_qs)
+                await asyncio.Event().wait()
+            return await super().handle(request)
+
+    fake = Hanging()
+
+    async def story(_: FakeRegistry) -> None:
+        now = 0.0
+        registry = SchemaRegistry(fake.url, lambda: now)
+        found = await registry.find(range(50))
+        assert {str(each) for each in found.values()} == {"the schema registry did not answer within 0.05 s"}
+        assert len(fake.asked) == schema_registry.PARALLEL
+        now, fake.hangs = schema_registry.FAILED_S + 1, False
+        fake.answers = {f"/schemas/ids/{number}": {"schema": '"int"'} for number in range(50)}
+        found = await registry.find([99, *range(50)])
+        assert [number for number, each in found.items() if isinstance(each, SchemaError)] == [99]
+        assert isinstance(await one(registry, 49), Schema), "one that hangs among others that are answered"
+        await registry.close()
+
+    run(story, fake)
+
+
 def test_schemas_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "SCHEMAS_MAX", 2)
 
