@@ -14,12 +14,15 @@ from typing import NamedTuple
 from bmq.core.metrics import OTHER_TOPICS
 from bmq.core.model import PartitionKey
 from bmq.core.series_bound import SeriesBound
+from bmq.core.steps import batched
 from bmq.core.turns import Turns, next_turn
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.coordinator.offsets import Offsets
 
 Watermarks = Callable[[Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, int]]]
-"""Returns the high watermarks of partitions; those whose owner does not answer are missing."""
+"""Returns the high watermarks of partitions, and of no others; those whose owner does not answer are missing."""
+PARTITIONS_A_PART = 500
+"""Partitions of one pair that are looked at between two turns of the loop, at up to 5 us each."""
 Pair = tuple[str, str]
 """A group and the name of a topic that it has committed offsets of."""
 
@@ -96,13 +99,15 @@ class GroupLag:
         self.report = LagReport(
             pairs=_pair_lags(totals, shown),
             partitions=await self._partition_lags(by_partition, ends),
-            partitions_unknown=sum(1 for key in keys if key not in ends),
+            partitions_unknown=len(keys) - len(ends),
         )
 
     async def _count(self, ends: Mapping[PartitionKey, int]) -> dict[Pair, _Totals]:
         totals: dict[Pair, _Totals] = {}
         async for group, topic, committed in self._pairs():
-            each = totals[group, topic.name] = _Totals()
+            each = totals.get((group, topic.name))
+            if each is None:
+                each = totals[group, topic.name] = _Totals()
             for number, offset in committed.items():
                 end = ends.get(PartitionKey(topic.topic_id, number))
                 each.partitions += 1
@@ -122,24 +127,25 @@ class GroupLag:
         return found
 
     async def _pairs(self) -> AsyncIterator[tuple[str, Topic, Mapping[int, int]]]:
-        """Yield each group with each topic that it has offsets of, and these by partition; groups may come and go
-        meanwhile."""
+        """Yield each group with each topic that it has offsets of, and these by partition, in parts if there are many;
+        groups may come and go meanwhile."""
         turns = Turns()
         for offsets in self._offsets():
             for group in offsets.group_ids:
                 for name in list(offsets.of_group(group)):
-                    if turns.is_over(1 + len(offsets.of_topic(group, name))):
-                        await next_turn()
-                    topic = self._catalog.topics.get(name)
-                    if topic is None:
-                        continue
-                    committed = {
-                        number: each.offset
-                        for number, each in offsets.of_topic(group, name).items()
-                        if number < topic.partitions and each.topic_id in (None, topic.topic_id)
-                    }
-                    if committed:
-                        yield group, topic, committed
+                    for part in batched(tuple(offsets.of_topic(group, name).items()), PARTITIONS_A_PART):
+                        if turns.is_over(1 + len(part)):
+                            await next_turn()
+                        topic = self._catalog.topics.get(name)
+                        if topic is None:
+                            break
+                        committed = {
+                            number: each.offset
+                            for number, each in part
+                            if number < topic.partitions and each.topic_id in (None, topic.topic_id)
+                        }
+                        if committed:
+                            yield group, topic, committed
 
 
 def _pair_lags(totals: Mapping[Pair, _Totals], shown: set[Pair]) -> list[PairLag]:

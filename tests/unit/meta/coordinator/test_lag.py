@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bmq.core.metrics import OTHER_TOPICS
 from bmq.core.model import PartitionKey
+from bmq.core.turns import ELEMENTS_A_TURN
 from bmq.meta.coordinator.lag import GroupLag, LagReport, PairLag, PartitionLag
 from bmq.meta.coordinator.load_failure import LoadFailure
 from bmq.meta.coordinator.offsets import Offsets
@@ -126,6 +128,36 @@ def test_many_groups_are_counted_in_turns_of_the_loop() -> None:
     assert max(worked) <= 3_000, "no turn is long"
     assert len(lag.report.pairs) == 101
     assert lag.report.partitions_unknown == 200
+
+
+def test_a_group_of_a_large_topic_is_counted_in_turns() -> None:
+    """One pair of a group and a topic may have as many partitions as a topic has at most."""
+    size = 10_000
+    orders = replace(topic("orders"), partitions=size)
+    large = committed(*(("billing", "orders", number, 1) for number in range(size)))
+
+    async def main() -> tuple[list[int], LagReport]:
+        turns = TurnCounter()
+
+        class Counted(dict[PartitionKey, int]):
+            """High watermarks, each look at which is counted."""
+
+            def get(self, key: PartitionKey, default: int | None = None) -> int | None:  # type: ignore[override]
+                turns.count()
+                return super().get(key, default)
+
+        async def ends(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+            return Counted.fromkeys(keys[1:], 3)
+
+        lag = GroupLag(lambda: [large], MemoryCatalog(orders), ends, size)
+        await lag.refresh()
+        return turns.take(), lag.report
+
+    worked, found = run(main())
+    assert sum(worked) == 2 * size
+    assert max(worked) <= ELEMENTS_A_TURN, "no turn is long"
+    assert found.pairs == [PairLag("billing", "orders", size, 2 * (size - 1))]
+    assert (len(found.partitions), found.partitions_unknown) == (size - 1, 1)
 
 
 def test_a_coordinator_gives_the_offsets_of_its_loaded_shards() -> None:
