@@ -257,7 +257,7 @@ def _page(offsets: Sequence[Any], page: Page) -> tuple[Sequence[Any], str | None
     rest = offsets
     if page.after:
         name, slash, number = page.after.rpartition("/")
-        if not slash or not (number.isascii() and number.isdecimal()):
+        if not slash or not (number.isascii() and number.isdecimal()) or len(number) > 10:
             raise NotPossible(400, "wrong_parameter", f"after={page.after[:80]!r} is not like topic/partition")
         rest = [each for each in offsets if (each["topic"], each["partition"]) > (name, int(number))]
     if len(rest) <= page.limit:

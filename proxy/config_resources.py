@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.catalog import NODE_DIGITS_MAX
 
 
 class ResourceType(IntEnum):
@@ -26,13 +27,18 @@ def parse_type(number: int) -> ResourceType:
         ) from None
 
 
+def parse_node_id(name: str) -> int:
+    """Return the number that `name` is.  Raises RequestError INVALID_REQUEST as Kafka does."""
+    if not (name.isascii() and name.isdecimal() and len(name) <= NODE_DIGITS_MAX):
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    return int(name)
+
+
 def parse_node(name: str, own: int) -> int | None:
     """The node's id, None for the cluster's defaults.  INVALID_REQUEST for any but this node, as in Kafka."""
     if not name:
         return None
-    if not (name.isascii() and name.isdigit()):
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != own:
+    if parse_node_id(name) != own:
         raise RequestError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
         )

@@ -253,6 +253,8 @@ def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
         assert (await api("POST", reset, {"topics": orders, "to": "earliest", "dry_run": False}))[0] == 200
         _, told = await api("GET", f"/api/v1/groups/{{id}}{group}", limit=1)
         assert (told["lag"], told["total"], told["next"]) == (2, 2, "orders/0")
+        for wrong in ("orders", "orders/x", "orders/" + "9" * 5_000):
+            assert (await api("GET", f"/api/v1/groups/{{id}}{group}", after=wrong))[0] == 400
         _, told = await api("GET", f"/api/v1/groups/{{id}}{group}", after="orders/0")
         assert [(each["partition"], each["lag"]) for each in told["offsets"]] == [(1, 2)]
         _, told = await api("POST", reset, {"to": "shift", "value": 1})

@@ -13,7 +13,7 @@ from tests.simulation.loop import run
 from tests.unit.proxy.admin_serving import serving
 from tests.unit.proxy.test_admin_handlers import ALTER, DESCRIBE, INCREMENT, alter, altered, describe, versions
 
-LOGGER = 8
+BROKER, LOGGER = 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 NAME = "bmq.test_of_kafkas_way"
 CONFIG = NodeConfig(node_id=7)
@@ -75,6 +75,19 @@ def test_a_level_is_set_and_deleted(version: int, logger: logging.Logger) -> Non
             assert logger.level == logging.WARNING
             assert await ask((NAME, DELETE, None)) == 0
             assert logger.level == logging.NOTSET
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [BROKER, LOGGER])
+def test_a_node_of_thousands_of_digits_is_not_a_node(kind: int) -> None:
+    """More than Python turns into a number."""
+
+    async def main() -> None:
+        async with serving(config=CONFIG) as w:
+            (found,) = (await w.ask(DESCRIBE, 4, describe((kind, "7" * 5_000, None)))).results
+            assert found.error_code == INVALID_REQUEST
+            assert "must be an integer" in found.error_message
 
     run(main())
 
