@@ -18,7 +18,8 @@ LOG_SIZES_S = 15.0
 
 
 class Collected:
-    """One process's.  A scrape that shows them asks for the next collection: without scrapes nothing is collected."""
+    """One process's.  A scrape that shows them asks for the next collection: without scrapes only the lag is counted,
+    for its samples (``cli.group_lag_history``)."""
 
     def __init__(
         self,
@@ -32,13 +33,15 @@ class Collected:
     ) -> None:
         self.group_lag: GroupLag | None = None
         self.log_sizes: LogSizes | None = None
+        self._lag_refresh: Refresh | None = None
         self._refreshes: list[Refresh] = []
         if coordinator is not None:
             local = broker.assigned.open_owner if broker is not None else None
             ends = HighWatermarks(view, local, joined.peers if joined is not None else None)
             self.group_lag = GroupLag(coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
             interval_s = config.metrics_group_lag_ms / 1000
-            self._refreshes.append(Refresh(self.group_lag.refresh, interval_s, "the lag of groups"))
+            self._lag_refresh = Refresh(self.group_lag.refresh, interval_s, "the lag of groups")
+            self._refreshes.append(self._lag_refresh)
         if broker is not None:
             self.log_sizes = LogSizes(broker.assigned.open_owners, config.metrics_topics_max)
             self._refreshes.append(Refresh(self.log_sizes.refresh, LOG_SIZES_S, "the sizes of logs"))
@@ -47,6 +50,13 @@ class Collected:
         """Collect again in the background, unless that was done lately."""
         for refresh in self._refreshes:
             refresh.request()
+
+    async def count_group_lag(self) -> None:
+        """Count the lag again, unless that was done lately, and wait for the end of the count; of nothing else, since
+        the sizes of logs wait for storage."""
+        if self._lag_refresh is not None:
+            self._lag_refresh.request()
+            await self._lag_refresh.wait()
 
     async def wait(self) -> None:
         """Wait for what is being collected."""

@@ -56,8 +56,7 @@ class GroupLagHistory:
         collected = self._node.collected
         if collected.group_lag is None:
             return
-        collected.request()
-        await collected.wait()
+        await collected.count_group_lag()
         lags: defaultdict[str, int] = defaultdict(int)
         for pair in collected.group_lag.report.pairs:
             if pair.group != OTHER_TOPICS:

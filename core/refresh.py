@@ -17,7 +17,7 @@ class Refresh:
     """Run `work` in the background each time that it is asked for: one run at a time, and none within `interval_s`
     after the beginning of the last.
 
-    A scrape asks, and shows what the last run has left: where nobody scrapes, nothing runs.  An `interval_s` of 0
+    A scrape asks, and shows what the last run has left: where nobody asks, nothing runs.  An `interval_s` of 0
     turns it off.
     """
 

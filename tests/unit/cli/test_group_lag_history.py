@@ -25,14 +25,9 @@ class Collected:
 
     def __init__(self, *pairs: PairLag) -> None:
         self._pairs = pairs
-        self._is_asked = False
         self.group_lag = SimpleNamespace(report=LagReport())
 
-    def request(self) -> None:
-        self._is_asked = True
-
-    async def wait(self) -> None:
-        assert self._is_asked, "nothing is counted unless it is asked for"
+    async def count_group_lag(self) -> None:
         self.group_lag.report = LagReport(pairs=self._pairs)
 
 

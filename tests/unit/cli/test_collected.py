@@ -1,0 +1,56 @@
+"""Numbers that are collected between scrapes, each by whoever shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from bmq.cli.collected import Collected
+from bmq.core.config import NodeConfig
+
+
+def collected(asked: list[str]) -> Collected:
+    """Of a process that is broker and coordinator: `asked` gets what is looked at."""
+
+    def offsets() -> list[Any]:
+        asked.append("offsets")
+        return []
+
+    def open_owners() -> list[Any]:
+        asked.append("logs")
+        return []
+
+    broker: Any = SimpleNamespace(assigned=SimpleNamespace(open_owner=None, open_owners=open_owners))
+    coordinator: Any = SimpleNamespace(offsets=offsets)
+    catalog: Any = SimpleNamespace(topics={})
+    view: Any = SimpleNamespace(own="own", members={})
+    return Collected(NodeConfig(), catalog, view, broker=broker, coordinator=coordinator, joined=None)
+
+
+def test_a_scrape_has_all_of_it_collected() -> None:
+    async def story() -> None:
+        asked: list[str] = []
+        of = collected(asked)
+        of.request()
+        await of.wait()
+        assert set(asked) == {"offsets", "logs"}
+        await of.close()
+
+    asyncio.run(story())
+
+
+def test_the_lag_is_counted_without_a_look_at_storage() -> None:
+    """It is sampled all the time, also while nobody scrapes, and while storage does not answer."""
+
+    async def story() -> None:
+        asked: list[str] = []
+        of = collected(asked)
+        await of.count_group_lag()
+        assert set(asked) == {"offsets"}
+        looks = len(asked)
+        await of.count_group_lag()
+        assert len(asked) == looks, "it was counted a moment ago"
+        await of.close()
+
+    asyncio.run(story())
