@@ -439,7 +439,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
             end = None if self._ends is None else self._ends.get(key)
             due = [record for record in records if end is None or record.offset < end]
             if due:
-                self._output.write(b"".join(map(self._writer, due)))
+                write_whole(self._output, b"".join(map(self._writer, due)))
                 written[key] = due[-1].offset + 1
                 self._count += len(due)
                 if self._left is not None:
@@ -508,6 +508,13 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         except KafkaError as error:
             fail(f"note: not committed, others of the group may get these records again: {explain(error)}")
         self._written = {}
+
+
+def write_whole(output: BinaryIO, data: bytes) -> None:
+    """Write all of `data`: with PYTHONUNBUFFERED standard output is a file that a signal has write a part only."""
+    left = memoryview(data)
+    while left:
+        left = left[output.write(left) :]
 
 
 def is_reader_gone(output: BinaryIO) -> bool:

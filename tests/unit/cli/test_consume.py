@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 from kafka import TopicPartition
@@ -366,6 +367,21 @@ def test_a_pipe_that_ends_early_is_quiet() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_an_output_that_takes_a_part_at_a_time_is_given_all() -> None:
+    """Standard output with PYTHONUNBUFFERED, when a signal comes while a pipe is full; what is lost were committed."""
+
+    class Part(io.RawIOBase):
+        taken = b""
+
+        def write(self, data: Any, /) -> int:
+            self.taken += bytes(data[:3])
+            return min(3, len(data))
+
+    output = Part()
+    consume.write_whole(cast(BinaryIO, output), b"one\ntwo\n")
+    assert output.taken == b"one\ntwo\n"
 
 
 def test_positions_are_asked_for_only_where_they_can_have_moved(bmq: Run, consumer: FakeConsumer) -> None:
