@@ -11,6 +11,7 @@ const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "h
 const JSON_FORMATS = ["json", "avro", "protobuf"]; // the last two are shown as JSON
 const LIMITS = ["20", "50", "100", "500"];
 const PREVIEW = 160;
+const DEPTH_SHOWN = 50; // what lies deeper stands no further to the right: a value may nest thousands of times
 
 /** Return the tab: {load, view, queried, produce}.  What is asked for stands in the page's address. */
 export function recordsTab(app, name) {
@@ -165,14 +166,31 @@ function payload(title, { format, text, bytes: size, is_cut: isCut, schema_id: s
   ];
 }
 
-/** Return JSON with line breaks; numbers stay as they are written, since big ones would change by being parsed. */
+/** Return JSON with line breaks; all else stays as it is written: parsed, 1.10 would be 1.1, and of two equal names one
+ *  would go. */
 function indented(text, isCut) {
-  if (isCut || /\d{16}/.test(text)) return text;
+  if (isCut) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return text;
   }
+  const tokens = text.match(/"(?:[^"\\]|\\.)*"|[^\s"[\]{},:]+|[[\]{},:]/g);
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, DEPTH_SHOWN))}`;
+  return tokens
+    .map((token, index) => {
+      if (token === ":") return ": ";
+      if (token === ",") return `,${line()}`;
+      if (token === "{" || token === "[") {
+        depth += 1;
+        return "]}".includes(tokens[index + 1]) ? token : token + line();
+      }
+      if (token !== "}" && token !== "]") return token;
+      depth -= 1;
+      return "[{".includes(tokens[index - 1]) ? token : line() + token;
+    })
+    .join("");
 }
 
 function produce(app, name) {

@@ -232,13 +232,17 @@ def test_a_record_is_produced(console: Console, api: Api) -> None:
     console.expects_errors = True
     console.button("Produce").click()
     expect(console.dialog.get_by_role("alert")).to_contain_text("value is not json")
-    console.dialog.get_by_label("Value", exact=True).fill('{"is": "json"}')
+    console.dialog.get_by_label("Value", exact=True).fill('{"price": 1.10, "is": "json"}')
     console.button("Produce").click()
     console.expect_message("Produced to partition")
     console.expect_text("1 record")
     (record,) = api("GET", "topics/produced/records")["records"]
-    assert (record["key"]["text"], record["value"]["text"]) == ("k", '{"is": "json"}')
+    assert (record["key"]["text"], record["value"]["text"]) == ("k", '{"price": 1.10, "is": "json"}')
     assert [(each["key"], each["value"]["text"]) for each in record["headers"]] == [("trace", "abc")]
+    console.open("/topics/produced/records?start=earliest")
+    console.table("Records").get_by_role("button").first.click()
+    shown = console.page.locator(".record").get_by_label("Value", exact=True).inner_text()
+    assert shown == '{\n  "price": 1.10,\n  "is": "json"\n}', "laid out, and not changed"
 
 
 def test_offsets_are_reset_after_a_preview(console: Console, api: Api) -> None:
