@@ -7,6 +7,7 @@ status.  What is common to all is here: the version, a reader that goes away (``
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -15,10 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bmq.cli import cluster, completion, consume, group, health, job, produce, profile, segment, serve, topic
+from bmq.cli.output import fail
 from bmq.core.version import VERSION
 
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_NOT_WRITTEN = 1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _DESCRIPTION = """\
 BMQ is a message queue that speaks Kafka's protocol and keeps its log on HDFS.
@@ -56,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of the command."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that knows no UTF-8 still gets every line
@@ -65,12 +70,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes standard output once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            raise
+        _discard_output()
+        return fail(f"cannot write: {error.strerror}", status=EXIT_NOT_WRITTEN)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return status
+
+
+def _discard_output() -> None:
+    """Give standard output somewhere to go: Python flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that the caller has closed (`<&-`) as /dev/null; Python has None in their place."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - open as long as the process
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -627,6 +627,23 @@ def test_a_reader_that_goes_away_is_no_error(root: Root) -> None:
         assert process.wait(60) == EXIT_BROKEN_PIPE
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_an_output_without_room_is_one_line() -> None:
+    command = [sys.executable, "-m", "bmq.cli.main", "completion", "bash"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"bmq: cannot write: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_standard_streams_that_are_closed(closed: str, root: Root) -> None:
+    command = f'"{sys.executable}" -m bmq.cli.main segment verify --topic orders {closed}'
+    root.log(0, batch(0))
+    environment = {**os.environ, "BMQ_ROOT": root.folder.as_uri()}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_verify_tells_how_far_it_is(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """By bytes over all files, and by files."""
     monkeypatch.setattr(progress, "LOG_S", 0.0)
