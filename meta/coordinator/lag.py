@@ -36,6 +36,8 @@ class PairLag(NamedTuple):
     """Sum of the committed offsets: its rate is the rate of consumption."""
     lag: int
     """Sum over the partitions whose high watermark is known."""
+    unknown: int = 0
+    """Partitions whose owner did not tell it."""
 
 
 class PartitionLag(NamedTuple):
@@ -61,10 +63,10 @@ class LagReport:
 class _Totals:
     """Sums of one pair, while they are counted."""
 
-    __slots__ = ("lag", "offset_sum", "partitions")
+    __slots__ = ("lag", "offset_sum", "partitions", "unknown")
 
     def __init__(self) -> None:
-        self.lag = self.offset_sum = self.partitions = 0
+        self.lag = self.offset_sum = self.partitions = self.unknown = 0
 
 
 class GroupLag:
@@ -112,7 +114,10 @@ class GroupLag:
                 end = ends.get(PartitionKey(topic.topic_id, number))
                 each.partitions += 1
                 each.offset_sum += offset
-                each.lag += max(0, end - offset) if end is not None else 0
+                if end is None:
+                    each.unknown += 1
+                else:
+                    each.lag += max(0, end - offset)
         return totals
 
     async def _partition_lags(self, shown: set[Pair], ends: Mapping[PartitionKey, int]) -> list[PartitionLag]:
@@ -149,7 +154,7 @@ class GroupLag:
 
 
 def _pair_lags(totals: Mapping[Pair, _Totals], shown: set[Pair]) -> list[PairLag]:
-    pairs = [PairLag(*pair, each.offset_sum, each.lag) for pair, each in totals.items() if pair in shown]
+    pairs = [PairLag(*pair, each.offset_sum, each.lag, each.unknown) for pair, each in totals.items() if pair in shown]
     others = [each for pair, each in totals.items() if pair not in shown]
     if others:
         lag, offsets = sum(each.lag for each in others), sum(each.offset_sum for each in others)

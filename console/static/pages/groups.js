@@ -69,7 +69,7 @@ function view(app, { items, total, isCut, first }, lags) {
           table({ label: "Groups", rows, columns, keyOf: (each) => each.group_id, order, onsort: (name) => app.set({ sort: nextOrder(order, name), page: null }) }),
           pager({ page, size: SIZE, total: shown.length, go: (number) => app.set({ page: number || null }), what: "group" }),
         ]
-      : empty(search ? `No group has “${search}” in its id.` : "There are no groups yet: a consumer with a group.id makes one when it starts."),
+      : empty(search ? `${isCut ? `None of the first ${count(items.length)} groups` : "No group"} has “${search}” in its id.` : "There are no groups yet: a consumer with a group.id makes one when it starts."),
   ];
   return { rows, parts };
 }

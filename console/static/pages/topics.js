@@ -57,7 +57,7 @@ function view(app, { items, total, isCut }) {
           pager({ page, size: SIZE, total: shown.length, go: (number) => app.set({ page: number || null }), what: "topic" }),
         ]
       : search
-        ? empty(`No topic has “${search}” in its name.`, button("Clear the search", () => app.set({ search: null })))
+        ? empty(`${isCut ? `None of the first ${count(items.length)} topics` : "No topic"} has “${search}” in its name.`, button("Clear the search", () => app.set({ search: null })))
         : empty("There are no topics yet. Create one here, or by any Kafka client.", button("Create topic…", () => createTopic(app), "primary")),
   ];
 }

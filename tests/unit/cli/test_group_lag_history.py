@@ -46,6 +46,7 @@ class Peers:
 def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: int = 15_000) -> Any:
     pairs = (
         PairLag("billing", "orders", 10, 5), PairLag("billing", "payments", 10, 3), PairLag("audit", "orders", 1, 0),
+        PairLag("partial", "orders", 10, 5, unknown=1), PairLag("partial", "payments", 10, 3),
         PairLag(OTHER_TOPICS, OTHER_TOPICS, 1, 900),
     )  # fmt: skip
     handlers: dict[int, Any] = {}
@@ -72,6 +73,7 @@ def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
         assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 8}], "")
         assert (await history.facts("billing", NOW_MS))["samples"] == []
         assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
+        assert (await history.facts("partial", 0))["samples"] == []
         (body,) = GroupLagRequest(group_id="audit", after_ms=0).encode()
         answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[InternalKey.GROUP_LAG](body, None))))
         assert (answer.is_counted, answer.rows) == (True, encode_samples([LagSample(NOW_MS, 0)]))
