@@ -46,8 +46,9 @@ class Api:
         self("POST", f"groups/{group}/reset", body)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Start one a module: Playwright's loop runs in this thread until it ends, and no other test could run its own."""
     with browsers.running() as browser:
         yield browser
 
