@@ -99,6 +99,11 @@ class AssignmentFollower:
         return sum(len(held.partitions) for held in self._held.values())
 
     @property
+    def has_partitions(self) -> bool:
+        """Whether anything is assigned here, of topics that are known and not refused."""
+        return bool(self._held)
+
+    @property
     def refused(self) -> Mapping[str, str]:
         """The topics of which nothing is opened here, since their configs are wrong, with the reasons."""
         topics = ((self._catalog.by_id(topic_id), why) for topic_id, why in self._refused.items())

@@ -77,6 +77,11 @@ class BrokerRole:
         """The topics of which nothing is opened, with the reasons."""
         return self._follower.refused
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether partitions are assigned to this process, of topics that exist and are opened."""
+        return self._follower.has_partitions
+
     async def start(self) -> None:
         await self.broker.start()
         await self._follower.start()

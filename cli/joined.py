@@ -88,17 +88,18 @@ class Joined:
             )
         )
 
-    async def drain(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float, has_partitions: Callable[[], bool], changed: asyncio.Event) -> None:
         """Be given nothing more, and wait until what we have is with others, while there are others.
 
-        Returns when nothing is assigned to us, when nobody could take it, or after ``timeout_s``.
+        ``has_partitions``: whether any of a topic that exists is assigned to us; a deleted topic's assignment stays for
+        a minute, and nobody takes it.  ``changed`` is set when that may be another.  Returns when it is so, when nobody
+        could take it, or after ``timeout_s``.
         """
         self.membership.update(self.member.draining())
-        changed = asyncio.Event()
         forget = self.view.subscribe(lambda change: changed.set() if _concerns(change) else None)
         try:
             async with asyncio.timeout(timeout_s):
-                while self._is_needed():
+                while self._is_needed(has_partitions):
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
@@ -106,7 +107,7 @@ class Joined:
         finally:
             forget()
 
-    def _is_needed(self) -> bool:
+    def _is_needed(self, has_partitions: Callable[[], bool]) -> bool:
         own, view = self.view.own, self.view
         if not self.membership.is_member:
             return False
@@ -116,7 +117,7 @@ class Joined:
         others = [member for member in view.members.values() if member.incarnation != own and not member.is_draining]
         has_shards = any(owner.incarnation == own for owner in view.shards.values())
         return view.controller is not None and (
-            (view.owned_count(own) > 0 and any(member.has("broker") for member in others))
+            (has_partitions() and any(member.has("broker") for member in others))
             or (has_shards and any(member.has("coordinator") for member in others))
         )
 

@@ -230,7 +230,11 @@ class Node:
         if self.joined is None:
             return
         loop = asyncio.get_running_loop()
-        await self.joined.drain(max(0.0, deadline - loop.time()))
+        broker, changed = self.broker, asyncio.Event()
+        self.catalog.subscribe(lambda change: changed.set())
+        await self.joined.drain(
+            max(0.0, deadline - loop.time()), lambda: broker is not None and broker.has_partitions, changed
+        )
         if self.broker is not None:
             await self.broker.wait_moved(max(0.0, deadline - loop.time()))
         if PROXY in self.config.roles and len(self.view.members) > 1:

@@ -7,6 +7,7 @@ writes down in ``Told`` what that was.  An answer that no client should get is w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from dataclasses import dataclass, field
 from random import Random
@@ -639,6 +640,14 @@ async def create_topic(world: World, name: str, partitions: int) -> None:
             await pause(world)
 
 
+async def delete_topic(world: World, client: Client, name: str) -> None:
+    """Once; a refusal that no retry mends is an error of the world.  Raises Disconnected: then it is not known."""
+    answer = await client.call(DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), DeleteTopicsResponse, 3)
+    code = ErrorCode(answer.responses[0].error_code)
+    if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) and not code.is_retriable:
+        world.told.errors.append(f"deleting {name}: {code.name}")
+
+
 async def create_and_delete(world: World, name: str) -> None:
     """An administrator who makes a topic, writes to it, and deletes it, again and again."""
     client, rounds = world.client(), 0
@@ -647,13 +656,6 @@ async def create_and_delete(world: World, name: str) -> None:
         await produce_plain(world, f"{name}{rounds}", name, 0, 2)
         world.told.acked.pop((name, 0), None)  # the topic's data goes with it
         rounds += 1
-        try:
-            answer = await client.call(
-                DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), DeleteTopicsResponse, 3
-            )
-            code = ErrorCode(answer.responses[0].error_code)
-            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) and not code.is_retriable:
-                world.told.errors.append(f"deleting {name}: {code.name}")
-        except Disconnected:
-            pass  # done or not: the next round finds out
+        with contextlib.suppress(Disconnected):  # done or not: the next round finds out
+            await delete_topic(world, client, name)
         await pause(world, 3.0)

@@ -35,6 +35,7 @@ from tests.simulation.kafka_clients import (
     Member,
     create_and_delete,
     create_topic,
+    delete_topic,
     observe,
     pause,
     produce,
@@ -55,6 +56,8 @@ ROLES_APART = (("controller", 2), ("broker", 3), ("coordinator", 2), ("proxy", 2
 PROGRESS_S = 60.0
 """From the end of the faults: a lease (10 s), its grace after an outage (10 s), a stable proxy id that a dead process
 still holds, a group's session, and what each waits for the other."""
+DRAIN_S = 5.0
+"""A broker of some partitions, while others live."""
 CLIENTS_S = 120.0
 """A client's own longest time-out, twice."""
 
@@ -255,6 +258,32 @@ async def read_again(seed: int) -> ClusterWorld:
     return world
 
 
+async def drained_after_a_deletion(seed: int) -> ClusterWorld:
+    """A topic is deleted, the leader ends, then each broker in turn: none waits for partitions that are no more."""
+    world = ClusterWorld(seed)
+    with BugsTold(world):
+        for role, count in ROLES_APART:
+            for number in range(count):
+                world.place(f"{role}{number}", role)
+        await create_topic(world, TOPIC, PARTITIONS)
+        client = world.client()
+        for index, place in enumerate(world.with_role("broker")):
+            await create_topic(world, f"gone{index}", 12)
+            await produce(world, f"p{index}", f"gone{index}", 0, 1)
+            await delete_topic(world, client, f"gone{index}")
+            world.told.acked.pop((f"gone{index}", 0), None)
+            (world.with_role("controller")[index % 2]).stop_politely(0.5)
+            await asyncio.sleep(2.0)
+            process = place.process
+            assert process is not None
+            begin = world.loop.time()
+            place.stop_politely(0.5)
+            await process.is_over.wait()
+            assert world.loop.time() - begin < DRAIN_S, f"{place.host} drained in {world.loop.time() - begin:.1f} s"
+        await verdict(world, [asyncio.create_task(observe(world, TOPIC, PARTITIONS))])
+    return world
+
+
 def planned_workload(world: ClusterWorld) -> list[Coroutine[Any, Any, None]]:
     endless = 1 << 30
     return [
@@ -297,6 +326,10 @@ def test_planned(block: int) -> None:
 def test_read_again(block: int) -> None:
     for seed in [int(ONE)] if ONE else range(block, max(SEEDS // 4, BLOCKS), BLOCKS):
         play(seed, read_again)
+
+
+def test_a_drain_does_not_wait_for_deleted_topics() -> None:
+    play(1, drained_after_a_deletion)
 
 
 def test_calm() -> None:
