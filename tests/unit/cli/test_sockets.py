@@ -91,14 +91,15 @@ class Leaving:
 
     config = CONFIG
     view = SimpleNamespace(members={"a": 1, "b": 2})
+    catalog = SimpleNamespace(subscribe=lambda call: None)
 
     def __init__(self, slow_s: float) -> None:
         self.given: list[float] = []
         self.joined = SimpleNamespace(drain=self._take)
-        self.broker = SimpleNamespace(wait_moved=self._take)
+        self.broker = SimpleNamespace(wait_moved=self._take, has_partitions=True)
         self._slow_s = slow_s
 
-    async def _take(self, timeout_s: float) -> None:
+    async def _take(self, timeout_s: float, *_: object) -> None:
         self.given.append(timeout_s)
         await asyncio.sleep(min(self._slow_s, timeout_s))
 
