@@ -32,16 +32,35 @@ Without any setting `bmq serve` serves Kafka clients on 127.0.0.1:9092, with its
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that refuses unknown arguments itself, so that the usage in the error is the sub-command's.
+    """A parser that takes files and names before, between and after flags, and refuses unknown arguments itself.
 
-    argparse passes what a sub-command does not know up to `bmq`. Parsers of sub-commands are of the same class.
+    argparse takes all positional arguments from one place, so that `bmq produce TOPIC --format raw FILE` would not
+    know FILE, and passes what a sub-command does not know up to `bmq`, whose usage the error would then show.  Parsers
+    of sub-commands are of the same class.
     """
 
+    _is_within = False
+    """Whether argparse calls back from parse_known_intermixed_args."""
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = super().parse_known_args(args, namespace)
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        if not self._takes_several_names() or "--" in args:  # after `--` everything is positional, as argparse has it
+            parsed, unknown = super().parse_known_args(args, namespace)
+        else:
+            self._is_within = True
+            try:
+                parsed, unknown = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._is_within = False
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
+
+    def _takes_several_names(self) -> bool:
+        """Return whether two positional arguments or more may be given, sub-commands not counted."""
+        names = self._get_positional_actions()
+        return self._subparsers is None and (len(names) > 1 or any(each.nargs in ("*", "+") for each in names))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Numbers on a command line."""
+"""The command line: flags and names in any order, and numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from bmq.cli.main import build_parser
 from bmq.cli.usage import positive, whole_number
 
 
@@ -23,3 +24,36 @@ def test_numbers() -> None:
     assert positive("007") == 7
     with pytest.raises(argparse.ArgumentTypeError):
         positive("0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "produce images a b --key k",
+        "produce images --key k a b",
+        "produce images a --key k b",
+        "produce --key k images a b",
+        "produce --key k -- images a b",
+    ],
+)
+def test_names_stand_before_between_and_after_flags(line: str) -> None:
+    parsed = build_parser().parse_args(line.split())
+    assert (parsed.topic, parsed.files, parsed.key) == ("images", ["a", "b"], "k")
+
+
+def test_what_follows_two_hyphens_is_no_flag() -> None:
+    assert build_parser().parse_args(["produce", "--", "images", "--json"]).files == ["--json"]
+
+
+@pytest.mark.parametrize(
+    "line", ["produce images a --kez k b", "produce images --kez=k", "topic --json list", "serve x"]
+)
+def test_what_is_unknown_is_refused_with_the_usage_of_the_command(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        build_parser().parse_args(line.split())
+    assert refused.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: bmq {line.split()[0]} ")
+    assert "unrecognized arguments: " in said or "invalid choice: " in said
