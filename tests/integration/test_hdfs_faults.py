@@ -22,7 +22,8 @@ from tests.services.hdfs import HdfsCluster
 from tests.services.processes import wait_for
 
 TIMEOUT_S = 240.0
-PATIENT = HdfsSettings(call_deadline_s=120.0)
+PATIENT = HdfsSettings(call_deadline_s=120.0, complete_timeout_s=120.0)
+"""As long as a busy machine may take to bring a NameNode back, and its datanodes to report."""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
