@@ -125,7 +125,10 @@ def escaped_json(value: object) -> str:
 
 
 def _plain(value: object) -> str | int:
-    return value if isinstance(value, int) else cut(str(value) or type(value).__name__, FIELD_MAX)
+    if isinstance(value, int):
+        return value
+    nameless = type(value).__name__ if isinstance(value, BaseException) else ""
+    return cut(str(value) or nameless, FIELD_MAX)
 
 
 def _in_text(value: str | int) -> str:

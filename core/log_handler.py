@@ -45,8 +45,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         is_own = record.name == OWN or record.name.startswith(f"{OWN}.")
         # Others' loggers may be given finished texts, of which there is no end: each is one event.
         key = (record.name, record.levelno, record.msg if is_own else "")
-        given = dict(fields_of(record))
         try:
+            given = dict(fields_of(record))
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - as StreamHandler: a wrong call of the log must not end what calls it
             self.handleError(record)

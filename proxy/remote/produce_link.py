@@ -132,8 +132,12 @@ class ProduceLink:
         return self._change % 2 == 1
 
     def join(self, sender: Sender) -> None:
-        """Tell ``sender`` of each change from here on; it knows of ``is_up``."""
-        self.senders[sender] = self._change
+        """Tell ``sender`` of each change from here on; it knows of ``is_up``.
+
+        One that has joined already, as when its partition is assigned to the same broker again, is told of what it has
+        not heard yet: it may have something under way on an earlier connection.
+        """
+        self.senders.setdefault(sender, self._change)
         self.link.want()
 
     def leave(self, sender: Sender) -> None:

@@ -88,6 +88,14 @@ def test_an_error_without_words_is_named(text: Log) -> None:
     assert text.take().endswith("shard not loaded error=TimeoutError\n")
 
 
+def test_an_empty_text_stays_empty(text: Log, json_log: Log) -> None:
+    """Kafka's clients have an empty name unless they are given one."""
+    text.logger.warning("connected", extra=fields(client_id=""))
+    assert text.take().endswith('connected client_id=""\n')
+    json_log.logger.warning("connected", extra=fields(client_id=""))
+    assert json_log.take_json()["client_id"] == ""
+
+
 def test_json_has_time_level_logger_message_and_fields(json_log: Log) -> None:
     json_log.logger.warning("shard not loaded, again in %.1f s", 0.5, extra=fields(shard=3, epoch=7))
     line = json_log.take_json()
@@ -210,6 +218,15 @@ def test_others_libraries_are_one_event_each(text: Log) -> None:
 
 def test_a_wrong_call_of_the_log_ends_nobody(text: Log, capsys: pytest.CaptureFixture[str]) -> None:
     text.logger.warning("%d", "no number")
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_a_field_without_a_text_ends_nobody(text: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    text.logger.warning("shard not loaded", extra=fields(error=Unspeakable()))
     assert "Logging error" in capsys.readouterr().err
 
 

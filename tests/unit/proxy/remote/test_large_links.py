@@ -194,6 +194,36 @@ def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
     assert play(story).longest_s < STOP_MAX_S
 
 
+def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lost() -> None:
+    """Its assignment went to another broker and back before anybody looked, and the connection has come again."""
+
+    async def story(senders: Senders) -> None:
+        owner = senders.owners[-1]
+
+        def send(number: int) -> None:
+            record = bytearray(61)
+            record[43:51] = (7).to_bytes(8, "big")  # of an idempotent producer: it may be sent again
+            record[60] = number
+            owner.append(memoryview(record), acks_all=True)
+
+        send(1)
+        await asyncio.sleep(0)
+        senders.peers.cut()
+        peer = senders.peers.connect()
+        while not senders.link.is_up:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+            await asyncio.sleep(0)
+        assert owner.route.is_up, "it has not heard of the loss"
+        assert len(owner.route.under_way) == 1, "nor of what became of its part"
+        owner.assign(senders.link)
+        send(2)
+        await asyncio.sleep(1)
+        sent = [each[60] for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
+        assert sent == [1, 2]
+        assert senders.states == {State.OPEN}
+
+    play(story, 3 * HEARD_A_TURN)
+
+
 def test_a_busy_connection_refuses_all_that_is_behind() -> None:
     async def story(senders: Senders) -> None:
         peer = senders.peer
