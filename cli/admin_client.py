@@ -32,7 +32,7 @@ from kafka.errors import (
 
 from bmq.cli import profiles
 from bmq.cli.output import fail
-from bmq.cli.usage import UsageError
+from bmq.cli.usage import UsageError, check_text
 from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode
 
@@ -187,7 +187,7 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
             command: Command = arguments.command
             return command(admin, arguments)
 
-    return tell(work)
+    return tell(arguments, work)
 
 
 @contextlib.contextmanager
@@ -202,9 +202,13 @@ def explained(servers: str, timeout_s: float) -> Iterator[None]:
         raise Refused(explain(error)) from error
 
 
-def tell(work: Callable[[], int]) -> int:
-    """The exit status of ``work``; what it raises of this module's errors is told in one line."""
+def tell(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
+    """Return the exit status of ``work``; print what it raises of this module's errors in one line.
+
+    ``work`` is not begun if one of the ``arguments`` is not text.
+    """
     try:
+        check_text(arguments)
         return work()
     except (UsageError, Unreachable) as error:
         return _told(str(error), EXIT_USAGE)

@@ -91,7 +91,7 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return tell(lambda: arguments.act(Console(http_url(arguments), arguments.timeout), arguments))
+    return tell(arguments, lambda: arguments.act(Console(http_url(arguments), arguments.timeout), arguments))
 
 
 def balance(console: Console, arguments: argparse.Namespace) -> int:
@@ -155,7 +155,7 @@ def drain(console: Console, arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     had = console.act("drain", {"member": name})
     total = had["partitions"] + had["shards"]
-    with Progress(f"drain {name}", total=total, unit="partitions and shards handed over") as progress:
+    with Progress(printable(f"drain {name}"), total=total, unit="partitions and shards handed over") as progress:
         unassigned = _wait_gone(console, name, deadline, lambda left: progress.show(max(total - left, 0)))
     took_s = time.monotonic() - began
     if arguments.json:
@@ -163,7 +163,7 @@ def drain(console: Console, arguments: argparse.Namespace) -> int:
         print_json({"member": name, **moved, "seconds": round(took_s, 3)})
     else:
         what = f"{had['partitions']} partitions and {had['shards']} shards moved"
-        print(f"{name} has left after {took_s:.1f} s: {what}")
+        print(printable(f"{name} has left after {took_s:.1f} s: {what}"))
     if unassigned:
         return fail(f"{unassigned} partitions have no owner; start a broker")
     return 0

@@ -67,7 +67,7 @@ def http_url(arguments: argparse.Namespace) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask over HTTP, or over Kafka's protocol if only such an address is given.  Returns the exit status."""
-    return tell(lambda: _run(arguments))
+    return tell(arguments, lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -100,7 +100,7 @@ def _print_status(status: Mapping[str, Any]) -> None:
     print(f"  partitions   {status['partitions']}, {status['unassigned'] or 'none'} without an owner")
     print(printable(f"  leader       {status['leader'] or 'none'}"))
     if not status["is_from_leader"]:
-        print(f"  the leader does not answer: this is what {status['asked']} has heard")
+        print(printable(f"  the leader does not answer: this is what {status['asked']} has heard"))
     if status["is_balancing"]:
         print("  balancing")
     print_table(_MEMBERS, [_row(member) for member in status["members"]])
@@ -125,7 +125,7 @@ def _print_status(status: Mapping[str, Any]) -> None:
         )
     quarantined = status.get("quarantined")
     if quarantined:
-        print(f"{len(quarantined)} keys or topics cannot be used by {status['asked']}")
+        print(printable(f"{len(quarantined)} keys or topics cannot be used by {status['asked']}"))
         print_table(("WHAT", "WHY"), [[each["what"], each["why"]] for each in quarantined])
     if status.get("silent"):
         print(printable(f"no answer to what they cannot serve: {', '.join(status['silent'])}"))

@@ -20,7 +20,8 @@ Print a script that lets the shell complete bmq's commands, options and their va
   zsh    source <(bmq completion zsh)               in ~/.zshrc after compinit, or once:
          bmq completion zsh > "${fpath[1]}/_bmq"
 """
-_PROFILES = r"""sed -n 's/^\[profiles\."\{0,1\}\([^]"]*\)"\{0,1\}\]$/\1/p' \
+# Of names that `bmq` accepts only: bash expands the words that it offers, `$(...)` in them too.
+_PROFILES = r"""sed -n 's/^\[profiles\."\{0,1\}\([A-Za-z0-9._-]*\)"\{0,1\}\]$/\1/p' \
         "${XDG_CONFIG_HOME:-$HOME/.config}/bmq/profiles.toml" 2>/dev/null"""
 _HELP_MAX = 100
 

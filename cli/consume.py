@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, RebalanceInProgressError
 from kafka.protocol.consumer import OffsetTimestamp
 
 from bmq.cli.admin_client import (
@@ -99,6 +99,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = add_command(commands, "consume", consume, "print records of topics", "")
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    parser.set_defaults(as_bytes=("null",))
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="of which topics")
     which = parser.add_argument_group("which records")
     which.add_argument(
@@ -393,6 +394,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         self._ended: set[TopicPartition] = set()
         self._positions: dict[TopicPartition, int | None] = {}
         self._commit_due = monotonic() + COMMIT_S
+        self._is_commit_failing = False
         self._moved_at = monotonic()
         self._is_silent = False
         self._count = 0
@@ -432,6 +434,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
                     self._commit()
                 self._check_moving(bool(found))
         self._commit()
+        self._written = {}  # leaving the group does not wait for one more try
 
     def _write(self, found: Mapping[TopicPartition, Sequence[Consumed]]) -> None:
         written = dict(self._written)
@@ -499,6 +502,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
 
     def _commit(self) -> None:
+        """Commit what was written.  What may succeed later is tried again, though no more records come."""
         self._commit_due = monotonic() + COMMIT_S
         if not self._commits or not self._written:
             return
@@ -506,7 +510,14 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             self._consumer.commit(offsets, timeout_ms=int(self._timeout_s * 1000))
         except KafkaError as error:
-            fail(f"note: not committed, others of the group may get these records again: {explain(error)}")
+            is_later = error.retriable or isinstance(error, RebalanceInProgressError)
+            if not self._is_commit_failing:
+                again = "; it is tried again" if is_later else ""
+                fail(f"note: not committed, others of the group may get these records again: {explain(error)}{again}")
+            if is_later:
+                self._is_commit_failing = True
+                return
+        self._is_commit_failing = False
         self._written = {}
 
 

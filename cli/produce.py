@@ -91,7 +91,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = add_command(commands, "produce", produce, "produce records from standard input or files", "")
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
-    parser.set_defaults(timeout=TIMEOUT_S)
+    parser.set_defaults(timeout=TIMEOUT_S, as_bytes=("key", "null", "files"))
     parser.add_argument("topic", metavar="TOPIC", help="where to")
     parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead of standard input")
     reading = parser.add_argument_group("input")
@@ -157,6 +157,8 @@ def produce(admin: Admin, arguments: argparse.Namespace) -> int:
         arguments.timeout,
         acks=arguments.acks if arguments.acks == "all" else int(arguments.acks),
         enable_idempotence=arguments.acks == "all",
+        # Without sequence numbers a batch that is sent again would come behind those sent after it.
+        max_in_flight_requests_per_connection=5 if arguments.acks == "all" else 1,
         compression_type=None if arguments.compression == "none" else arguments.compression,
         batch_size=BATCH_BYTES,
         linger_ms=LINGER_MS,
@@ -385,18 +387,22 @@ class Delivery:
             raise first
 
     def _settle(self) -> None:
-        """Wait for the oldest."""
-        oldest = self._pending.popleft()
-        self._bytes -= oldest.size
+        """Wait for the oldest; if that is interrupted, it stays the oldest."""
+        oldest = self._pending[0]
         try:
             # The producer's own limit ends before: this one is against waiting for ever.
             place = oldest.future.get(timeout=2 * self._timeout_s)
         except KafkaError as error:
+            self._forget_oldest()
             self.failed += 1
             raise NotDelivered(f"{oldest.place}: {_why(error, self._timeout_s)}") from error
+        self._forget_oldest()
         self.acknowledged += 1
         if self._on_acknowledged is not None:
             self._on_acknowledged(place)
+
+    def _forget_oldest(self) -> None:
+        self._bytes -= self._pending.popleft().size
 
 
 def _why(error: KafkaError, timeout_s: float) -> str:

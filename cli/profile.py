@@ -83,7 +83,7 @@ def _add(
 
 def run(arguments: argparse.Namespace) -> int:
     """Return the exit status; errors go to standard error in one line."""
-    return tell(lambda: arguments.command(arguments))
+    return tell(arguments, lambda: arguments.command(arguments))
 
 
 def list_profiles(arguments: argparse.Namespace) -> int:

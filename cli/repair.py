@@ -76,7 +76,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return tell(lambda: _repair(arguments))
+    return tell(arguments, lambda: _repair(arguments))
 
 
 def _repair(arguments: argparse.Namespace) -> int:

@@ -352,7 +352,7 @@ def _say(arguments: argparse.Namespace, text: str, **fields: object) -> int:
     if arguments.json:
         print_json(fields)
     else:
-        print(text)
+        print(printable(text))
     return 0
 
 

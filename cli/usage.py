@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 DIGITS_MAX = 19
 """Those of a 64-bit offset; Python refuses to read numbers of thousands of digits with an error of its own."""
@@ -10,6 +11,29 @@ DIGITS_MAX = 19
 
 class UsageError(Exception):
     """The command line asks for what makes no sense; the text says what would."""
+
+
+def check_text(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for an argument whose bytes are not UTF-8: neither Kafka's protocol nor JSON can carry it.
+
+    Those that a command takes as bytes, as a file's name, are named by its default ``as_bytes``.
+    """
+    as_bytes = getattr(arguments, "as_bytes", ())
+    for name, value in vars(arguments).items():
+        for text in () if name in as_bytes else _texts(value):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{name.replace('_', '-')}: {text!r} is not UTF-8") from None
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts in an argument's value; of options that may be repeated it is a list, perhaps of pairs."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def whole_number(text: str) -> int:

@@ -110,6 +110,18 @@ def test_bash_completes_behind_an_equals_sign(folder: Path) -> None:
     assert (done.stdout, done.stderr) == ("zstd\nnone gzip snappy lz4 zstd\n", "")
 
 
+@pytest.mark.parametrize("name", ["$(touch ran)", "`touch ran`", "a b; touch ran"])
+def test_a_name_in_the_file_is_not_carried_out(name: str, folder: Path) -> None:
+    """bash expands the words that it is to offer, and a file of profiles may be somebody else's."""
+    with profiles.path().open("a") as file:
+        file.write(f'\n[profiles."{name}"]\n')
+    (folder / "script").write_text(bash(COMMANDS))
+    program = 'source ./script; COMP_WORDS=(bmq profile use ""); COMP_CWORD=3; _bmq; echo "${COMPREPLY[@]}"'
+    done = shell(["bash", "--norc"], program, folder)
+    assert (done.stdout, done.stderr) == ("prod te.st\n", "")
+    assert not (folder / "ran").exists()
+
+
 _STUBS = """
 compdef() { :; }
 _describe() { local each; for each in ${(P)2}; do [[ $each == $words[CURRENT]* ]] && print -r -- ${each%%:*}; done; }

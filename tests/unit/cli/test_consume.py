@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import CommitFailedError
+from kafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, RebalanceInProgressError
 
 from bmq.cli import consume
 from bmq.cli.admin_client import Unreachable
@@ -194,6 +194,35 @@ def test_a_commit_that_is_refused_is_told(bmq: Run, consumer: FakeConsumer, caps
     consumer.commit_error = CommitFailedError()
     assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
     assert "note: not committed, others of the group may get these records again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KafkaTimeoutError("x"), RebalanceInProgressError()])
+def test_a_commit_that_may_succeed_later_is_tried_again(
+    error: KafkaError, bmq: Run, consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """No record comes meanwhile, and the failure is told once."""
+    consumer.given = [ONE]
+    monkeypatch.setattr(consume, "COMMIT_S", 0.0)
+
+    def poll(number: int) -> None:
+        consumer.commit_error = error if number < 6 else None
+        if number == 8:
+            assert consumer.committed == {ONE: 4}
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    consumer.on_poll = poll
+    assert bmq("consume", "orders", "--group", "g") == 143
+    assert capsys.readouterr().err.count("note: not committed") == 1
+    assert consumer.committed == {ONE: 4}
+
+
+def test_a_commit_that_fails_at_the_end_is_not_tried_when_the_group_is_left(bmq: Run, consumer: FakeConsumer) -> None:
+    consumer.given = [ONE]
+    consumer.commit_error = KafkaTimeoutError("x")
+    assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+    consumer.commit_error = None
+    consumer.listener.on_partitions_revoked([ONE])
+    assert consumer.committed == {}
 
 
 def test_what_was_written_is_committed_before_a_partition_goes(bmq: Run, consumer: FakeConsumer) -> None:

@@ -16,7 +16,7 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotEnoughR
 
 from bmq.cli import produce
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
-from tests.unit.cli.fake_clients import FakeProducer
+from tests.unit.cli.fake_clients import FakeFuture, FakeProducer
 
 Run = Callable[..., int]
 Told = pytest.CaptureFixture[str]
@@ -184,6 +184,36 @@ def test_ctrl_c_keeps_what_was_read(bmq: Run, producer: FakeProducer, monkeypatc
     assert producer.is_closed
 
 
+def test_ctrl_c_while_it_waits_loses_no_record(
+    bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """The one that was waited for is waited for again, and counted."""
+    monkeypatch.setattr(produce, "PENDING_RECORDS_MAX", 1)
+    interrupts = iter([KeyboardInterrupt()])
+    get = FakeFuture.get
+
+    def interrupted(future: FakeFuture, timeout: float) -> Any:
+        for interrupt in interrupts:
+            raise interrupt
+        return get(future, timeout)
+
+    monkeypatch.setattr(FakeFuture, "get", interrupted)
+    stdin(b"a\nb\nc\n")
+    assert bmq("produce", "orders") == 130
+    assert values(producer) == [b"a", b"b"]
+    assert capsys.readouterr().out == "2 records produced to orders\n"
+
+
+@pytest.mark.parametrize(("acks", "requests"), [("all", 5), ("1", 1), ("0", 1)])
+def test_a_batch_that_is_sent_again_overtakes_none(
+    acks: str, requests: int, bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(b"a\n")
+    assert bmq("produce", "orders", "--acks", acks) == 0
+    assert producer.configs["enable_idempotence"] is (acks == "all")
+    assert producer.configs["max_in_flight_requests_per_connection"] == requests
+
+
 def test_no_such_topic(bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None], capsys: Told) -> None:
     stdin(b"a\n")
     assert bmq("produce", "missing") == 1
@@ -200,12 +230,21 @@ def test_no_such_topic(bmq: Run, producer: FakeProducer, stdin: Callable[[bytes]
         (["--ignore-partition"], "belong to --format json"),
         (["--key", "k", "--key-separator", ":"], "give one of them"),
         (["--key", "k", "--key-encoding", "hex"], "--key: not hex"),
+        (["--header", "\udcff=v"], "header: '\\udcff' is not UTF-8"),
         (["/nowhere/file"], "cannot read /nowhere/file: No such file"),
     ],
 )
 def test_wrong_usage(words: list[str], why: str, bmq: Run, producer: FakeProducer, capsys: Told) -> None:
     assert bmq("produce", "orders", *words) == 2
     assert why in capsys.readouterr().err
+
+
+def test_arguments_that_are_bytes(bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None]) -> None:
+    """Keys, values of headers and names of files need not be UTF-8."""
+    stdin(b"a\n")
+    assert bmq("produce", "orders", "--key", "\udcff", "--header", "h=\udcfe") == 0
+    assert producer.sent[0]["key"] == b"\xff"
+    assert producer.sent[0]["headers"] == [("h", b"\xfe")]
 
 
 def test_a_folder_is_no_input(bmq: Run, producer: FakeProducer, tmp_path: Path, capsys: Told) -> None:

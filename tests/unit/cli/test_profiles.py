@@ -206,6 +206,7 @@ def test_json(file: Path, capsys: Told) -> None:
         (["set", "a"], "what shall the profile hold?"),
         (["set", "a/b", "--root", "x"], "is not a profile's name"),
         (["set", "a", "--http", "ftp://x"], "is not like http://"),
+        (["set", "a", "--root", "file:///\udcff"], "is not UTF-8"),
     ],
 )
 def test_what_is_refused(words: list[str], why: str, file: Path, capsys: Told) -> None:

@@ -1,13 +1,14 @@
-"""The command line: flags and names in any order, and numbers."""
+"""The command line: flags and names in any order, numbers, and texts."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import pytest
 
 from bmq.cli.main import build_parser
-from bmq.cli.usage import positive, whole_number
+from bmq.cli.usage import UsageError, check_text, positive, whole_number
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "+1", "1_000", " 1", "٣", "²", "1" * 20, "1" * 5000])
@@ -57,3 +58,31 @@ def test_what_is_unknown_is_refused_with_the_usage_of_the_command(
     said = capsys.readouterr().err
     assert said.startswith(f"usage: bmq {line.split()[0]} ")
     assert "unrecognized arguments: " in said or "invalid choice: " in said
+
+
+@pytest.mark.parametrize("value", ["\udcff", ["a", "\udcff"], [("name", "\udcff")]])
+def test_bytes_that_are_no_text(value: object) -> None:
+    arguments = argparse.Namespace(number=1, nothing=None, delete_config=value)
+    with pytest.raises(UsageError, match=r"delete-config: '\\udcff' is not UTF-8"):
+        check_text(arguments)
+    arguments.as_bytes = ("delete_config",)
+    check_text(arguments)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topic", "create", "\udcff"],
+        ["topic", "delete", "a", "\udcff"],
+        ["topic", "alter", "a", "--config", "retention.ms=\udcff"],
+        ["group", "describe", "\udcff"],
+        ["produce", "\udcff"],
+        ["consume", "a", "--group", "\udcff"],
+        ["cluster", "log-level", "\udcff"],
+    ],
+    ids=" ".join,
+)
+def test_commands_refuse_them(words: list[str], bmq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka's client would wait for ever: its thread that writes requests has ended."""
+    assert bmq(*words) == 2
+    assert "'\\udcff' is not UTF-8" in capsys.readouterr().err
