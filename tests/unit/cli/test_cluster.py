@@ -309,6 +309,22 @@ def test_a_drain_tells_how_far_it_is(url: str, capsys: Told, monkeypatch: pytest
     assert set(lines) == {"bmq: drain broker-1a: 0 of 4 partitions and shards handed over (0 %)"}
 
 
+def test_names_of_members_reach_no_terminal_as_commands(
+    cluster: FakeCluster, url: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address that was asked may be anybody's."""
+    monkeypatch.setattr(progress, "LOG_S", 0.0)
+    evil = "broker-9\x1b[2J"
+    cluster.members[evil] = member(evil, "broker", partitions=1)
+    cluster.is_from_leader = False
+    with cluster.console(evil) as asked:
+        for words in (("status",), ("drain", evil)):
+            ask(*words, "--http", asked)
+            shown = capsys.readouterr()
+            assert "broker-9\\x1b[2J" in shown.out
+            assert "\x1b" not in shown.out + shown.err, words
+
+
 def test_drain_of_what_nobody_can_tell(cluster: FakeCluster, url: str, capsys: Told) -> None:
     assert ask("drain", "broker-1", "--http", url) == 1
     assert "'broker-1' may mean broker-1a, broker-1b; give more of the name" in capsys.readouterr().err

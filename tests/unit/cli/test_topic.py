@@ -204,3 +204,8 @@ def test_wrong_usage(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse(*words)
     assert caught.value.code == 2
+
+
+def test_names_of_topics_reach_no_terminal_as_commands(bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bmq("topic", "delete", "--if-exists", "a\x1b[2J") == 0
+    assert capsys.readouterr().out == "topic a\\x1b[2J was not there\n"
