@@ -1,15 +1,19 @@
 """Alerts whose conditions can be caused on one machine: each is caused, fires in a real Prometheus, and clears.
 
-The rules are the chart's, but for their patience (`for`): minutes there, none here.  Three are shown by
-`rules_test.yaml` only: BmqUnderReplicated needs datanodes, BmqWaitingForPlace a storage that has been without room for
-half a minute, and BmqLoopBusy minutes of a machine that does nothing else.
+The rules are the chart's, but for their patience (`for`): minutes there, none here.  BmqLoopBusy takes over two
+minutes all the same, since the idle share is an average over a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +25,29 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from bmq.core.wire.api import ApiKey
 from bmq.meta.kv import Delete, Put
 from bmq.meta.open import open_keyvalue
+from tests.integration.hostile_requests import sized
+from tests.integration.largest_requests import largest
 from tests.integration.test_etcd_full import QUOTA_BYTES, fill, free
 from tests.integration.test_serve import consume, produce
 from tests.monitoring.world import RULES, WITHIN_S, cluster, targets
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
+from tests.services.hdfs import HdfsCluster
 from tests.services.prometheus import Prometheus
 
 CHECKPOINTS = "bmq_checkpoint_flush_seconds_count"
+CROWD = 600
+"""Partitions that share one open file: a place is passed on ten times a second at most, so the last waits a minute."""
+FLOOD_SHARE = 0.01
+"""Of what a request may ask for at most: some thousands of partitions."""
+SEGMENT_BYTES = 1 << 20
+IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent"
+UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
+BUSY_WITHIN_S = 400.0
+"""Until the idle share is below 0.1: 60 s x ln(10) = 138 s of a loop without a pause."""
 
 
 def impatient() -> dict[str, Any]:
@@ -54,9 +71,9 @@ def clears(prometheus: Prometheus, name: str) -> None:
     prometheus.wait(lambda p: name not in p.firing(), f"{name} clears", WITHIN_S)
 
 
-def create(bootstrap: str, name: str, **configs: str) -> None:
+def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(name, 1, 1, config={key.replace("_", "."): value for key, value in configs.items()})
+    topic = NewTopic(name, partitions, -1, config={key.replace("_", "."): value for key, value in configs.items()})
     admin.create_topics([topic])[name].result(30)
 
 
@@ -240,3 +257,91 @@ def test_storage_stalled(small_disk: Path) -> None:
         filler.unlink()
         assert producer.flush(WITHIN_S) == 0
         clears(prometheus, "BmqStorageStalled")
+
+
+def test_under_replicated(tmp_path: Path) -> None:
+    """One of three datanodes dies under an open segment and comes back; the next segment has three copies."""
+    with (
+        HdfsCluster(datanodes=3) as hdfs,
+        BmqServer(f"{hdfs.root}/bmq", folder=tmp_path) as server,
+        Prometheus(targets({"all": server}), impatient()) as prometheus,
+    ):
+        create(server.bootstrap, "orders", segment_bytes=str(SEGMENT_BYTES))
+        producer = Producer({"bootstrap.servers": server.bootstrap, "acks": "all", "message.timeout.ms": 300_000})
+
+        def write(value: bytes) -> None:
+            producer.produce("orders", value)
+            assert producer.flush(WITHIN_S) == 0
+
+        write(b"three copies")
+        prometheus.wait(lambda p: bool(p.query(f"{UNDER_REPLICATED} == 0")), "a scrape", WITHIN_S)
+        hdfs.kill_datanode(0)
+        write(b"two copies")
+        found = fires(prometheus, "BmqUnderReplicated")
+        assert found["summary"] == "1 partitions of all are written with fewer copies than asked"
+        hdfs.restart_datanode(0)
+
+        def is_over(prometheus: Prometheus) -> bool:
+            write(bytes(SEGMENT_BYTES // 2))
+            return "BmqUnderReplicated" not in prometheus.firing()
+
+        prometheus.wait(is_over, "BmqUnderReplicated clears", WITHIN_S)
+
+
+def test_waiting_for_place(tmp_path: Path) -> None:
+    """Many partitions are written at once where one file may be open; each has its turn."""
+    with (
+        BmqServer(f"file://{tmp_path}/root", environment={"BMQ_OPEN_PIPELINES_MAX": "1"}, folder=tmp_path) as server,
+        Prometheus(targets({"all": server}), impatient()) as prometheus,
+    ):
+        bootstrap = server.bootstrap
+        create(bootstrap, "orders", CROWD)
+        patient = {"message.timeout.ms": 600_000, "request.timeout.ms": 300_000}
+        producer = Producer({"bootstrap.servers": bootstrap, **patient})
+        for partition in range(CROWD):
+            producer.produce("orders", b"x", partition=partition)
+        producer.poll(0)
+        found = fires(prometheus, "BmqWaitingForPlace")
+        assert found["summary"].startswith("A partition of all waits 3")
+        assert producer.flush(BUSY_WITHIN_S) == 0
+        clears(prometheus, "BmqWaitingForPlace")
+
+
+def test_loop_busy(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """A client sends requests as fast as they are answered; then it goes."""
+    with (
+        cluster(tmp_path, etcd, all="") as servers,
+        Prometheus(targets(servers), impatient()) as prometheus,
+    ):
+        server = servers["all"]
+        prometheus.wait(lambda p: bool(p.query(f"{IDLE} > 0.5")), "an idle loop", WITHIN_S)
+        with flood(server):
+            prometheus.wait(lambda p: "BmqLoopBusy" in p.firing(), "BmqLoopBusy fires", BUSY_WITHIN_S)
+        clears(prometheus, "BmqLoopBusy")
+
+
+@contextmanager
+def flood(server: BmqServer) -> Iterator[None]:
+    """Send large requests without a pause, and drop the responses, until the end of the block."""
+    frames = b"".join(sized(frame) for _, frame in largest(ApiKey.LIST_OFFSETS, 7, FLOOD_SHARE))
+    is_over = threading.Event()
+
+    def run() -> None:
+        with socket.create_connection((server.host, server.port)) as client:
+            client.setblocking(False)
+            left, dropped = memoryview(b""), bytearray(1 << 20)
+            while not is_over.is_set():
+                left = left or memoryview(frames)
+                readable, writable, _ = select.select([client], [client], [], 1.0)
+                if readable:
+                    assert client.recv_into(dropped), "the server closed the connection"
+                if writable:
+                    left = left[client.send(left) :]
+
+    with ThreadPoolExecutor(1) as pool:
+        flooding = pool.submit(run)
+        try:
+            yield
+        finally:
+            is_over.set()
+        flooding.result()
