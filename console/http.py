@@ -28,7 +28,7 @@ from aiohttp import web
 from bmq.console import exposition
 from bmq.console.cluster_api import ClusterApi
 from bmq.console.groups_api import GroupsApi
-from bmq.console.http_connection import Connection, Connections, track
+from bmq.console.http_connection import Connection, Connections, bounded, track
 from bmq.console.operations import NotPossible
 from bmq.console.origins import same_origin
 from bmq.console.queries import LONG_MAX, Query
@@ -91,6 +91,12 @@ class HttpServer:
         return self._port
 
     @property
+    def open_connections(self) -> int:
+        """Sockets of clients that are not closed yet."""
+        server = self._runner.server
+        return len(server.connections) if server is not None else 0
+
+    @property
     def url(self) -> str:
         return f"http://{_address(self._host, self._port)}"
 
@@ -147,7 +153,13 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
     is_own = hosts.is_own if hosts is not None else bool
     app = web.Application(
-        middlewares=[track, _errors_as_json, *([_only(hosts)] if hosts is not None else ()), same_origin(is_own)]
+        middlewares=[
+            track,
+            _errors_as_json,
+            bounded(),
+            *([_only(hosts)] if hosts is not None else ()),
+            same_origin(is_own),
+        ]
     )
     app.router.add_get("/", static.page)
     app.router.add_get("/static/{file:.+}", static.file)

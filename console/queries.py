@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 
+from bmq.console.http_connection import body_awaited
 from bmq.console.operations import NotPossible
 
 BODY_BYTES_MAX = 16 << 10
@@ -143,6 +144,11 @@ def _told(fields: Mapping[str, BodyField], required: Sequence[str]) -> str:
 
 
 async def _read(request: web.Request, bytes_max: int) -> bytes:
+    with body_awaited(request):
+        return await _read_in_time(request, bytes_max)
+
+
+async def _read_in_time(request: web.Request, bytes_max: int) -> bytes:
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -150,6 +156,8 @@ async def _read(request: web.Request, bytes_max: int) -> bytes:
                 data += piece
                 if len(data) > bytes_max:
                     raise NotPossible(413, "too_large", f"a body has {bytes_max} bytes at most")
+    except (ConnectionError, web.RequestPayloadError) as error:
+        raise NotPossible(400, "incomplete_body", f"the body did not come whole: {error}") from None
     except TimeoutError:
         raise NotPossible(408, "too_slow", f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     return bytes(data)

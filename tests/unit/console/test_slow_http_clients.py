@@ -1,0 +1,235 @@
+"""The HTTP port under clients that send or read slowly, or not at all, or ask for too much at once.
+
+On the loop that `bmq serve` runs on: closing differs between loops when there are bytes left to send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+import uvloop
+
+from bmq.console import exposition, http_connection, queries
+from bmq.console.http import HttpServer
+from bmq.console.state import ConsoleState, GroupsFacts
+from tests.unit.console.states import state
+from tests.unit.console.test_http_connection import connect, get
+
+SIZE = 8 << 20
+"""Of a response: more than the kernel keeps for a socket whose reader wants little."""
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = (
+    b"POST /api/v1/cluster/balance HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 100\r\n\r\n{"
+)
+
+
+def play(story: Callable[[HttpServer], Awaitable[None]], console: ConsoleState | None = None) -> None:
+    async def main() -> None:
+        server = HttpServer(console or state(), "127.0.0.1", 0)
+        await server.start()
+        try:
+            async with asyncio.timeout(30):
+                await story(server)
+        finally:
+            await server.stop()
+
+    uvloop.run(main())
+
+
+@pytest.fixture
+def large_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "render", lambda taken: b"x" * SIZE)
+
+
+@contextmanager
+def asked(server: HttpServer, *requests: bytes) -> Iterator[list[socket.socket]]:
+    """Yield a connection for each of these requests; nothing is read from it."""
+    with ExitStack() as stack:
+        made = []
+        for request in requests:
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(request)
+            made.append(client)
+        yield made
+
+
+def left_for(client: socket.socket) -> int:
+    """Return how many bytes come until the connection's end."""
+    got = 0
+    while piece := client.recv(1 << 16):
+        got += len(piece)
+    return got
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - of the server's state
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("end", [b"", b"Connection: close\r\n"])
+@pytest.mark.usefixtures("large_metrics")
+def test_who_does_not_read_a_response_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+    monkeypatch.setattr(http_connection, "SEND_S", 0.05)
+    monkeypatch.setattr(http_connection, "SEND_BYTES_A_SECOND", SIZE * 20)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, METRICS[:-2] + end + b"\r\n") as (client,):
+            await until(lambda: server.connections.requests == 1)
+            await until(lambda: server.open_connections == 0)
+            assert left_for(client) < SIZE
+        assert (len(server.connections), server.connections.sending_bytes) == (0, 0)
+
+    play(story)
+
+
+@pytest.mark.usefixtures("large_metrics")
+def test_who_reads_slowly_gets_the_whole_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time grows with the response: this one takes longer than a small one may."""
+    monkeypatch.setattr(http_connection, "SEND_S", 0.05)
+    monkeypatch.setattr(http_connection, "SEND_BYTES_A_SECOND", SIZE // 20)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, METRICS) as (client,):
+            await until(lambda: server.connections.sending_bytes == SIZE)
+            await asyncio.sleep(4 * http_connection.SEND_S)
+            client.setblocking(False)
+            loop, got = asyncio.get_running_loop(), 0
+            while got < SIZE:
+                got += len(await loop.sock_recv(client, 1 << 16))
+
+    play(story)
+
+
+@pytest.mark.usefixtures("large_metrics")
+def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is gone then, whatever it has not read."""
+    monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, *[METRICS] * 5):
+            await until(lambda: server.connections.sending_bytes == 5 * SIZE)
+            with asked(server, *[METRICS] * 5):
+                for _ in range(3):
+                    assert b" 200 " in await get(server, "/healthz")
+                await until(lambda: server.open_connections <= 5)
+                assert server.connections.sending_bytes <= 5 * SIZE
+
+    play(story)
+
+
+@pytest.mark.usefixtures("large_metrics")
+def test_unsent_responses_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ones that have been sent for longest are given up."""
+    monkeypatch.setattr(http_connection, "SENDING_BYTES_MAX", 3 * SIZE)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, *[METRICS] * 3) as first:
+            await until(lambda: server.connections.sending_bytes == 3 * SIZE)
+            with asked(server, *[METRICS] * 3):
+                await until(lambda: server.connections.dropped == 3)
+                await until(lambda: server.open_connections == 3)
+                assert server.connections.sending_bytes == 3 * SIZE
+                assert all(left_for(client) < SIZE for client in first)
+
+    play(story)
+
+
+def test_slow_bodies_make_room_for_others(monkeypatch: pytest.MonkeyPatch, server_log: io.StringIO) -> None:
+    """Each has begun a request, whose body does not come."""
+    monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, *[POST] * 5):
+            await until(lambda: server.connections.requests == 5)
+            for _ in range(10):
+                assert b" 200 " in await get(server, "/healthz")
+            await until(lambda: server.open_connections <= 5)
+
+    play(story)
+    assert server_log.getvalue() == ""
+
+
+def test_who_leaves_within_a_body_is_no_fault_of_ours(server_log: io.StringIO) -> None:
+    async def story(server: HttpServer) -> None:
+        with asked(server, POST):
+            await until(lambda: server.connections.requests == 1)
+        await until(lambda: server.open_connections == 0)
+
+    play(story)
+    assert server_log.getvalue() == ""
+
+
+def test_a_slow_body_is_refused_and_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "BODY_TIMEOUT_S", 0.05)
+
+    async def story(server: HttpServer) -> None:
+        reader, writer = await connect(server)
+        writer.write(POST)
+        assert b" 408 " in await reader.readline()
+        await reader.readuntil(b'"}')
+        writer.write(b" " * 99 + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in await reader.readline()
+        writer.close()
+
+    play(story)
+
+
+def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that take long leave room for those that say how the process is."""
+    monkeypatch.setattr(http_connection, "REQUESTS_MAX", 3)
+    gate = asyncio.Event()
+    console = state()
+
+    async def groups(search: str, page: queries.Page) -> GroupsFacts:
+        await gate.wait()
+        return await console.groups(search, page)
+
+    async def story(server: HttpServer) -> None:
+        waiting = [asyncio.create_task(get(server, "/api/v1/groups")) for _ in range(3)]
+        await until(lambda: server.connections.requests == 3)
+        reader, writer = await connect(server)
+        writer.write(b"GET /api/v1/cluster HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        told = await reader.read()
+        assert b" 503 " in told.partition(b"\r\n")[0]
+        assert b'"error": "busy"' in told
+        writer.close()
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert b" 200 " in await get(server, path)
+        gate.set()
+        assert all(b" 200 " in line for line in await asyncio.gather(*waiting))
+        assert b" 200 " in await get(server, "/api/v1/cluster")
+
+    play(story, replace(console, groups=groups))
+
+
+def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are rendered one at a time, and each that waits holds a connection."""
+    monkeypatch.setattr(http_connection, "SCRAPES_MAX", 2)
+    gate = threading.Event()
+    render = exposition.render
+
+    def slowly(taken: exposition.Numbers) -> bytes:
+        assert gate.wait(30)
+        return render(taken)
+
+    monkeypatch.setattr(exposition, "render", slowly)
+
+    async def story(server: HttpServer) -> None:
+        waiting = [asyncio.create_task(get(server, "/metrics")) for _ in range(2)]
+        await until(lambda: server.connections.requests == 2)
+        assert b" 503 " in await get(server, "/metrics")
+        assert b" 200 " in await get(server, "/healthz")
+        gate.set()
+        assert all(b" 200 " in line for line in await asyncio.gather(*waiting))
+
+    play(story)
