@@ -35,6 +35,7 @@ from bmq.console.state import (
     TopicDetails,
     TopicFacts,
 )
+from bmq.core.descriptor_meter import DescriptorMeter
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
@@ -59,9 +60,14 @@ def console_state(
     history: ClusterHistory | None = None,
     registry: SchemaRegistry | None = None,
     lag: GroupLagHistory | None = None,
+    descriptors: DescriptorMeter | None = None,
 ) -> ConsoleState:
-    """``history`` and ``lag``: None makes one that its caller does not sample."""
-    facts = _Facts(node)
+    """Return the console's view of `node`.
+
+    `history` and `lag`: None makes one that its caller does not sample.  `meter` and `descriptors` measure the process:
+    None where a simulation's clock runs it.
+    """
+    facts = _Facts(node, descriptors)
     return ConsoleState(
         metrics=node.metrics,
         is_alive=facts.is_alive,
@@ -79,15 +85,16 @@ def console_state(
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
         registry=registry,
-        own_metrics=OwnMetrics(node, meter).read,
+        own_metrics=OwnMetrics(node, meter, descriptors).read,
         history=(history or ClusterHistory(node)).facts,
         group_lag=(lag or GroupLagHistory(node)).facts,
     )
 
 
 class _Facts:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, descriptors: DescriptorMeter | None) -> None:
         self._node = node
+        self._descriptors = descriptors
 
     def is_alive(self) -> tuple[bool, str]:
         """Whoever can answer this is alive: what it waits for is told by ``is_ready``."""
@@ -101,6 +108,8 @@ class _Facts:
         """
         if not self._node.is_serving:
             return False, "starting, or draining"
+        if self._descriptors is not None and self._descriptors.is_out:
+            return False, "no file descriptor is left: new connections are closed as they come"
         joined, role = self._node.joined, self._node.broker
         is_member = joined.membership.is_member if joined is not None else role is None or not role.broker.is_lost
         if not is_member:

@@ -8,6 +8,7 @@ from bmq.broker.manager import Broker
 from bmq.cli.node import Node
 from bmq.console.state import Own as OneOwn
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
+from bmq.core.descriptor_meter import DescriptorMeter
 from bmq.core.loop_meter import LoopMeter
 from bmq.core.metrics import Histogram
 from bmq.core.record_walk import WALKER
@@ -18,12 +19,13 @@ Own = Sequence[OneOwn]
 class OwnMetrics:
     """Reads one process's numbers, on the loop; everything is counted already, so a scrape costs microseconds.
 
-    `meter` measures the loop; None where a simulation's clock runs it.
+    `meter` measures the loop, `descriptors` the process; None where a simulation's clock runs it.
     """
 
-    def __init__(self, node: Node, meter: LoopMeter | None = None) -> None:
+    def __init__(self, node: Node, meter: LoopMeter | None = None, descriptors: DescriptorMeter | None = None) -> None:
         self._node = node
         self._meter = meter
+        self._descriptors = descriptors
 
     def read(self) -> Own:
         node = self._node
@@ -42,6 +44,7 @@ class OwnMetrics:
             *self._of_reads(),
             *self._of_stages(),
             *self._of_loop(),
+            *self._of_descriptors(),
         )
 
     def _of_broker(self) -> Own:
@@ -301,6 +304,13 @@ class OwnMetrics:
                 meter.idle,
             ),
         )
+
+    def _of_descriptors(self) -> Own:
+        meter = self._descriptors
+        if meter is None:
+            return ()
+        text = "Files and connections not opened, and tries once a second that failed, for want of a file descriptor"
+        return (OwnMetric("descriptor_failures", text, meter.failures, True),)
 
 
 def _broker_times(broker: Broker) -> Own:

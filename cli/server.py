@@ -36,6 +36,7 @@ from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.clock import SystemClock
 from bmq.core.collector import LongCollections
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
+from bmq.core.descriptor_meter import DescriptorMeter
 from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
 from bmq.core.extras import how_to_install
@@ -110,6 +111,9 @@ async def _serve(config: NodeConfig) -> int:
         meter = LoopMeter(load=load)
         meter.start()
         stack.callback(meter.stop)
+        descriptors = DescriptorMeter()
+        descriptors.start()
+        stack.callback(descriptors.stop)
         if node.traffic is not None:
             node.traffic.start()
             stack.callback(node.traffic.stop)
@@ -121,7 +125,7 @@ async def _serve(config: NodeConfig) -> int:
             stack.push_async_callback(registry.close)
         lag = GroupLagHistory(node)
         lag.register()
-        state = console_state(node, meter, history, registry, lag)
+        state = console_state(node, meter, history, registry, lag, descriptors)
         http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts)
         await http.start()
         stack.push_async_callback(http.stop)

@@ -9,11 +9,38 @@ from __future__ import annotations
 
 import errno
 import resource
+import threading
 
 LIMIT_MOST = 1 << 20
 """What an unbounded hard limit is taken for."""
-OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-"""Error numbers that say that the process, or the machine, has no descriptor left."""
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""Error numbers of a process, and of a machine, without a descriptor left."""
+
+
+class Failures:
+    """Counts the files and connections that were not opened for want of a descriptor.  Any thread may use it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.last = ""
+        """The system's text of the last one."""
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Failures {self.total} {self.last}>"
+
+    def note(self, error: BaseException) -> bool:
+        """Count `error` if no descriptor was left.  Return whether that was its reason."""
+        if not isinstance(error, OSError) or error.errno not in _OUT_OF_DESCRIPTORS:
+            return False
+        with self._lock:
+            self.total += 1
+            self.last = error.strerror or str(error)
+        return True
+
+
+FAILURES = Failures()
+"""This process's, as descriptors are.  Noted where an error is translated that opening something raised."""
 
 
 def raise_limit() -> int:

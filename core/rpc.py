@@ -23,6 +23,7 @@ from functools import partial
 from typing import Protocol, Self, TypeVar
 
 from bmq.core.call import Buffer
+from bmq.core.descriptors import FAILURES
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.frames import SHARED_BYTES
 from bmq.core.log_fields import fields
@@ -323,6 +324,7 @@ class Peers:
         except TimeoutError:
             why = f"{where} does not answer in {timeout_s:g} s"
         except (OSError, PeerLost, FormatError) as error:
+            FAILURES.note(error)
             why = f"{where}: {error}"
         except RequestError as error:
             why = f"{where} refuses: {error}"

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from bmq.core.descriptors import OUT_OF_DESCRIPTORS
+from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import (
     BlockPlace,
     CreateOptions,
@@ -426,7 +426,7 @@ def _or_no_room(function: Callable[[str], OpenFile], path: str) -> OpenFile:
     try:
         return function(path)
     except OSError as error:
-        if error.errno in OUT_OF_DESCRIPTORS:
+        if FAILURES.note(error):
             raise OutOfSpace(f"{path}: {error.strerror} (LimitNOFILE, ulimit -n)") from error
         raise
 

@@ -39,6 +39,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import (
     AlreadyExists,
     CorruptData,
@@ -74,6 +75,7 @@ _ERRORS: dict[int, type[StorageError]] = {
 
 
 def translate(error: OSError, what: str) -> StorageError:
+    FAILURES.note(error)
     return _ERRORS.get(error.errno or 0, StorageError)(f"{what}: {error.strerror or error}")
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
+from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
@@ -208,6 +209,7 @@ async def read_replica(
         client.suspect([node_name(node)])
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
     except (OSError, asyncio.IncompleteReadError, DecodeError, WireError) as error:
+        FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
         reading.close()
@@ -239,6 +241,7 @@ async def _read_replica_into(
     except WrongChecksum as error:
         raise BadChecksum(f"{node_name(node)}: {error}") from error
     except (OSError, Refused, DecodeError, WireError) as error:
+        FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
         reading.stop()  # the thread of a read that was cancelled goes on otherwise

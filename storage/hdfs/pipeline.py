@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 from google.protobuf.message import DecodeError
 
-from bmq.core.descriptors import OUT_OF_DESCRIPTORS
+from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import Buffer, OutOfSpace, PipelineFailed, StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.datanode import node_name
@@ -134,8 +134,8 @@ class Pipeline(asyncio.Protocol):
                 response = await self._response
         except (OSError, TimeoutError) as error:
             self.abort()
-            if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:  # our own trouble, no datanode's
-                raise OutOfSpace(f"no socket to {host}:{port}: {error.strerror} (LimitNOFILE, ulimit -n)") from error
+            if FAILURES.note(error):  # this process's trouble, not a datanode's
+                raise OutOfSpace(f"no socket to {host}:{port}: {FAILURES.last} (LimitNOFILE, ulimit -n)") from error
             if isinstance(error, TimeoutError):
                 raise SetupTimedOut(f"set-up at {host}:{port}: no answer in {timeout_s:g} s") from error
             raise PipelineFailed(f"set-up at {host}:{port}: {error}") from error

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from bmq.core.descriptors import FAILURES
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.errors import RemoteError
 from bmq.storage.hdfs.security import Authenticator
@@ -70,6 +71,7 @@ class RpcConnection(asyncio.Protocol):
                     lambda: cls(protocol, authenticator, client_id, name), host, port
                 )
         except (OSError, TimeoutError) as error:
+            FAILURES.note(error)
             raise ConnectionLost(f"cannot connect to {name}: {error or 'timed out'}") from error
         return connection
 

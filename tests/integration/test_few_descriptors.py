@@ -3,6 +3,9 @@ is answered all the while."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import resource
 import socket
 import urllib.request
 from contextlib import ExitStack
@@ -12,6 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.services.bmq import BmqServer
+from tests.services.processes import wait_for
 
 LIMIT = 256
 PARTITIONS = 400
@@ -53,3 +57,53 @@ def test_few_descriptors_slow_down_and_stop_nothing(tmp_path: Path) -> None:
         assert producer.flush(60) == 0
         assert failed == []
         assert "max.connections" in server.log.read_text()
+
+
+class KeptConnection:
+    """An HTTP connection that was there before the shortage."""
+
+    def __init__(self, server: BmqServer) -> None:
+        self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=10)
+        self._connection.connect()
+
+    def get(self, path: str) -> tuple[int, str]:
+        self._connection.request("GET", path)
+        response = self._connection.getresponse()
+        return response.status, response.read().decode()
+
+    def ready(self) -> tuple[int, str]:
+        status, body = self.get("/readyz")
+        return status, json.loads(body)["message"]
+
+    def failures(self) -> float:
+        _, text = self.get("/metrics")
+        return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(FAILURES))
+
+
+FAILURES = "bmq_descriptor_failures_total "
+
+
+@pytest.mark.smoke
+def test_a_process_that_runs_out_of_descriptors_says_so_and_says_when_it_is_over(tmp_path: Path) -> None:
+    with BmqServer(f"file://{tmp_path}/root") as server:
+        kept = KeptConnection(server)
+        assert (kept.ready(), kept.failures()) == ((200, ""), 0)
+        assert server.process.pid is not None
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, hard))
+        wait_for(
+            lambda: "no file descriptor is left of 3" in server.log.read_text(), "line that it begins", timeout_s=30
+        )
+        assert kept.ready() == (503, "no file descriptor is left: new connections are closed as they come")
+        before = kept.failures()
+        assert before >= 1
+        with pytest.raises(OSError, match=r"reset|closed|refused"):
+            is_healthy(server)
+        wait_for(lambda: kept.failures() > before, "the counter that rises", timeout_s=30)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        wait_for(
+            lambda: "file descriptors are left again" in server.log.read_text(), "line that it is over", timeout_s=30
+        )
+        assert kept.ready() == (200, "")
+        assert is_healthy(server)
+        assert server.log.read_text().count("no file descriptor is left") == 1

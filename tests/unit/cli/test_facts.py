@@ -207,6 +207,17 @@ def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
     assert console_state(process).is_ready() == (False, "starting, or draining")
 
 
+def test_a_process_without_a_descriptor_is_not_ready_since_it_takes_no_new_connection() -> None:
+    meter = cast(Any, SimpleNamespace(is_out=False, failures=7))
+    state = console_state(node(), descriptors=meter)
+    assert state.is_ready() == (True, "")
+    meter.is_out = True
+    assert state.is_ready() == (False, "no file descriptor is left: new connections are closed as they come")
+    counter = next(each for each in state.own_metrics() if each.name == "descriptor_failures")
+    assert isinstance(counter, OwnMetric)
+    assert (counter.value, counter.is_counter) == (7, True)
+
+
 @pytest.mark.parametrize("is_leading", [True, False])
 def test_who_leads(is_leading: bool) -> None:
     assert metrics(node(is_leading=is_leading))["is_leader"] == is_leading
