@@ -94,6 +94,7 @@ class SegmentFiles:
             replication=self._replication,
             exclude=shared.health.excluded(shared.now_ms()),
             all_copies=True,
+            sync=self.is_synced,  # one that the record lists and that was never written is found so after it, too
         )
         try:
             return await shared.fs.create(path, options)

@@ -69,7 +69,7 @@ class Takeover:
         try:
             status = await self._shared.fs.status(self._segments.path.log(entry.name))
         except NoSuchFile:
-            return FencedSegment(name=entry.name, found=Found.SPARE, length=0)
+            return FencedSegment(name=entry.name, found=Found.SPARE, length=length)
         # The namespace's length, not the fence's: concat may have made a closed one longer.
         return FencedSegment(name=entry.name, found=Found.FINAL, length=max(length, status.length))
 

@@ -37,6 +37,25 @@ class Facts:
     notes: list[str] = field(default_factory=list)
 
 
+def vanished_unseen(facts: Facts) -> SegmentEntry | None:
+    """Return the last segment if its file is nowhere, and no checkpoint says what it held; None otherwise."""
+    found = {segment.name: segment.found for segment in facts.segments}
+    last = max(facts.record.segments, key=lambda entry: entry.name.order, default=None)
+    if last is None or last.is_closed or found[last.name] is not Found.NOWHERE:
+        return None
+    is_covered = facts.base is not None and facts.base.segment == last.name and facts.base.position > 0
+    return None if is_covered else last
+
+
+def without_data(facts: Facts) -> tuple[SegmentEntry, ...]:
+    """Return the record's segments, where one of `vanished_unseen` counts as closed without a byte."""
+    vanished = vanished_unseen(facts)
+    return tuple(
+        entry.closed(0, entry.name.base) if vanished is not None and entry.name == vanished.name else entry
+        for entry in facts.record.segments
+    )
+
+
 class Place(NamedTuple):
     """A partition as the store knows it."""
 

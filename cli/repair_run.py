@@ -26,7 +26,7 @@ from bmq.broker.producers import ProducerTable
 from bmq.cli.rebuild_plan import SILENCE
 from bmq.cli.rebuild_plan import record as rebuilt
 from bmq.cli.rebuild_scan import newest_index, read_all_journals, read_folder
-from bmq.cli.repair_facts import DAMAGED, REPLACING, Facts, Inspector, Place
+from bmq.cli.repair_facts import DAMAGED, REPLACING, Facts, Inspector, Place, vanished_unseen, without_data
 from bmq.cli.repair_plan import Choice, Gap, Mended, Salvage, SegmentPlan, plan_segment
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
@@ -180,6 +180,12 @@ class Repair:
                 " have with --unreadable-is-lost"
             ) from error
         end = max((plan.end_offset for plan in plans), default=facts.base.end_offset if facts.base else 0)
+        vanished = vanished_unseen(facts)
+        if reason and vanished is not None:
+            facts.notes.append(
+                f"{self._path.log(vanished.name)} is gone, and no checkpoint says how far it came: the log ends where"
+                f" it began, and offsets from {vanished.name.base} are given out again; put the file back to keep them"
+            )
         return producers, Report(
             wanted=wanted,
             reason=reason,
@@ -320,7 +326,8 @@ class Repair:
             await self._rewrite(plan, facts, states if plan is held[-1] else (), report)
         epoch = facts.record.epoch
         if not held:  # nothing but names without data, or what retention has taken: as it was, without an owner
-            await self._store(replace(facts.record, owner=""), facts.revision)
+            segments = without_data(facts) if report.reason else facts.record.segments
+            await self._store(replace(facts.record, owner="", segments=segments), facts.revision)
             return
         last = held[-1]
         entry = next(entry for entry in facts.record.segments if entry.name == last.name)

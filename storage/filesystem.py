@@ -104,7 +104,8 @@ class CreateOptions:
     checksum chunk (a small flush resends the partial chunk).  ``exclude`` names nodes to avoid; the list is
     advice, dropped rather than fail when too few nodes remain.  ``all_copies`` demands ``replication`` nodes while as
     many live: OutOfSpace if some of them have no room, for as long as closing other files may help.  Without it, and
-    where fewer live, the file is on as many as take it.
+    where fewer live, the file is on as many as take it.  ``sync``: the file's name survives a loss of power once it is
+    made, as it always does on HDFS, whose NameNode syncs its edits.
     """
 
     block_bytes: int = 128 << 20
@@ -112,6 +113,7 @@ class CreateOptions:
     replication: int = 3
     exclude: tuple[str, ...] = ()
     all_copies: bool = False
+    sync: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,7 +91,7 @@ class LocalFileSystem:
         return f"<LocalFileSystem {self._root} as {self._holder}>"
 
     async def create(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
-        return await self._open(self._create, path)
+        return await self._open(partial(self._create, sync=options.sync), path)
 
     async def append(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
         if self._writer is not None:
@@ -197,7 +198,7 @@ class LocalFileSystem:
     def _real(self, path: str) -> str:
         return os.path.join(self._root, *split(path))
 
-    def _create(self, path: str) -> OpenFile:
+    def _create(self, path: str, *, sync: bool) -> OpenFile:
         real = self._real(path)
         folder = os.path.dirname(real)
         self._make_folder(folder)
@@ -206,6 +207,8 @@ class LocalFileSystem:
             take_lock(fd, path)
             check_fence(fd, path)
             self._folders.changed(folder)
+            if sync:
+                self._folders.sync()
             return OpenFile(path, (fd,))
         except BaseException:
             os.close(fd)

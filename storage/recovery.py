@@ -7,7 +7,9 @@ from the last checkpoint only, so its cost does not grow with the segment or wit
 Facts of a segment:
 
 * ``Found``: under its final name, still under its spare name (never written), or nowhere.  A file that is nowhere is
-  *deleted* if all its offsets are below the log start: retention may have removed it.
+  *deleted* if all its offsets are below the log start: retention may have removed it.  One that holds bytes under
+  another name than its final one was *moved*: by its inode it is found wherever it is, in the trash for instance.
+  Nobody of ours removes a file that the record lists, nor its spare, so one that is nowhere was not merely unwritten.
 * ``Covered``: does the file reach what a checkpoint says was flushed in it?
 * ``Tail``: how the scan from the checkpoint ended (see ``storage.segment``).
 * ``Reach``: does its good data reach the next registered segment's base?  Everything before that base was flushed when
@@ -33,6 +35,7 @@ from bmq.storage.segment import Tail, scan
 class Found(Enum):
     FINAL = "final name"
     SPARE = "spare name"
+    MOVED = "with bytes under another name"
     NOWHERE = "nowhere"
     DELETED = "nowhere, and wholly below the log start"
 
@@ -98,6 +101,8 @@ TABLE: tuple[Row, ...] = (
         "the owner failed over again before anything in this segment was acknowledged"),
     Row(Found.DELETED, _ANY, _ANY, _ANY, Action.EMPTY, "deleted",
         "retention or DeleteRecords removed it before the record was written again"),
+    Row(Found.MOVED, _ANY, _ANY, _ANY, Action.OFFLINE, "renamed or moved",
+        "somebody renamed a segment that had been written, or moved it, into the trash for instance"),
     Row(Found.NOWHERE, Covered.YES, _ANY, _ANY, Action.OFFLINE, "vanished",
         "somebody removed a segment that had been written"),
     Row(Found.NOWHERE, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "vanished",
@@ -110,8 +115,8 @@ TABLE: tuple[Row, ...] = (
         "a later segment was registered at a greater base, so this one had acknowledged data"),
     Row(Found.SPARE, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "lost whole",
         "a later segment was registered at a greater base, so this one had acknowledged data"),
-    Row(Found.NOWHERE, Covered.NONE, _ANY, _ANY, Action.EMPTY, "never renamed, swept",
-        "the owner died between register and rename, and the spare has been swept"),
+    Row(Found.NOWHERE, Covered.NONE, _ANY, _ANY, Action.OFFLINE, "vanished before its first checkpoint",
+        "somebody removed a segment that may have been written: one that was not is there under its spare name"),
     Row(Found.SPARE, Covered.NONE, _ANY, _ANY, Action.EMPTY, "never renamed",
         "the owner died between register and rename; nothing is written under a spare name"),
     Row(Found.FINAL, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "shorter than its checkpoint",
@@ -146,7 +151,10 @@ def combinations() -> Iterator[Facts]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedSegment:
-    """A listed segment after its fence: ``length`` is final; ``found`` says under which name, never ``DELETED``."""
+    """A listed segment after its fence: ``length`` is final; ``found`` says under which name.
+
+    It is never ``DELETED`` or ``MOVED``: ``SPARE`` is any name but the final one, and ``recover`` looks at the length.
+    """
 
     name: SegmentName
     found: Found
@@ -214,6 +222,8 @@ async def recover(
     for segment, limit in zip(segments, limits, strict=True):
         if checkpoint is not None and segment.name.order < checkpoint.segment.order:
             continue  # wholly described by the checkpoint of a later one
+        if segment.found is Found.SPARE and segment.length > 0:
+            segment = replace(segment, found=Found.MOVED)
         if segment.found is Found.NOWHERE and limit is not None and limit <= log_start:
             segment = replace(segment, found=Found.DELETED)
         verdict = await _judge_segment(fs, path, segment, limit, checkpoint, result, on_batch, index_interval_bytes)

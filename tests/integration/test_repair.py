@@ -182,7 +182,7 @@ DAMAGE: list[tuple[Callable[[Stopped], None], str, set[int] | None, int]] = [
     (shorter, "shorter than its checkpoint", None, COUNT),
     (in_the_middle, "damaged in the middle", None, COUNT),
     (vanished, "vanished", set(range(COUNT)), COUNT),
-    (renamed_back, "renamed back", set(), COUNT),
+    (renamed_back, "renamed or moved", set(), COUNT),
     (ends_before, "ends before the next one begins", set(range(COUNT, COUNT + 4)), COUNT + 7),
     (lost_whole, "lost whole", set(range(COUNT + 4)), COUNT + 7),
     (unknown_record, "not a partition record", set(), COUNT),

@@ -6,6 +6,7 @@ Small stories with names, of what was wrong once.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -28,7 +29,7 @@ from tests.simulation.stories import (
     write,
     writer_of,
 )
-from tests.simulation.world import KEY, PATH, Process, World, make, until
+from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, until
 
 
 @pytest.mark.parametrize("kind", [b"X", b""])
@@ -90,6 +91,41 @@ def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: str, i
         (alarm,) = heir.broker.alarms_raised
         assert name in alarm
         assert ("vanished" if is_gone else "lost 1 of the") in alarm
+
+    run(main(), 7)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_at_the_takeover(
+    is_moved: bool, is_first: bool
+) -> None:
+    """Its records were acknowledged, and no checkpoint says so: the record that lists it is enough to know."""
+
+    async def main() -> None:
+        world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30))
+        process = await owner(world)
+        if not is_first:
+            await write(process, range(2))
+            await process.broker.move(KEY)
+            process = await owner(world)
+        await write(process, range(2, 5))
+        process.crash()
+        path = f"{PATH.folder}/{logs(await names(world))[-1]}"
+        fs = MemoryFileSystem(world.storage, "thief")
+        if is_moved:
+            await fs.rename(path, "/trash")
+        else:
+            await fs.delete(path)
+        heir = world.process()
+        await until(lambda: heir.writer is not None and heir.writer.partition.state is State.OFFLINE)
+        (alarm,) = heir.broker.alarms_raised
+        assert path in alarm
+        assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
+        if is_moved:  # and back again
+            await fs.rename("/trash", path)
+            heir = await owner(world)
+            assert writer_of(heir).partition.high_watermark == (3 if is_first else 5)
 
     run(main(), 7)
 

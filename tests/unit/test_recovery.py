@@ -56,7 +56,9 @@ def expected(facts: Facts) -> Action:
         return Action.EMPTY  # below a durable log start: whatever it held was acknowledged, then deleted (rule 10)
     # The next one was registered at the end of what was flushed (rules 3 and 6).
     has_acknowledged = was_flushed or facts.reach is Reach.GAP
-    if facts.found is not Found.FINAL:  # written only under its final name (rule 3)
+    if facts.found in (Found.MOVED, Found.NOWHERE):  # nobody of ours moves, or removes, what the record lists
+        return Action.OFFLINE
+    if facts.found is Found.SPARE:  # written only under its final name (rule 3)
         return Action.OFFLINE if has_acknowledged else Action.EMPTY
     is_short = facts.covered is Covered.SHORT or facts.reach is Reach.GAP
     is_damaged = facts.tail is Tail.BROKEN  # "a bad batch followed by a good one" (rule 4)
@@ -321,14 +323,28 @@ def test_superseded_and_gone_or_never_renamed(found: Found) -> None:
     assert story.accepted().end_offset == 8
 
 
-@pytest.mark.parametrize(("found", "label"), [(Found.SPARE, "never renamed"), (Found.NOWHERE, "never renamed, swept")])
-def test_never_renamed(found: Found, label: str) -> None:
+def test_never_renamed() -> None:
     """The owner died between register and rename: the log ends where the segment would have begun."""
-    result = Story([Listed(0, batches(0, 6)), Listed(6, found=found)]).accepted()
+    result = Story([Listed(0, batches(0, 6)), Listed(6, found=Found.SPARE)]).accepted()
     assert (result.end_offset, len(result.segments)) == (6, 1)
-    assert result.labels[1] == f"{SegmentName(6, 1, 1)}: {label}"
-    alone = Story([Listed(6, found=found)]).accepted()
+    assert result.labels[1] == f"{SegmentName(6, 1, 1)}: never renamed"
+    alone = Story([Listed(6, found=Found.SPARE)]).accepted()
     assert (alone.end_offset, alone.segments) == (6, [])
+
+
+@pytest.mark.parametrize("before", [[], [Listed(0, batches(0, 6))]])
+def test_vanished_before_its_first_checkpoint(before: list[Listed]) -> None:
+    """One that was never written is there under its spare name: one that is nowhere may have held anything."""
+    offline = Story([*before, Listed(6 if before else 0, found=Found.NOWHERE)]).refused()
+    assert "vanished before its first checkpoint" in offline.reason
+
+
+@pytest.mark.parametrize("checkpoint", [None, covering(0, 6, batches(0, 6))])
+def test_moved_with_bytes_in_it(checkpoint: Checkpoint | None) -> None:
+    """Its inode is found under another name, into which nothing is written: somebody moved it."""
+    for rest in ([], [Listed(6, batches(6, 8))]):
+        moved = Listed(0, batches(0, 6), found=Found.SPARE)
+        assert "renamed or moved" in Story([moved, *rest], checkpoint).refused().reason
 
 
 def test_segments_before_the_checkpoints_are_not_looked_at() -> None:
@@ -572,7 +588,7 @@ class History:
         rng, listed = self.rng, Listed(self.flushed)
         self.segments.append(listed)
         if rng.random() < 0.15:
-            listed.found = rng.choice([Found.SPARE, Found.NOWHERE])
+            listed.found = Found.SPARE
             return
         for _ in range(rng.choice([0, 1, 3, 8])):
             listed.data += batch(self.flushed, rng.choice([0, 10, 300]))

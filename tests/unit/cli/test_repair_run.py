@@ -182,7 +182,9 @@ ROWS: dict[str, Row] = {  # damage, were there checkpoints, why OFFLINE, what is
     "gap": (ends_before, UNCOVERED, "ends before the next one begins", [(6, 9)], 13),
     "lost whole": (lost_whole, UNCOVERED, "lost whole", [(0, 9)], 13),
     "vanished": (vanished, COVERED, "vanished", [(0, 5)], 6),
-    "renamed back": (renamed_back, COVERED, "renamed back", [], 6),
+    "vanished unseen": (vanished, UNCOVERED, "vanished before its first checkpoint", [], 0),
+    "renamed back": (renamed_back, COVERED, "renamed or moved", [], 6),
+    "renamed back unseen": (renamed_back, UNCOVERED, "renamed or moved", [], 6),
     "overtaken": (overtaken, COVERED, "overtaken", [(5, 5)], 6),
 }
 
