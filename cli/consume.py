@@ -39,7 +39,7 @@ from bmq.cli.output import fail
 from bmq.cli.places import PLACE_HELP, Bounds, Kind, Place, end_offset, parse_place, start_offset
 from bmq.cli.progress import Progress
 from bmq.cli.record_output import Consumed, Writer, fields_writer, json_writer, raw_writer, text_writer
-from bmq.cli.record_text import Encoding, separator
+from bmq.cli.record_text import Encoding, add_encodings, separator
 from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
 
@@ -134,14 +134,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=r"text: what follows each record (default: \n; \t, \0 and \xHH are known too)",
     )
     writing.add_argument("--key-separator", type=separator, metavar="SEP", help="text: print the key, and this")
-    for what in ("key", "value"):
-        writing.add_argument(
-            f"--{what}-encoding",
-            type=Encoding,
-            choices=list(Encoding),
-            default=Encoding.TEXT,
-            help=f"how to write the {what} (default: %(default)s)",
-        )
+    add_encodings(writing, "how to write the {}")
     writing.add_argument("--null", default="", metavar="TEXT", help="text: what to print for null (default: nothing)")
 
 

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bmq.cli import cluster, completion, consume, group, health, job, produce, profile, segment, serve, topic
 from bmq.cli.output import fail
 from bmq.core.version import VERSION
 
@@ -64,6 +63,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line.  Imports the sub-commands, which takes half a second."""
+    from bmq.cli import cluster, completion, consume, group, health, job, produce, profile, segment, serve, topic
+
     parser = _Parser(
         prog="bmq",
         description=_DESCRIPTION,
@@ -83,9 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that knows no UTF-8 still gets every line
-    arguments = build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
     try:
+        arguments = build_parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
         status = run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -42,7 +42,7 @@ from bmq.cli.produce_input import (
     split,
 )
 from bmq.cli.progress import Progress
-from bmq.cli.record_text import Encoding, NotEncoded, decode, separator
+from bmq.cli.record_text import NotEncoded, add_encodings, decode, separator
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
 
@@ -104,14 +104,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=r"what ends a record (default: \n; \t, \0 and \xHH are known too)",
     )
     reading.add_argument("--key-separator", type=separator, metavar="SEP", help="text: what ends the key")
-    for what in ("key", "value"):
-        reading.add_argument(
-            f"--{what}-encoding",
-            type=Encoding,
-            choices=list(Encoding),
-            default=Encoding.TEXT,
-            help=f"how the {what} is written (default: %(default)s)",
-        )
+    add_encodings(reading, "how the {} is written")
     reading.add_argument(
         "--null", metavar="TEXT", help='text: the key or value that means null; --null "" makes empty ones null'
     )

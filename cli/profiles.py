@@ -159,11 +159,12 @@ def write(profiles: Profiles) -> None:
     file = path()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".profiles-", dir=file.parent)  # mode 0600
+        target = os.path.realpath(file)  # a link, to a folder of dot files say, stays one
+        handle, name = tempfile.mkstemp(prefix=".profiles-", dir=os.path.dirname(target))  # mode 0600
         try:
             with open(handle, "w", encoding="utf-8") as stream:
                 stream.write(render(profiles))
-            os.replace(name, file.resolve())  # a link, to a folder of dot files say, stays one
+            os.replace(name, target)
         except BaseException:
             os.unlink(name)
             raise

@@ -25,6 +25,21 @@ class Encoding(enum.StrEnum):
     BASE64 = "base64"
 
 
+def add_encodings(parser: argparse._ActionsContainer, text: str) -> None:
+    """Add ``--key-encoding`` and ``--value-encoding``.
+
+    `text` is their help, in which {} becomes "key" or "value".
+    """
+    for what in ("key", "value"):
+        parser.add_argument(
+            f"--{what}-encoding",
+            type=Encoding,
+            choices=list(Encoding),
+            default=Encoding.TEXT,
+            help=f"{text.format(what)} (default: %(default)s)",
+        )
+
+
 class NotEncoded(Exception):
     """The text is not in the encoding that it should be in; ``str`` says why."""
 

@@ -27,19 +27,24 @@ def parse_type(number: int) -> ResourceType:
         ) from None
 
 
-def parse_node_id(name: str) -> int:
+def _parse_node_id(name: str) -> int:
     """Return the number that `name` is.  Raises RequestError INVALID_REQUEST as Kafka does."""
     if not (name.isascii() and name.isdecimal() and len(name) <= NODE_DIGITS_MAX):
         raise RequestError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     return int(name)
 
 
-def parse_node(name: str, own: int) -> int | None:
-    """The node's id, None for the cluster's defaults.  INVALID_REQUEST for any but this node, as in Kafka."""
-    if not name:
+def parse_node(name: str, own: int, *, has_defaults: bool = True) -> int | None:
+    """Return the node's id, or None for the cluster's defaults, which an empty `name` means if `has_defaults`.
+
+    Raises RequestError INVALID_REQUEST for any but this node, as Kafka does (``ConfigHelper``, ``BrokerServer``).
+    """
+    if not name and has_defaults:
         return None
-    if parse_node_id(name) != own:
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
-        )
+    if not name:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if _parse_node_id(name) != own:
+        expected = f"{own} or empty string," if has_defaults else str(own)
+        text = f"Unexpected broker id, expected {expected} but received {name}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, text)
     return own

@@ -7,20 +7,11 @@ from collections.abc import Sequence
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.log_levels import DEFAULT, LEVELS, ROOT, LogLevelError, LogLevels
 from bmq.meta.controller.config_changes import ConfigChange, Operation
-from bmq.proxy.config_resources import parse_node_id
 
 SOURCE = 6
 """``ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG``."""
 _KAFKAS = {"WARNING": "WARN"}
 """Names that differ; TRACE and FATAL are taken for DEBUG and ERROR."""
-
-
-def check_node(name: str, own: int) -> None:
-    """Raise RequestError INVALID_REQUEST for any but this node, as in Kafka (``ConfigHelper``, ``BrokerServer``)."""
-    if not name:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    if parse_node_id(name) != own:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} but received {name}")
 
 
 def describe(levels: LogLevels) -> Sequence[tuple[str, str]]:

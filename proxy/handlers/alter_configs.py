@@ -76,7 +76,7 @@ async def _alter(services: Services, resource: Any, changes: Changes, validate_o
         if isinstance(changes, Mapping):
             text = "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER"
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
-        logger_configs.check_node(name, services.config.node_id)
+        parse_node(name, services.config.node_id, has_defaults=False)
         logger_configs.alter(services.log_levels, changes, validate_only=validate_only)
         return
     if kind is ResourceType.BROKER:

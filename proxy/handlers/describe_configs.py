@@ -94,7 +94,7 @@ def _result(resource: Any, code: ErrorCode = ErrorCode.NONE, text: str | None = 
 
 
 def _loggers(services: Services, resource: Any, wanted: Collection[str]) -> list[Any]:
-    logger_configs.check_node(resource.resource_name, services.config.node_id)
+    parse_node(resource.resource_name, services.config.node_id, has_defaults=False)
     return [
         Config(
             name=name,

@@ -7,13 +7,12 @@ that is deleted while it is open.  A segment may be open for days.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from typing import Protocol
 
 from bmq.core.log_fields import fields
 from bmq.storage.filesystem import StorageUnavailable
+from bmq.storage.hdfs.open_file_task import OpenFileTask
 
 log = logging.getLogger(__name__)
 
@@ -26,56 +25,29 @@ class OpenFile(Protocol):
         ...
 
 
-class LengthTeller:
-    """Owns the task; ``close`` ends and awaits it.
+class LengthTeller(OpenFileTask[OpenFile]):
+    """Tells the lengths of all open files in each turn.
 
     Files are told of one after another, so that a thousand cost the NameNode a thousand small calls in ``interval_s``
     and never a burst.  If it is away, the rest of the round is left: all of it is due again in the next.
     """
 
     def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._open: dict[OpenFile, None] = {}
-        self._has_files = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"LengthTeller(files={len(self._open)})"
-
-    def add(self, file: OpenFile) -> None:
-        self._open[file] = None
-        self._has_files.set()
-        if self._task is None:
-            self._task = asyncio.create_task(self._tell_for_ever(), name="tell the NameNode lengths of open files")
-
-    def remove(self, file: OpenFile) -> None:
-        self._open.pop(file, None)
-        if not self._open:
-            self._has_files.clear()
+        super().__init__("tell the NameNode lengths of open files", interval_s, self._tell)
 
     async def tell_all(self) -> None:
         """Go once through the files that are open.  Raises StorageUnavailable with the first that cannot be told."""
-        for file in list(self._open):
-            if file in self._open:  # not closed meanwhile
+        for file in list(self.files):
+            if file in self.files:  # not closed meanwhile
                 await file.tell_length()
 
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-
-    async def _tell_for_ever(self) -> None:
-        while True:
-            await self._has_files.wait()
-            await asyncio.sleep(self._interval_s)
-            try:
-                await self.tell_all()
-            except StorageUnavailable as error:
-                log.warning(
-                    "lengths of open files not told to the NameNode, trying again in %g s: a snapshot made now holds"
-                    " less of them",
-                    self._interval_s,
-                    extra=fields(error=error),
-                )
+    async def _tell(self) -> None:
+        try:
+            await self.tell_all()
+        except StorageUnavailable as error:
+            log.warning(
+                "lengths of open files not told to the NameNode, trying again in %g s: a snapshot made now holds"
+                " less of them",
+                self.interval_s,
+                extra=fields(error=error),
+            )

@@ -17,7 +17,7 @@ import pytest
 from bmq.cli import batch_records, blocks, progress
 from bmq.cli.blocks import FoundBatch
 from bmq.cli.findings import Finding
-from bmq.cli.main import EXIT_BROKEN_PIPE, main
+from bmq.cli.main import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, main
 from bmq.cli.segment_check import Covered, SegmentCheck
 from bmq.cli.targets import Segment
 from bmq.core.model import PartitionKey, SegmentName
@@ -633,6 +633,24 @@ def test_an_output_without_room_is_one_line() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (1, b"bmq: cannot write: No space left on device\n")
+
+
+def test_an_interrupt_while_the_command_is_loaded_is_no_traceback() -> None:
+    """Loading takes half a second, in which somebody who sees a slip presses Ctrl-C."""
+    script = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bmq.cli.topic":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from bmq.cli.main import main
+sys.exit(main(["topic", "list"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (EXIT_INTERRUPTED, b"")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -222,11 +223,20 @@ def test_none_in_use(file: Path, capsys: Told) -> None:
     capsys.readouterr()
 
 
-def test_a_link_to_a_folder_of_dot_files_stays_one(file: Path, tmp_path: Path) -> None:
-    real = tmp_path / "dotfiles.toml"
+def test_a_link_to_a_folder_of_dot_files_stays_one(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new file is made beside the real one, which may be on another disk than the link: no rename crosses disks."""
+    real = tmp_path / "dotfiles" / "profiles.toml"
+    real.parent.mkdir()
     real.write_text("")
     file.parent.mkdir(parents=True)
     file.symlink_to(real)
+    replace = os.replace
+
+    def replace_on_one_disk(source: str, target: str) -> None:
+        assert Path(source).parent == Path(target).parent == real.parent
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_on_one_disk)
     profiles.write(Profiles(None, {"a": {"root": "file:///r"}}))
     assert file.is_symlink()
     assert "file:///r" in real.read_text()

@@ -218,6 +218,27 @@ def test_when_the_namenode_is_away_the_round_ends() -> None:
     asyncio.run(main())
 
 
+def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a file raises: nobody would tell lengths again, and snapshots would hold the first flush only."""
+    told: list[int] = []
+
+    class Broken:
+        async def tell_length(self) -> None:
+            told.append(1)
+            if len(told) == 1:
+                raise ZeroDivisionError
+
+    async def main() -> None:
+        lengths = LengthTeller(0.001)
+        lengths.add(Broken())
+        await until(lambda: len(told) > 2)
+        await lengths.close()
+
+    asyncio.run(main())
+    text = "bug: cannot tell the NameNode lengths of open files, trying again in 0.001 s"
+    assert [record.getMessage() for record in caplog.records] == [text]
+
+
 def test_an_interval_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="length_told_s"):
         HdfsSettings(length_told_s=0).validate()

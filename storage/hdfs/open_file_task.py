@@ -1,0 +1,64 @@
+"""One task for all files that a process has open on HDFS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+F = TypeVar("F", bound=Hashable)
+
+
+class OpenFileTask(Generic[F]):
+    """Runs `step` every `interval_s` while `files` has any; ``close`` ends and awaits it.
+
+    What `step` raises is logged, and does not end the task: its next turn comes.
+    """
+
+    def __init__(self, name: str, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
+        """`name` is an imperative, which its failure's log line quotes."""
+        self.files: dict[F, None] = {}
+        """In the order in which they were added."""
+        self.interval_s = interval_s
+        self._name = name
+        self._step = step
+        self._has_files = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<OpenFileTask {self._name!r} files={len(self.files)}>"
+
+    def add(self, file: F) -> None:
+        """Count the file as open.  Begins the task with the first one."""
+        self.files[file] = None
+        self._has_files.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=self._name)
+
+    def remove(self, file: F) -> None:
+        """Forget the file; one that is not there is no error."""
+        self.files.pop(file, None)
+        if not self.files:
+            self._has_files.clear()
+
+    async def close(self) -> None:
+        """End the task, and return when it has ended.  Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_files.wait()
+            await asyncio.sleep(self.interval_s)
+            if not self.files:
+                continue
+            try:
+                await self._step()
+            except Exception:  # nobody would do it again: leases end after 20 minutes, and snapshots miss records
+                log.exception("bug: cannot %s, trying again in %g s", self._name, self.interval_s)
