@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
-F = TypeVar("F", bound=Hashable)
+F = TypeVar("F")
 
 
 class OpenFileTask(Generic[F]):

@@ -315,7 +315,7 @@ def test_cancelled_create_leaves_nothing(hdfs_root: str) -> None:
             while fs._client.tasks._tasks:
                 await asyncio.gather(*fs._client.tasks._tasks)
             assert len(fs._client.clock) == 0
-            assert fs._client.leases._open_files == set()
+            assert fs._client.leases.files == {}
 
     run(test)
 
