@@ -8,6 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from bmq.core.log_fields import fields
+
 log = logging.getLogger(__name__)
 F = TypeVar("F")
 
@@ -60,5 +62,7 @@ class OpenFileTask(Generic[F]):
                 continue
             try:
                 await self._step()
-            except Exception:  # nobody would do it again: leases end after 20 minutes, and snapshots miss records
-                log.exception("bug: cannot %s, trying again in %g s", self._name, self.interval_s)
+            except Exception as error:  # nobody would do it again: leases end, and snapshots miss records
+                log.exception(
+                    "bug: cannot %s, trying again in %g s", self._name, self.interval_s, extra=fields(error=repr(error))
+                )
