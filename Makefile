@@ -70,6 +70,7 @@ hdfs-jars: setup
 
 clients: setup
 	$(BIN)/python -m tests.services.kafka jars
+	$(BIN)/python -m tests.services.mirror
 	$(BIN)/python -m tests.services.clients
 
 test: setup hdfs-jars etcd
