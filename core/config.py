@@ -76,7 +76,12 @@ class NodeConfig:
     node_id: int = _option(
         0, "this proxy's id among the cluster's; the lowest free one when negative", flag="--node-id", metavar="N"
     )
-    zone: str = _option("", "zone (rack) of this process", flag="--zone", metavar="Z")
+    zone: str = _option(
+        "",
+        "zone (rack) of this process: consumers with this client.rack are sent to its proxies",
+        flag="--zone",
+        metavar="Z",
+    )
     cluster: str = _option("bmq", "name of the cluster: the prefix of its keys in the metadata store")
     cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, answers and held requests")
     tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches go")

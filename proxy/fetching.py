@@ -26,6 +26,7 @@ from bmq.proxy.look import Look
 from bmq.proxy.sessions import NO_SESSION, Turn
 
 if TYPE_CHECKING:
+    from bmq.meta.catalog import Topic
     from bmq.proxy.reading import Reading
 
 STORAGE_PATIENCE_S = 10.0
@@ -47,16 +48,26 @@ READ_COPIES = 2
 """While a range is read its bytes exist twice: in the reader's window and in the answer."""
 
 
+Nearer = Callable[["Topic", int], int]
+"""From a topic and the number of its partition to the node id of a proxy."""
+
+
 class FetchParams:
-    """What a request asks for beside its partitions; ``max_wait_s`` in seconds."""
+    """What a request asks for beside its partitions; ``max_wait_s`` in seconds.
 
-    __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes")
+    ``nearer`` returns the proxy that the client is to read a partition from instead, or -1; None: always from this one.
+    """
 
-    def __init__(self, min_bytes: int, max_bytes: int, max_wait_s: float, *, committed: bool) -> None:
+    __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes", "nearer")
+
+    def __init__(
+        self, min_bytes: int, max_bytes: int, max_wait_s: float, *, committed: bool, nearer: Nearer | None = None
+    ) -> None:
         self.max_bytes = max_bytes
         self.min_bytes = min(min_bytes, max_bytes)
         self.max_wait_s = max(0.0, max_wait_s)
         self.committed = committed
+        self.nearer = nearer
 
 
 class Fetched:
@@ -92,7 +103,7 @@ class Fetching:
         self._reading = reading
         self._turn = turn
         self._params = params
-        self._fresh: list[Look] = []  # of the last round: records, or an error that cannot wait
+        self._fresh: list[Look] = []  # of the last round: records, or what cannot wait
         self._rest: dict[Wanted, Look] = {}  # of any round: nothing to read, and nothing has happened since
         self._size = self._planned = self._seen = 0
         self._left = self._stored = 0  # of the look under way: bytes, and partitions that lie on storage
@@ -195,6 +206,7 @@ class Fetching:
         """Look at these, in the order of service.  False once the bytes are used and the rest need no look."""
         look_at, watch, follows, committed = self._reading.look, self._watch, self._may_follow, self._params.committed
         is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
+        nearer = self._params.nearer
         for wanted in partitions:
             if wanted.watch is not watch:  # forgotten by a later request of the session, in a pause
                 continue
@@ -203,6 +215,11 @@ class Fetching:
             look = look_at(
                 wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=committed, follows=follows
             )
+            if nearer is not None and not look.error:
+                assert look.topic is not None
+                node_id = nearer(look.topic, wanted.partition)
+                if node_id >= 0:
+                    look.prefers(node_id)
             if look.reads:
                 self._stored += 1
                 if self._stored > READS_MAX:
@@ -228,9 +245,9 @@ class Fetching:
         return look.size
 
     def _sort(self, look: Look) -> None:
-        """A partition without records: an error that cannot wait, or one for the rest."""
+        """A partition without records: an error or a nearer proxy, which cannot wait, or one for the rest."""
         wanted, watch = look.wanted, self._watch
-        if look.error and not look.waits and not look.is_unknown:
+        if look.preferred >= 0 or (look.error and not look.waits and not look.is_unknown):
             self._rest.pop(wanted, None)
             self._fresh.append(look)
             self._hurries = True

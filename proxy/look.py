@@ -30,6 +30,7 @@ class Look:
     ``asks``     who is to be asked for the open segment before it is read, instead of ``live``
     ``is_stored`` the buffers came from storage
     ``is_gone``  the catalog had this partition when it was looked at last, and has it no more
+    ``preferred`` the proxy that the client is to read the partition from (KIP-392), without records here; else -1
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Look:
         "live",
         "marks",
         "offset",
+        "preferred",
         "reads",
         "size",
         "topic",
@@ -65,6 +67,7 @@ class Look:
         self.end = 0
         self.live: LiveSegment | None = None
         self.asks: Followed | None = None
+        self.preferred = -1
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
 
     def __repr__(self) -> str:
@@ -78,7 +81,13 @@ class Look:
     @property
     def is_news(self) -> bool:
         """Whether an incremental answer must carry it."""
-        return bool(self.size or self.error) or self.marks != self.wanted.told
+        return bool(self.size or self.error) or self.preferred >= 0 or self.marks != self.wanted.told
+
+    def prefers(self, node_id: int) -> None:
+        """Send the client to this proxy for the partition, and read nothing here."""
+        self.preferred = node_id
+        self.buffers, self.size = (), 0
+        self.reads = self.has_more = False
 
     def fails(self, error: ErrorCode, *, waits: bool = False) -> Look:
         """Kafka tells no marks beside an error."""

@@ -84,6 +84,11 @@ class _Zones:
         others = [nodes[partition % len(nodes)] for zone, nodes in self._nodes.items() if zone != own]
         return [leader, *others][: max(1, len(self._nodes))]
 
+    def in_zone(self, zone: str, partition: int) -> int:
+        """Return the zone's proxy among ``replicas`` of a partition whose leader is elsewhere; -1 if it has none."""
+        nodes = self._nodes.get(zone)
+        return nodes[partition % len(nodes)] if nodes else -1
+
 
 class _TopicEntry:
     """One topic's places, and its bytes by (version, operations).
@@ -264,9 +269,21 @@ class MetadataCache:
 
     def replicas(self, topic: Topic, index: int, members: Members) -> Sequence[int]:
         """The nodes of one partition, whatever the topic's size."""
+        return self._zones_of(members).replicas(members.leader_of(PartitionKey(topic.topic_id, index)), index)
+
+    def nearer(self, zone: str, members: Members, topic: Topic, index: int) -> int:
+        """Return the replica in a client's zone, which is not ours, if this process leads the partition; else -1.
+
+        A client reads on where it has been sent to: there, as from a follower in Kafka, it is sent nowhere else.
+        """
+        if members.leader_of(PartitionKey(topic.topic_id, index)) != members.own.node_id:
+            return -1
+        return self._zones_of(members).in_zone(zone, index)
+
+    def _zones_of(self, members: Members) -> _Zones:
         if self._zones is None or self._zones.version != members.version:
             self._zones = _Zones(members)
-        return self._zones.replicas(members.leader_of(PartitionKey(topic.topic_id, index)), index)
+        return self._zones
 
     def topic(
         self, topic: Topic, version: int, operations: Operations, owners: Owners, members: Members, clock: Clock

@@ -1,19 +1,21 @@
 """Fetch, versions 4 to 18 (Kafka 4.x; older ones ask for record formats that are not kept).
 
 Behaviour: ``proxy.fetching``.  Every proxy serves every partition; an offset is out of range only if its owner says so.
+A client whose rack is another zone than this proxy's is sent to a proxy of its own (KIP-392), by the partition's leader
+as Metadata names it and by no other, as in Kafka with RackAwareReplicaSelector.
 
 Version notes: 7 incremental sessions (KIP-227), 9 the client's leader epoch is checked (KIP-320), 10 first to know
 zstd (a batch is sent as it was produced, whatever the version), 12 ``last_fetched_epoch`` is for followers and not
 looked at, 13 topic ids.  An error that a version's clients may not know is told as NOT_LEADER_OR_FOLLOWER.
 
 Not implemented: fetches of followers (``replica_id`` of 0 or more: every partition is answered
-NOT_LEADER_OR_FOLLOWER, as Kafka does for a replica that it does not know); ``preferred_read_replica`` is always -1:
-with more than one proxy it is chosen here, from the client's rack (KIP-392).  No transaction is ever aborted yet.
+NOT_LEADER_OR_FOLLOWER, as Kafka does for a replica that it does not know).  No transaction is ever aborted yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from uuid import UUID
 
 from bmq.core.call import Answer, CloseConnection, Request
@@ -29,7 +31,7 @@ from bmq.core.wire.fetch import (
     parse_fetch,
 )
 from bmq.core.wire.primitives import TooManyPartitions
-from bmq.proxy.fetching import LOOKS_A_TURN, Fetched, FetchParams
+from bmq.proxy.fetching import LOOKS_A_TURN, Fetched, FetchParams, Nearer
 from bmq.proxy.longpoll import Identity, Wanted
 from bmq.proxy.look import Look
 from bmq.proxy.services import Api, Services
@@ -56,7 +58,7 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
         asked.session_epoch,
         listed,
         _forgotten(asked),
-        _params(asked),
+        _params(services, asked),
         by_id=version >= TOPIC_IDS_SINCE,
     )
     if isinstance(fetched, Fetched):
@@ -91,7 +93,7 @@ async def _serve_large(services: Services, request: Request) -> Answer:
             asked.session_epoch,
             listed,
             _forgotten(asked),
-            _params(asked),
+            _params(services, asked),
             by_id=request.api_version >= TOPIC_IDS_SINCE,
             on_park=leave,
         )
@@ -112,9 +114,16 @@ def _listed(asked: FetchRequest) -> list[Wanted]:
     return [wanted for topic in asked.topics for wanted in _wanted(topic)]
 
 
-def _params(asked: FetchRequest) -> FetchParams:
+def _params(services: Services, asked: FetchRequest) -> FetchParams:
     committed = asked.isolation_level == READ_COMMITTED
-    return FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed)
+    nearer = _nearer(services, asked.rack_id) if asked.rack_id else None
+    return FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed, nearer=nearer)
+
+
+def _nearer(services: Services, rack: str) -> Nearer | None:
+    """Return the choice of a proxy in this rack; None if this one is in it."""
+    members = services.members
+    return None if members.own.zone == rack else partial(services.metadata.nearer, rack, members)
 
 
 def _wanted(topic: FetchTopic) -> Iterable[Wanted]:
@@ -182,6 +191,7 @@ def _partition(look: Look, version: int, *, committed: bool) -> FetchedPartition
         look.buffers,
         look.size,
         aborted=() if committed and not error else None,
+        preferred_read_replica=look.preferred,
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from tests.services.bmq import BmqServer
@@ -83,9 +85,9 @@ class Clusters:
         finally:
             consumer.close()
 
-    def read(self, cluster: str) -> list[list[tuple[int, bytes, bytes]]]:
+    def read(self, cluster: str) -> list[list[tuple[object, ...]]]:
         """Return offset, key and value of every record, by partition."""
-        found: list[list[tuple[int, bytes, bytes]]] = [[] for _ in range(PARTITIONS)]
+        found: list[list[tuple[object, ...]]] = [[] for _ in range(PARTITIONS)]
         left = sum(self.ends(cluster))
         consumer = self._consumer(cluster, "reader")
         consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
@@ -94,7 +96,9 @@ class Clusters:
                 message = consumer.poll(60)
                 assert message is not None, f"{left} records of {cluster} did not come"
                 assert message.error() is None, message.error()
-                found[message.partition()].append((message.offset(), message.key(), message.value()))
+                partition = message.partition()
+                assert partition is not None
+                found[partition].append((message.offset(), message.key(), message.value()))
                 left -= 1
         finally:
             consumer.close()

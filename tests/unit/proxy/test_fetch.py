@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -14,10 +15,13 @@ from bmq.core.call import Answer, Client, CloseConnection, Request
 from bmq.core.errors import ErrorCode
 from bmq.core.records import Ends
 from bmq.core.wire.api import ApiKey
+from bmq.meta.members import Members, ProxyAddress
 from bmq.proxy.handlers.fetch import APIS, handle
+from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.services import Services
 from bmq.storage.filesystem import StorageUnavailable
 from tests.simulation.loop import run
+from tests.unit.proxy.admin_serving import Spread
 from tests.unit.proxy.serving import World, batch_of
 
 VERSIONS = range(4, 19)
@@ -49,7 +53,7 @@ def topic_of(world: World, name: str, *partitions: int, topic_id: uuid.UUID | No
     )
 
 
-async def fetch(world: World, version: int, topics: list[Any], **fields: Any) -> Any:
+async def fetch(world: World, version: int, topics: list[Any], *, members: Members | None = None, **fields: Any) -> Any:
     """The decoded response; the answer was sent."""
     message = FetchRequest(
         version=version,
@@ -66,7 +70,8 @@ async def fetch(world: World, version: int, topics: list[Any], **fields: Any) ->
         },
         topics=topics,
     )
-    services = cast(Services, SimpleNamespace(reading=world.reading))
+    view = SimpleNamespace(reading=world.reading, members=members, metadata=MetadataCache())
+    services = cast(Services, view)
     answer = handle(services, asked(version, bytes(message.encode(version=version))))
     if not isinstance(answer, Answer):
         answer = await answer
@@ -191,5 +196,78 @@ def test_what_is_no_fetch_closes_the_connection() -> None:
         services = cast(Services, SimpleNamespace(reading=world.reading))
         with pytest.raises(CloseConnection):
             handle(services, asked(12, b"\0\0\0"))
+
+    in_world(main)
+
+
+# ---------------------------------------------------------------------------------------------- the client's rack
+
+ZONES = Spread([ProxyAddress(1, "here", 9092, "a"), ProxyAddress(2, "there", 9092, "b")])
+"""This process is proxy 1, and leads partition 0 of each topic."""
+RACK_VERSIONS = range(11, 19)
+
+
+@pytest.mark.parametrize("version", RACK_VERSIONS)
+def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -> None:
+    """By the leader alone, with the marks and without records; at once, however long it would wait (KIP-392)."""
+
+    async def main(world: World) -> None:
+        world.flush("t", 0)
+        world.flush("t", 1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        asked_for = [topic_of(world, "t", 0, 1)]
+        wait: dict[str, Any] = {"max_wait_ms": 9_000, "min_bytes": 1 << 20}
+        found = partitions(await fetch(world, version, asked_for, members=ZONES, rack_id="b", **wait))
+        assert (found[0].preferred_read_replica, found[0].records or b"") == (2, b"")
+        assert (found[0].error_code, found[0].high_watermark) == (0, 1)
+        assert (found[1].preferred_read_replica, bytes(found[1].records)) == (-1, bytes(batch_of(0)))
+        assert loop.time() == began
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("rack", ["", "a", "nobody's"])
+def test_a_client_of_this_zone_of_none_or_of_one_without_a_proxy_reads_here(rack: str) -> None:
+    async def main(world: World) -> None:
+        world.flush("t", 0)
+        found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], members=ZONES, rack_id=rack))
+        assert (found[0].preferred_read_replica, bytes(found[0].records)) == (-1, bytes(batch_of(0)))
+
+    in_world(main)
+
+
+def test_nothing_is_read_from_storage_for_a_client_that_is_sent_elsewhere() -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        world.fs.fault = StorageUnavailable("no")
+        found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], members=ZONES, rack_id="b"))
+        assert (found[0].error_code, found[0].preferred_read_replica) == (0, 2)
+
+    in_world(main)
+
+
+def test_an_error_is_told_by_the_leader_itself() -> None:
+    async def main(world: World) -> None:
+        world.flush("t", 0)
+        beyond = topic_of(world, "t", 0, offset=99)
+        found = partitions(await fetch(world, 18, [beyond], members=ZONES, rack_id="b"))
+        assert (found[0].error_code, found[0].preferred_read_replica) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+    in_world(main)
+
+
+def test_a_session_sends_the_client_away_until_it_forgets_the_partition() -> None:
+    async def main(world: World) -> None:
+        zoned: dict[str, Any] = {"members": ZONES, "rack_id": "b"}
+        first = await fetch(world, 18, [topic_of(world, "t", 0, 1)], session_epoch=0, **zoned)
+        assert {number: each.preferred_read_replica for number, each in partitions(first).items()} == {0: 2, 1: -1}
+        zoned["session_id"] = first.session_id
+        again = await fetch(world, 18, [], session_epoch=1, **zoned)
+        assert {number: each.preferred_read_replica for number, each in partitions(again).items()} == {0: 2}
+        topic_id = world.catalog.topics["t"].topic_id
+        forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=topic_id, partitions=[0])
+        gone = await fetch(world, 18, [], session_epoch=2, forgotten_topics_data=[forgotten], **zoned)
+        assert partitions(gone) == {}
 
     in_world(main)

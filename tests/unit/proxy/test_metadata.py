@@ -180,6 +180,24 @@ def replicas_of(members: Spread, key: PartitionKey) -> list[int]:
     return replicas
 
 
+@given(
+    zones=st.lists(st.sampled_from(["", "x", "y"]), min_size=1, max_size=6),
+    partition=st.integers(0, 20),
+    rack=st.sampled_from(["x", "y", "z"]),
+)
+def test_a_client_is_sent_to_a_replica_of_its_zone(zones: list[str], partition: int, rack: str) -> None:
+    """Java's clients go to no other proxy than one that Metadata names as a replica; only the leader sends them."""
+    members = Spread([ProxyAddress(number, "h", 1, zone) for number, zone in enumerate(zones)])
+    topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=21)
+    key = PartitionKey(topic.topic_id, partition)
+    found = MetadataCache().nearer(rack, members, topic, partition)
+    if members.leader_of(key) != members.own.node_id or rack not in zones:
+        assert found == -1
+    elif members.own.zone != rack:
+        assert zones[found] == rack
+        assert found in replicas_of(members, key)
+
+
 # --------------------------------------------------------------------------------------------------------- keeping
 
 
