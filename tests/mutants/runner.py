@@ -104,7 +104,8 @@ class Worker:
             _write_source(path, text)
 
     def _pytest(self, tests: Sequence[str], time_limit_s: float) -> _Run:
-        options = ["-q", "-x", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
+        # Hypothesis draws the same examples each time: else chance would have a part in the verdict.
+        options = ["-q", "-x", "--no-header", "--tb=line", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         return self._run([sys.executable, "-m", "pytest", *options, *tests], time_limit_s)
 
     def _run(self, command: Sequence[str], time_limit_s: float | None = None) -> _Run:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bmq.core.errors import BmqError, ErrorCode, RequestError
@@ -279,7 +279,9 @@ def test_kafkas_reader_gives_the_append_time_to_every_record() -> None:
     assert [record.timestamp for record in batch] == [NOW_MS + 50, NOW_MS + 50]
 
 
-@given(st.integers(0, MAX_SEQUENCE), st.integers(0, MAX_SEQUENCE))
+@example(MAX_SEQUENCE, 1)
+@example(MAX_SEQUENCE, MAX_SEQUENCE)
+@given(st.integers(0, MAX_SEQUENCE), st.integers(0, MAX_SEQUENCE))  # few of them wrap, and in some runs none
 def test_sequences_wrap_to_0_after_the_largest_int(sequence: int, by: int) -> None:
     """As Kafka's ``DefaultRecordBatch.incrementSequence`` computes it."""
     kafkas = by - (MAX_SEQUENCE - sequence) - 1 if sequence > MAX_SEQUENCE - by else sequence + by
