@@ -173,7 +173,8 @@ class Node:
             log_levels=self.log_levels,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
-        self.console_endpoint = Endpoint(replace(self._services, metrics=Metrics()), ALL_APIS)
+        self._of_console = replace(self._services, metrics=Metrics())
+        self.console_endpoint = Endpoint(self._of_console, ALL_APIS)
         """Kafka's requests of this process's HTTP API, which its metrics do not count as clients'."""
         self._of_listeners = dict.fromkeys(self._proxies, self._services)
         self.endpoints: dict[str, Dispatch] = dict.fromkeys(self._proxies, self._traced(self.endpoint, self._services))
@@ -442,6 +443,7 @@ class Node:
     def _renumbered(self, node_id: int) -> None:
         """Joined again as a proxy of another id: clients are told that, and what is set for it holds here."""
         config = self.config = replace(self.config, node_id=node_id)
+        self._of_console.config = config
         for name, proxies in self._proxies.items():
             self._of_listeners[name].config = config
             proxies.move(replace(proxies.own, node_id=node_id))

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.cli.node import Node
+from bmq.console.kafka import LocalRequests
 from bmq.core.call import Answer, Client
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
@@ -75,6 +76,13 @@ def test_each_listener_tells_its_own_address() -> None:
         for listener, address in ADDRESSES.items():
             cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
             assert [(each.broker_id, each.host) for each in cluster.brokers] == [(7, address.host)]
+        resource = m.DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=4, resource_name="7", configuration_keys=None
+        )
+        described = await LocalRequests(node.console_endpoint).send(
+            ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest(resources=[resource])
+        )
+        assert [each.error_message for each in described.results] == [None], "the console's requests too"
         await node.close()
 
     asyncio.run(main())
