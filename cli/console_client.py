@@ -17,6 +17,7 @@ from typing import Any
 
 from bmq.cli.admin_client import Refused, Unreachable
 from bmq.cli.usage import UsageError
+from bmq.core.urls import split_url
 
 ANSWER_BYTES_MAX = 16 << 20
 """An answer that is larger comes from no console of ours."""
@@ -30,8 +31,12 @@ class Console:
         """Ask `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError."""
         if "://" not in url:
             url = f"http://{url}"
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            parts = split_url(url)
+            is_http = parts.scheme in ("http", "https") and parts.netloc
+        except ValueError:
+            is_http = False
+        if not is_http:
             raise UsageError(f"--http: {url!r} is not like http://127.0.0.1:9080")
         self._urls = [url.rstrip("/")]
         self._timeout_s = timeout_s

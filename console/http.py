@@ -16,12 +16,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import socket
 from collections.abc import Awaitable, Callable, Collection
 from importlib.resources import files
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -30,7 +28,7 @@ from bmq.console.cluster_api import ClusterApi
 from bmq.console.groups_api import GroupsApi
 from bmq.console.http_connection import Connection, Connections, bounded, track
 from bmq.console.operations import NotPossible
-from bmq.console.origins import same_origin
+from bmq.console.origins import name_in, same_origin
 from bmq.console.queries import LONG_MAX, Query
 from bmq.console.records_api import RecordsApi
 from bmq.console.refusals import refusal
@@ -42,7 +40,6 @@ from bmq.core.errors import RequestError
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
 """How long ``stop`` waits for answers that are under way."""
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 _SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -130,7 +127,7 @@ class Hosts:
 
     def is_own(self, host: str) -> bool:
         """Return whether this is an address or a name known to be this server's, however open it is to others."""
-        name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host) else None
+        name = name_in(host)
         return name is not None and (name.rstrip(".") in self._allowed or _is_address(name))
 
 

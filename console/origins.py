@@ -10,6 +10,7 @@ name is that of the other.  Clients that are no browsers send no ``Origin``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -20,6 +21,17 @@ from bmq.console.operations import NotPossible
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _READING = ("GET", "HEAD")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
+
+
+def name_in(host: str) -> str | None:
+    """Return the name or address in a ``Host`` header in lower case, None if it has none of the form."""
+    if not _HOST.fullmatch(host):
+        return None
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # brackets around what is not an address
+        return None
 
 
 def same_origin(is_own: Callable[[str], bool]) -> Middleware:
@@ -33,7 +45,7 @@ def same_origin(is_own: Callable[[str], bool]) -> Middleware:
                 text = "a page of another site may not do this; use this server's own page, `bmq cluster`, or curl"
                 raise NotPossible(403, "from_another_site", text)
             if not is_own(host):
-                name = urlsplit(f"//{host}").hostname or host
+                name = name_in(host) or host
                 text = f"{name[:80]!r} is not known as a name of this server: add it to the setting http_hosts"
                 raise NotPossible(403, "from_another_site", text)
         return await handler(request)

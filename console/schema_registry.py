@@ -16,11 +16,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote
 
 import aiohttp
 
 from bmq.console.schemas import Reference, Schema, SchemaError, SchemaSource, compile_schema
+from bmq.core.urls import split_url
 
 REQUEST_S = 5.0
 RESPONSE_BYTES_MAX = 1 << 20
@@ -37,9 +38,7 @@ class SchemaRegistry:
 
     def __init__(self, url: str, now: Callable[[], float] = time.monotonic) -> None:
         """`url` may have a user and a password.  Raises ValueError if it is not http or https."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("schema_registry_url is not like http://host:8081 or https://user:password@host/path")
+        parts = _parts_of(url)
         self._base = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if parts.username is not None:
@@ -146,6 +145,18 @@ class SchemaRegistry:
             raise SchemaError(f"the schema registry cannot be asked: {error}") from None
         except (ValueError, RecursionError):
             raise SchemaError("the schema registry's response is not JSON") from None
+
+
+def _parts_of(url: str) -> SplitResult:
+    """Return the parts of a registry's `url`.  Raises ValueError, without user and password."""
+    try:
+        parts = split_url(url)
+        is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # hosts or port that are none
+        is_http = False
+    if not is_http or parts.query or parts.fragment:
+        raise ValueError("schema_registry_url is not like http://host:8081 or https://user:password@host/path")
+    return parts
 
 
 def _message(data: bytes) -> str:

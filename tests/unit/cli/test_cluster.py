@@ -309,6 +309,14 @@ def test_a_drain_tells_how_far_it_is(url: str, capsys: Told, monkeypatch: pytest
     assert set(lines) == {"bmq: drain broker-1a: 0 of 4 partitions and shards handed over (0 %)"}
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://u:secret@a\u2100b:80"])
+def test_an_address_that_is_none(url: str, capsys: Told) -> None:
+    assert ask("status", "--http", url) == 2
+    told = capsys.readouterr().err
+    assert "is not like http://127.0.0.1:9080" in told
+    assert "secret" not in told
+
+
 def test_names_of_members_reach_no_terminal_as_commands(
     cluster: FakeCluster, url: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,14 @@ def test_names_that_are_given_are_allowed() -> None:
     play(story, "Console.Example")
 
 
+@pytest.mark.parametrize("host", ["[:::::]", "[1.2]:80", "[::1", "[]", "a b", "a@b"])
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    async def story(server: HttpServer) -> None:
+        assert b" 421 " in await get(server, "/api/v1/topics", host)
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     ("listen", "names", "is_allowed"),
     [

@@ -63,6 +63,11 @@ def test_pages_of_other_sites_may_not(origin: str, host: str) -> None:
     assert act(origin, host) == (403, 0)
 
 
+@pytest.mark.parametrize("host", ["[:::::]:PORT", "[1.2]:PORT", "[::1"])
+def test_a_host_that_is_none_may_not(host: str) -> None:
+    assert act(f"http://{host}", host, listen="0.0.0.0") == (403, 0)
+
+
 def test_a_foreign_name_that_was_made_to_mean_this_machine_may_not() -> None:
     rebound = "http://evil.example:PORT"
     assert act(rebound, "evil.example:PORT", listen="0.0.0.0") == (403, 0)

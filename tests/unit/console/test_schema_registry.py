@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,7 +184,14 @@ def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each id of a page of records would wait, and the page would never come."""
-    monkeypatch.setattr(schema_registry, "REQUEST_S", 0.05)
+    timeouts: list[asyncio.Timeout] = []
+
+    def timeout(delay: float) -> asyncio.Timeout:
+        """Return one that ends when the test says so, however slow the machine is."""
+        timeouts.append(asyncio.timeout(None))
+        return timeouts[-1]
+
+    monkeypatch.setattr(schema_registry, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": timeout}))
 
     class Hanging(FakeRegistry):
         hangs = True
@@ -196,15 +204,26 @@ def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.Mon
 
     fake = Hanging()
 
+    async def asked(times: int) -> None:
+        while len(fake.asked) < times:  # noqa: ASYNC110 - real sockets
+            await asyncio.sleep(0.001)
+
     async def story(_: FakeRegistry) -> None:
         now = 0.0
         registry = SchemaRegistry(fake.url, lambda: now)
-        found = await registry.find(range(50))
-        assert {str(each) for each in found.values()} == {"the schema registry did not answer within 0.05 s"}
-        assert len(fake.asked) == schema_registry.PARALLEL
+        finding = asyncio.create_task(registry.find(range(50)))
+        await asked(schema_registry.PARALLEL)
+        for each in timeouts:
+            each.reschedule(0.0)
+        found = await finding
+        assert {str(each) for each in found.values()} == {"the schema registry did not answer within 5 s"}
+        assert len(fake.asked) == len(timeouts) == schema_registry.PARALLEL
         now, fake.hangs = schema_registry.FAILED_S + 1, False
         fake.answers = {f"/schemas/ids/{number}": {"schema": '"int"'} for number in range(50)}
-        found = await registry.find([99, *range(50)])
+        finding = asyncio.create_task(registry.find([99, *range(50)]))
+        await asked(schema_registry.PARALLEL + 51)
+        timeouts[schema_registry.PARALLEL].reschedule(0.0)
+        found = await finding
         assert [number for number, each in found.items() if isinstance(each, SchemaError)] == [99]
         assert isinstance(await one(registry, 49), Schema), "one that hangs among others that are answered"
         await registry.close()
@@ -228,7 +247,21 @@ def test_schemas_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPa
     run(story)
 
 
-@pytest.mark.parametrize("url", ["", "registry:8081", "ftp://r", "http://", "http://r/?a=b", "http://u:secret@/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "registry:8081",
+        "ftp://r",
+        "http://",
+        "http://r/?a=b",
+        "http://u:secret@/",
+        "http://u:secret@h:99999",
+        "http://u:secret@h:x",
+        "http://[::1",
+        "http://u:secret@a\u2100b:8081",
+    ],
+)
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(ValueError, match="schema_registry_url is not like") as refused:
         SchemaRegistry(url)
