@@ -1,7 +1,8 @@
-"""Each alert has its runbook page, and each page its alert."""
+"""Each alert has its runbook page, and each page its alert; what a page quotes of a log is written there."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,14 @@ def test_each_alert_has_a_case_in_which_it_waits_fires_and_clears(name: str) -> 
     ]
     assert [len(check["exp_alerts"]) for check in cases] == [0, 1, 0]
     assert cases[1]["exp_alerts"][0]["exp_labels"]["severity"] == ALERTS[name]["labels"]["severity"]
+
+
+def test_log_lines_that_pages_quote_are_written_by_the_code() -> None:
+    quoted = {
+        (page.stem, text) for page in PAGES.glob("*.md") for text in re.findall(r'"([^"\n]{8,})"', page.read_text())
+    }
+    assert len(quoted) >= 5
+    rooms = ("broker", "cli", "console", "core", "meta", "proxy", "storage")
+    sources = "\n".join(path.read_text() for room in rooms for path in (ROOT / room).rglob("*.py"))
+    sources = re.sub(r'"\s*\n\s*f?"', "", sources)  # adjacent literals made one
+    assert {(page, text) for page, text in quoted if text not in sources} == set()
