@@ -139,7 +139,7 @@ def read() -> Profiles:
         return Profiles()
     try:
         with file.open("rb") as stream:
-            text = stream.read(FILE_BYTES_MAX + 1).decode()
+            text = stream.read(FILE_BYTES_MAX + 1).decode("utf-8-sig")
         if len(text) > FILE_BYTES_MAX:
             raise ProfileError(f"larger than {FILE_BYTES_MAX} bytes")
         return parse(text)

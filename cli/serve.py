@@ -26,6 +26,8 @@ from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 ANY_ID = -1
 """A proxy that was given no id takes the lowest free one; a process that is alone, 0."""
 DEFAULTS = NodeConfig(node_id=ANY_ID)
+FILE_BYTES_MAX = 64 << 10
+"""Of a file of settings: many times what all of them take."""
 DATA = "bmq-data"
 """The folder, below the working directory, of a server that was told no place for its data."""
 
@@ -94,18 +96,26 @@ def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeC
 
     Raises ConfigError naming a wrong one.
     """
-    values = read_file(file or os.environ.get("BMQ_CONFIG"))
-    config = load(file=values, environment=os.environ, flags=flags, defaults=defaults)
+    file = file or os.environ.get("BMQ_CONFIG")
+    values = read_file(file)
+    config = load(file=values, environment=os.environ, flags=flags, defaults=defaults, file_name=file or "")
     check_static(config)
     return config
 
 
 def read_file(path: str | None) -> dict[str, object]:
-    """The file's keys; a table's keys are joined to its name with a dot, as in Kafka's names."""
+    """Return the file's keys; a table's keys are joined to its name with a dot, as in Kafka's names.
+
+    A byte order mark, which editors of Windows write, is passed over.  Raises ConfigError naming the file.
+    """
     if not path:
         return {}
     try:
-        return _flat(tomllib.loads(Path(path).read_text(encoding="utf-8")), "")
+        with Path(path).open("rb") as stream:
+            data = stream.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigError(f"the settings in {path} are larger than {FILE_BYTES_MAX} bytes")
+        return _flat(tomllib.loads(data.decode("utf-8-sig")), "")
     except RecursionError:
         raise ConfigError(f"the settings in {path} are nested too deeply: a setting is one key = value") from None
     except OSError as error:

@@ -418,14 +418,14 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     lines = []
     for name in sorted(environment):
         if name.startswith("BMQ_") and name not in names and (meant := _meant(name, names)):
-            lines.append(f"{name} is no setting{meant}")
+            lines.append(f"unknown setting {name}{meant}")
     return lines
 
 
 def _meant(name: str, names: Iterable[str]) -> str:
-    """``; is NAME meant?``, or nothing when none is like it."""
+    """Return ``; did you mean NAME?``, or nothing when no name is like it."""
     like = difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
-    return f"; is {like[0]} meant?" if like else ""
+    return f"; did you mean {like[0]}?" if like else ""
 
 
 def parse_value(option: Field[Any], value: object, where: str) -> Any:
@@ -434,7 +434,7 @@ def parse_value(option: Field[Any], value: object, where: str) -> Any:
     if isinstance(kind, types.GenericAlias):  # the one tuple: roles
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, list | tuple):
-            raise ConfigError(f"{where}: {value!r} is no list")
+            raise ConfigError(f"{where}: {value!r} is not a list")
         return tuple(str(part).strip() for part in parts if str(part).strip())
     if kind is bool:
         if isinstance(value, bool):
@@ -443,13 +443,16 @@ def parse_value(option: Field[Any], value: object, where: str) -> Any:
             return str(value).lower() == "true"
         raise ConfigError(f"{where}: {value!r} is neither true nor false")
     if kind is str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ConfigError(f"{where}: {value!r} is not a text; write it in quotes")
         return str(value)
-    if isinstance(value, bool):
-        raise ConfigError(f"{where}: {value!r} is no number")
+    told = ConfigError(f"{where}: {value!r} is not a {'whole number' if kind is int else 'number'}")
+    if isinstance(value, bool) or (kind is int and isinstance(value, float)):
+        raise told
     try:
         return kind(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{where}: {value!r} is no {'whole number' if kind is int else 'number'}") from None
+        raise told from None
 
 
 def load(
@@ -458,15 +461,19 @@ def load(
     environment: Mapping[str, str],
     flags: Mapping[str, object],
     defaults: NodeConfig | None = None,
+    file_name: str = "the file",
 ) -> NodeConfig:
-    """The settings from all four layers; ``flags`` by field name, None for those not given.  ConfigError."""
+    """Return the settings from all four layers; ``flags`` by field name, None for those not given.
+
+    Raises ConfigError, which names the layer: a key of `file` with `file_name`.
+    """
     values: dict[str, Any] = {}
     by_name = {option_name(option): option for option in OPTIONS}
     for name, value in (file or {}).items():
         option = by_name.get(name) or by_name.get(name.replace("-", "_"))
         if option is None:
-            raise ConfigError(f"the file's key {name!r} is no setting{_meant(name, by_name)}")
-        values[option.name] = parse_value(option, value, f"the file's {name}")
+            raise ConfigError(f"{file_name}: unknown setting {name!r}{_meant(name, by_name)}")
+        values[option.name] = parse_value(option, value, f"{file_name}: {name}")
     for option in OPTIONS:
         name = environment_name(option)
         if name in environment:

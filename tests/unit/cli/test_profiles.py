@@ -84,6 +84,11 @@ def test_bytes_that_are_no_text_and_a_file_without_end(file: Path) -> None:
         profiles.read()
 
 
+def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
+    write(file, '\ufeffcurrent = "a"\n[profiles.a]\nroot = "file:///x"\n')
+    assert profiles.read() == Profiles("a", {"a": {"root": "file:///x"}})
+
+
 def test_a_folder_that_cannot_be_made(file: Path) -> None:
     file.parent.parent.mkdir(parents=True)
     file.parent.write_text("a file is in the way")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bmq.cli.main import main
+from bmq.cli.serve import FILE_BYTES_MAX
 from bmq.core.config import NodeConfig
 
 SECRET = "S3cret"
@@ -118,6 +119,33 @@ def test_a_settings_file_that_is_nested_without_end_is_refused(
     assert main(["serve", "--config", str(file)]) == 2
     assert "nested too deeply" in capsys.readouterr().err
     assert started == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"colour = 1\n", "settings.toml: unknown setting 'colour'"),
+        (b"[num]\npartitions = 1e400\n", "settings.toml: num.partitions: inf is not a whole number"),
+        (b"#" * (FILE_BYTES_MAX + 1), "settings.toml are larger than 65536 bytes"),
+        (b"\xff\xfen\x00", "settings.toml are not TOML: 'utf-8' codec can't decode"),
+        (b'log_level = "INFO\n', "settings.toml are not TOML: Illegal character"),
+    ],
+)
+def test_a_damaged_settings_file_is_named(
+    text: bytes, said: str, started: list[NodeConfig], tmp_path: Path, capsys: Any
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes(text)
+    assert main(["serve", "--config", str(file)]) == 2
+    assert said in capsys.readouterr().err
+    assert started == []
+
+
+def test_a_settings_file_may_begin_with_a_byte_order_mark(started: list[NodeConfig], tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes(b'\xef\xbb\xbfzone = "a"\r\n')
+    assert main(["serve", "--config", str(file)]) == 0
+    assert [config.zone for config in started] == ["a"]
 
 
 @pytest.mark.parametrize("root", ["data/bmq", "/data/b mq", "bmq"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -51,10 +52,16 @@ def test_a_dash_in_the_file_is_an_underscore() -> None:
 @pytest.mark.parametrize(
     ("file", "environment", "flags", "said"),
     [
-        ({"num.partition": 1}, {}, {}, "'num.partition' is no setting; is num.partitions meant?"),
-        ({"colour": 1}, {}, {}, "'colour' is no setting"),
-        ({"num.partitions": "many"}, {}, {}, "the file's num.partitions: 'many' is no whole number"),
-        ({"num.partitions": True}, {}, {}, "is no number"),
+        ({"num.partition": 1}, {}, {}, "the file: unknown setting 'num.partition'; did you mean num.partitions?"),
+        ({"colour": 1}, {}, {}, "the file: unknown setting 'colour'"),
+        ({"num.partitions": "many"}, {}, {}, "the file: num.partitions: 'many' is not a whole number"),
+        ({"num.partitions": True}, {}, {}, "True is not a whole number"),
+        ({"num.partitions": 1.5}, {}, {}, "1.5 is not a whole number"),
+        ({"num.partitions": math.inf}, {}, {}, "inf is not a whole number"),
+        ({"tail_fraction": "most"}, {}, {}, "'most' is not a number"),
+        ({"tail_fraction": math.nan}, {}, {}, "tail_fraction=nan"),
+        ({"zone": ["a"]}, {}, {}, "the file: zone: ['a'] is not a text; write it in quotes"),
+        ({"zone": False}, {}, {}, "False is not a text"),
         ({}, {"BMQ_NUM_PARTITIONS": "0"}, {}, "num.partitions=0 is under 1"),
         ({}, {"BMQ_AUTO_CREATE_TOPICS_ENABLE": "perhaps"}, {}, "BMQ_AUTO_CREATE_TOPICS_ENABLE: 'perhaps'"),
         ({}, {}, {"listen": "9092"}, "listen: '9092' is not HOST:PORT"),
@@ -62,7 +69,7 @@ def test_a_dash_in_the_file_is_an_underscore() -> None:
         ({}, {}, {"advertise": "host:0"}, "advertise: clients cannot connect to 'host:0'"),
         ({}, {}, {"roles": "proxy,baker"}, "roles: baker"),
         ({}, {}, {"roles": ""}, "roles: none"),
-        ({"roles": 3}, {}, {}, "is no list"),
+        ({"roles": 3}, {}, {}, "is not a list"),
         ({"log_level": "LOUD"}, {}, {}, "log_level='LOUD'"),
         ({"tail_fraction": 1}, {}, {}, "tail_fraction=1.0"),
         ({"workers": 0}, {}, {}, "workers=0"),
@@ -80,7 +87,7 @@ def test_what_is_wrong_is_named(
 
 def test_a_misspelt_variable_is_told() -> None:
     environment = {"BMQ_NUM_PARTITONS": "3", "BMQ_NUM_PARTITIONS": "3", "BMQ_PORT_9092_TCP": "x", "BMQ_CONFIG": "f"}
-    assert unknown_names(environment) == ["BMQ_NUM_PARTITONS is no setting; is BMQ_NUM_PARTITIONS meant?"]
+    assert unknown_names(environment) == ["unknown setting BMQ_NUM_PARTITONS; did you mean BMQ_NUM_PARTITIONS?"]
 
 
 @pytest.mark.parametrize(
