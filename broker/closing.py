@@ -17,9 +17,13 @@ from bmq.storage.checkpoint import Checkpoint, encoded_bytes
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.segment import IDX_OVERHEAD, encode_idx
 
-SEAL_WAIT_S = 5.0
-"""Seconds at most for which the takeover of a broken segment waits while files are opened, and then for its turn:
-storage may delay those before it without end."""
+OPENINGS_WAIT_S = 20.0
+"""Seconds at most for which the takeover of a broken segment waits while files are opened: a broker that rolls many
+segments opens files all the time."""
+SEAL_TURN_S = 5.0
+"""Seconds after which the next one in line has the turn of a takeover that still goes on: it waits for lease recovery,
+which takes minutes and costs little.  Who waits does not go on by itself instead: hundreds would at once, each slower
+by the others, until all of them time out and begin again."""
 
 
 class Closing:
@@ -94,7 +98,7 @@ class Closing:
         with this one get their next files.  A move waits for it, and ends that.
         """
         await asyncio.sleep(0)  # for the partition's own next file to be asked for
-        async with self._waiting():
+        async with self._waiting(OPENINGS_WAIT_S):
             await self._shared.places.until_opened()
         config, attempt, is_missing = self._shared.config, 0, False
         while True:
@@ -131,21 +135,23 @@ class Closing:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the broker's turns, and hold it; go on without one when the wait is over."""
-        turns, has_turn = self._shared.seals, False
-        async with self._waiting():
-            has_turn = await turns.acquire()
+        """Wait for one of the broker's turns, and hold it for `SEAL_TURN_S` at most; go on without one when the
+        partition is to move."""
+        turn: _Turn | None = None
+        async with self._waiting(None):
+            await self._shared.seals.acquire()
+            turn = _Turn(self._shared.seals)
         try:
             yield
         finally:
-            if has_turn:
-                turns.release()
+            if turn is not None:
+                turn.end()
 
     @contextlib.asynccontextmanager
-    async def _waiting(self) -> AsyncIterator[None]:
-        """Bound a wait for others: `SEAL_WAIT_S`, or nothing from the moment on when the partition is to move."""
+    async def _waiting(self, limit_s: float | None) -> AsyncIterator[None]:
+        """Bound a wait for others, which ends at once when the partition is to move."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0 if self._is_moving else SEAL_WAIT_S) as wait:
+            async with asyncio.timeout(0 if self._is_moving else limit_s) as wait:
                 self._waits.add(wait)
                 try:
                     yield
@@ -163,3 +169,19 @@ def _closed(entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry:
     if checkpoint is None:
         return entry.closed(0, entry.name.base)
     return entry.closed(checkpoint.position, checkpoint.end_offset)
+
+
+class _Turn:
+    """One of the turns of takeovers, held from here on until ``end`` or for `SEAL_TURN_S`."""
+
+    __slots__ = ("_timer", "_turns")
+
+    def __init__(self, turns: asyncio.Semaphore) -> None:
+        self._turns = turns
+        self._timer = asyncio.get_running_loop().call_later(SEAL_TURN_S, self.end)
+
+    def end(self) -> None:
+        """Give it to the next one; more than once does nothing."""
+        if not self._timer.cancelled():
+            self._timer.cancel()
+            self._turns.release()

@@ -120,6 +120,11 @@ class HdfsClient:
     def suspected(self) -> set[str]:
         return self.suspects.suspected(asyncio.get_running_loop().time())
 
+    @property
+    def are_most_silent(self) -> bool:
+        """Whether more than half of the known datanodes did not answer when they were last probed."""
+        return 2 * len(self.datanodes.silent_lately()) > len(self.suspects.known())
+
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
         """Close the file in the namespace; waits until a datanode has reported the last block.  LeaseLost when the
         file is somebody else's, StorageUnavailable after ``complete_timeout_s``."""

@@ -99,6 +99,11 @@ class Datanodes:
         answers = await asyncio.gather(*(self._is_silent(node, block) for node in nodes))
         return [node_name(node) for node, silent in zip(nodes, answers, strict=True) if silent]
 
+    def silent_lately(self) -> list[str]:
+        """Return the names of those that were silent when they were last asked, at most ``silent_s`` ago."""
+        now = asyncio.get_running_loop().time()
+        return [name for name, until in self._silent_until.items() if until > now]
+
     async def _is_silent(self, node: pb.NodeId, block: pb.Block) -> bool:
         loop, name = asyncio.get_running_loop(), node_name(node)
         if self._silent_until.get(name, 0.0) > loop.time():

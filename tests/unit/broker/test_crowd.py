@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bmq.broker.closing import SEAL_TURN_S
 from bmq.broker.config import BrokerConfig
 from bmq.broker.shared import SEALS_AT_ONCE
 from bmq.broker.transitions import State
@@ -135,9 +136,13 @@ OPENINGS = 16
 
 
 class Broken:
-    """A datanode dies ("killed") or stops ("paused") under partitions that are written all the time."""
+    """A datanode dies ("killed") or stops ("paused") under partitions that are written all the time.
 
-    def __init__(self, partitions: int, how: str) -> None:
+    ``fence_s``: how long a takeover takes.
+    """
+
+    def __init__(self, partitions: int, how: str, fence_s: float = OPEN_S) -> None:
+        self._fence_s = fence_s
         self.calls: list[str] = []
         """Segments that were created ("create") and taken over ("fence"), as each call ends or begins."""
         self.latencies_s: list[float] = []
@@ -185,7 +190,7 @@ class Broken:
             self.fences += 1
             self.fences_most = max(self.fences_most, self.fences)
             try:
-                await asyncio.sleep(OPEN_S)
+                await asyncio.sleep(self._fence_s)
                 return await fence(lease, sync=sync)
             finally:
                 self.fences -= 1
@@ -217,6 +222,15 @@ def test_broken_segments_are_taken_over_after_the_next_are_open(how: str) -> Non
     first = broken.calls.index("fence")
     assert first > broken.affected - OPENINGS
     assert how == "paused" or broken.fences_most == SEALS_AT_ONCE
+
+
+def test_slow_takeovers_do_not_start_all_at_once() -> None:
+    """Each datanode gives a takeover half a second: hundreds at once would all time out, and begin again."""
+    slow_s = 2.5 * SEAL_TURN_S  # as lease recovery is
+    broken = Broken(110, "killed", slow_s)
+    assert broken.affected > 3 * SEALS_AT_ONCE
+    journals = 1
+    assert broken.fences_most <= 3 * SEALS_AT_ONCE + journals, "as many more each time that turns are given on"
 
 
 @pytest.mark.parametrize("partitions", [1, 8, 120])
