@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -10,7 +11,7 @@ from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.controller.asking import Asking
 from bmq.meta.controller.planner import scores
-from bmq.meta.controller.planner_view import PlannerView
+from bmq.meta.controller.planner_view import Move, PlannerView
 from bmq.meta.controller.service import Controller
 from bmq.meta.controller.term import Term
 
@@ -72,7 +73,12 @@ class LeaderAdmin:
                 {"shard": key.partition, "coordinator": owner}
                 for key, owner in sorted(shards.owners.items(), key=lambda item: item[0].partition)
             ],
-            "moves_under_way": self._moves(term),
+            "moves_under_way": self._moves([each.move for each in term.under_way.pending.values()]),
+            "past_moves": [
+                {**described, "ended_ms": past.ended_ms, "took_ms": past.took_ms}
+                for past in term.under_way.past
+                for described in self._moves([past.move])
+            ],
         }
 
     def _members(self, term: Term, view: PlannerView, shards: PlannerView) -> list[dict[str, Any]]:
@@ -93,16 +99,16 @@ class LeaderAdmin:
             for name, member in sorted(term.members().items())
         ]
 
-    def _moves(self, term: Term) -> list[dict[str, Any]]:
+    def _moves(self, moves: Sequence[Move]) -> list[dict[str, Any]]:
+        """Return them for people and as JSON, without those of topics that are gone."""
         found = []
-        for key, pending in term.under_way.pending.items():
-            topic = self._catalog.by_id(key.topic_id)
+        for move in moves:
+            topic = self._catalog.by_id(move.key.topic_id)
             if topic is not None:
-                move = pending.move
                 found.append(
                     {
                         "topic": topic.name,
-                        "partition": key.partition,
+                        "partition": move.key.partition,
                         "from": move.source,
                         "to": move.target,
                         "why": move.why.value,

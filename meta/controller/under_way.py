@@ -7,8 +7,9 @@ under way.  A move that takes too long is not waited for any more: it goes on, b
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 from bmq.core.clock import Clock
@@ -24,9 +25,30 @@ WAIT_MAX_S = 10.0
 this partition alone."""
 
 
+PAST_MAX = 50
+"""Moves remembered after their end, for operators who come to look: 10 kB of each status."""
+
+
 class Pending(NamedTuple):
     move: Move
     since: float
+
+
+class PastMove(NamedTuple):
+    """A move that is waited for no more."""
+
+    move: Move
+    ended_ms: int
+    """Wall time."""
+    took_ms: int | None
+    """From the new assignment until its owner was seen to have the partition, which stood still for a part of that;
+    None of a move that was not over within WAIT_MAX_S."""
+
+
+class _Outcome(Enum):
+    TAKEN_OVER = auto()
+    LATE = auto()
+    DELETED = auto()
 
 
 class UnderWay:
@@ -38,6 +60,7 @@ class UnderWay:
         self._clock = clock
         self._done = done
         self._pending: dict[PartitionKey, Pending] = {}
+        self._past: deque[PastMove] = deque(maxlen=PAST_MAX)
         self._news = asyncio.Event()
         self.moves: Counter[Why] = Counter(dict.fromkeys(Why, 0))
         """Partitions and shards that were given another owner in this term, by the reason."""
@@ -48,6 +71,11 @@ class UnderWay:
     @property
     def pending(self) -> Mapping[PartitionKey, Pending]:
         return self._pending
+
+    @property
+    def past(self) -> Sequence[PastMove]:
+        """Return the last PAST_MAX moves of this term that were waited for, the newest first."""
+        return tuple(reversed(self._past))
 
     def add(self, move: Move) -> None:
         """Only what takes an owner something away is waited for; shards are opened by replay, which nobody watches."""
@@ -70,19 +98,29 @@ class UnderWay:
     async def _look(self) -> bool:
         """Whether something is done that was not."""
         pending = list(self._pending.values())
-        results = await asyncio.gather(*(self._is_done(each) for each in pending))
-        finished = [each for each, is_done in zip(pending, results, strict=True) if is_done]
-        for each in finished:
+        outcomes = await asyncio.gather(*(self._outcome(each) for each in pending))
+        finished = [(each, outcome) for each, outcome in zip(pending, outcomes, strict=True) if outcome is not None]
+        for each, outcome in finished:
             if self._pending.get(each.move.key) is each:
                 del self._pending[each.move.key]
+                self._remember(each, outcome)
         return bool(finished)
 
-    async def _is_done(self, pending: Pending) -> bool:
+    def _remember(self, pending: Pending, outcome: _Outcome) -> None:
+        if outcome is _Outcome.DELETED:
+            return
+        took_ms = None if outcome is _Outcome.LATE else round((self._clock.monotonic() - pending.since) * 1000)
+        self._past.append(PastMove(pending.move, self._clock.now_ms(), took_ms))
+
+    async def _outcome(self, pending: Pending) -> _Outcome | None:
+        """Return how a move ended, None while it goes on."""
         move, since = pending
         if self._clock.monotonic() - since > WAIT_MAX_S:
-            return True
+            return _Outcome.LATE
         try:
             record, revision = await read(self._kv, partition_key(self._cluster, move.key))
         except (KvError, FormatError):
-            return False  # looked at again until its time is over
-        return revision == 0 or record.owner == move.target
+            return None  # looked at again until its time is over
+        if revision == 0:
+            return _Outcome.DELETED
+        return _Outcome.TAKEN_OVER if record.owner == move.target else None

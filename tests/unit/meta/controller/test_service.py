@@ -20,7 +20,7 @@ from bmq.meta.controller.serving import REST_S
 from bmq.meta.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
 from bmq.meta.memory import KvFaults, MemoryKeyValue
-from bmq.meta.ownership import PartitionRecord, encode, partition_key
+from bmq.meta.ownership import PartitionRecord, encode, partition_key, store
 from tests.simulation.loop import run
 from tests.unit.meta.controller.controller_world import World, world
 
@@ -418,11 +418,19 @@ async def test_an_operator_moves_drains_and_looks(w: World) -> None:
     other = "b" if owner == "a" else "a"
     await admin(w).move("t", key.partition, other)
     assert w.owners(w.standbys[0])[key] == other
+    await store(MemoryKeyValue(w.store), partition_key("c", key), PartitionRecord(owner=other), 0)
     await admin(w).drain(other)
     assert w.members.left == [other]
     status = await admin(w).status()
     assert (status["partitions"], status["unassigned"], len(status["shards"])) == (12, 0, 6)
     assert {member["incarnation"]: member["partitions"] for member in status["members"]} == dict(counts(w))
+    (moved,) = status["moves_under_way"]
+    assert moved == {"topic": "t", "partition": key.partition, "from": owner, "to": other, "why": "asked"}
+    await asyncio.sleep(1)
+    status = await admin(w).status()
+    (past,) = status["past_moves"]
+    assert moved.items() <= past.items()
+    assert past["took_ms"] < 1_000
     with pytest.raises(RequestError) as caught:
         await admin(w).move("t", 99, other)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

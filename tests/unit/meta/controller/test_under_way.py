@@ -1,0 +1,116 @@
+"""Moves that are waited for, and those that are over: when, how long they took, and how many are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from bmq.core.clock import LoopClock
+from bmq.core.model import PartitionKey
+from bmq.meta.controller import under_way
+from bmq.meta.controller.planner_view import SHARDS, Move, Why
+from bmq.meta.controller.under_way import PAST_MAX, WAIT_MAX_S, UnderWay
+from bmq.meta.kv import Delete, KeyValue
+from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.ownership import PartitionRecord, partition_key, read, store
+from tests.simulation.loop import run
+
+TOPIC = uuid.UUID(int=7)
+
+
+def move(number: int = 0, why: Why = Why.ASKED) -> Move:
+    return Move(PartitionKey(TOPIC, number), "a", "b", why)
+
+
+async def owns(kv: KeyValue, number: int, owner: str) -> None:
+    key = partition_key("c", PartitionKey(TOPIC, number))
+    await store(kv, key, PartitionRecord(owner=owner), (await read(kv, key))[1])
+
+
+@asynccontextmanager
+async def watching() -> AsyncIterator[tuple[UnderWay, KeyValue, asyncio.Event]]:
+    """Run an `UnderWay`; the event is set each time something is over."""
+    kv, done = MemoryKeyValue(MemoryStore()), asyncio.Event()
+    made = UnderWay(kv, "c", LoopClock(), done.set)
+    task = asyncio.create_task(made.run())
+    try:
+        yield made, kv, done
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def play(story: Callable[[UnderWay, KeyValue, asyncio.Event], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with watching() as (made, kv, done):
+            await story(made, kv, done)
+
+    run(main())
+
+
+def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
+    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+        await owns(kv, 0, "a")
+        made.add(move())
+        await asyncio.sleep(1)
+        await owns(kv, 0, "")  # handed over, and not taken yet
+        await asyncio.sleep(1)
+        assert (len(made), made.past, done.is_set()) == (1, (), False)
+        await owns(kv, 0, "b")
+        await done.wait()
+        (past,) = made.past
+        assert (past.move, past.ended_ms) == (move(), LoopClock().now_ms())
+        assert past.took_ms is not None
+        assert 2_000 <= past.took_ms <= 2_000 + under_way.LOOK_S * 1000 + 1
+        assert len(made) == 0
+
+    play(story)
+
+
+def test_a_move_that_takes_too_long_is_told_as_not_over() -> None:
+    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+        await owns(kv, 0, "a")
+        made.add(move())
+        await asyncio.sleep(WAIT_MAX_S + 1)
+        assert [(past.move, past.took_ms) for past in made.past] == [(move(), None)]
+
+    play(story)
+
+
+def test_a_partition_that_is_deleted_meanwhile_was_not_moved() -> None:
+    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+        await owns(kv, 0, "a")
+        made.add(move())
+        await kv.commit([], [Delete(partition_key("c", PartitionKey(TOPIC, 0)))])
+        await done.wait()
+        assert (len(made), made.past) == (0, ())
+
+    play(story)
+
+
+def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
+    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+        for each in (
+            move(why=Why.DEAD),
+            move(why=Why.UNASSIGNED),
+            Move(PartitionKey(SHARDS, 0), "a", "b", Why.BALANCE),
+        ):
+            made.add(each)
+        assert len(made) == 0
+
+    play(story)
+
+
+def test_the_newest_are_remembered_and_come_first() -> None:
+    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+        for number in range(PAST_MAX + 3):
+            await owns(kv, number, "b")
+            made.add(move(number))
+            await done.wait()
+            done.clear()
+        numbers = [past.move.key.partition for past in made.past]
+        assert numbers == list(range(PAST_MAX + 2, 2, -1))
+
+    play(story)
