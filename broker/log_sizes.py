@@ -29,6 +29,9 @@ class LogSizes:
         self._bound: SeriesBound[str] = SeriesBound(topics_max)
         self.by_topic: Mapping[str, int] = MappingProxyType({})
         """Topics past the bound share one number, under `OTHER_TOPICS`."""
+        self.of_all_topics: Mapping[str, int] = MappingProxyType({})
+        """The same count without the bound."""
+        self.is_counted = False
         self.partitions_unknown = 0
         """Partitions that have not been counted yet, and are not in the sums."""
 
@@ -58,5 +61,7 @@ class LogSizes:
         shown = self._bound.choose(sums)
         others = sum(size for topic, size in sums.items() if topic not in shown)
         self.by_topic = {topic: sums[topic] for topic in shown} | ({OTHER_TOPICS: others} if others else {})
+        self.of_all_topics = sums
         self.partitions_unknown = unknown
+        self.is_counted = True
         return stale

@@ -15,11 +15,13 @@ from bmq.proxy.remote.high_watermarks import HighWatermarks
 
 LOG_SIZES_S = 15.0
 """Least time between two refreshes of the log sizes."""
+FIRST_SIZES_S = 1.0
+"""How long the first count of the log sizes is waited for."""
 
 
 class Collected:
     """One process's.  A scrape that shows them asks for the next collection: without scrapes only the lag is counted,
-    for its samples (``cli.group_lag_history``)."""
+    for its samples (``cli.group_lag_history``), and the sizes of logs while a console shows them."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Collected:
         self.group_lag: GroupLag | None = None
         self.log_sizes: LogSizes | None = None
         self._lag_refresh: Refresh | None = None
+        self._sizes_refresh: Refresh | None = None
         self._refreshes: list[Refresh] = []
         if coordinator is not None:
             local = broker.assigned.open_owner if broker is not None else None
@@ -44,7 +47,8 @@ class Collected:
             self._refreshes.append(self._lag_refresh)
         if broker is not None:
             self.log_sizes = LogSizes(broker.assigned.open_owners, config.metrics_topics_max)
-            self._refreshes.append(Refresh(self.log_sizes.refresh, LOG_SIZES_S, "the sizes of logs"))
+            self._sizes_refresh = Refresh(self.log_sizes.refresh, LOG_SIZES_S, "the sizes of logs")
+            self._refreshes.append(self._sizes_refresh)
 
     def request(self) -> None:
         """Collect again in the background, unless that was done lately."""
@@ -57,6 +61,15 @@ class Collected:
         if self._lag_refresh is not None:
             self._lag_refresh.request()
             await self._lag_refresh.wait()
+
+    async def count_log_sizes(self) -> LogSizes:
+        """Return this broker's log sizes as they were counted last, and have them counted again in the background."""
+        assert self.log_sizes is not None, "only a broker has logs"
+        assert self._sizes_refresh is not None
+        self._sizes_refresh.request()
+        if not self.log_sizes.is_counted:
+            await self._sizes_refresh.wait(FIRST_SIZES_S)
+        return self.log_sizes
 
     async def wait(self) -> None:
         """Wait for what is being collected."""

@@ -15,6 +15,7 @@ from functools import partial
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.janitor import JanitorConfig
+from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.cli.broker_role import BrokerRole
 from bmq.cli.collected import Collected
@@ -420,6 +421,8 @@ class Node:
             )
             told = NotServedApi(self.broker.broker, self.broker.assigned)
             endpoint.register(InternalKey.PARTITIONS_NOT_SERVED, told.handle)
+            sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
+            endpoint.register(InternalKey.LOG_SIZES, sizes.handle)
         if PROXY in self.config.roles:
             self._relay = Relay(joined.view, joined.peers)
             endpoint.register(InternalKey.RELAY, self._relay.handle)

@@ -59,10 +59,10 @@ class Refresh:
         finally:
             self._task = None
 
-    async def wait(self) -> None:
-        """Wait for the end of the run that is under way, if there is one."""
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of the run that is under way, if there is one, or for so many seconds."""
         if self._task is not None:
-            await asyncio.wait((self._task,))
+            await asyncio.wait((self._task,), timeout=timeout_s)
 
     async def close(self) -> None:
         """End the run that is under way, and begin no more."""

@@ -37,6 +37,7 @@ from bmq.core.wire.internal_fields import (
     Releases,
     Slice,
     Text,
+    TopicSizes,
     Traffics,
 )
 
@@ -78,6 +79,7 @@ class InternalKey(IntEnum):
     LOG_LEVELS = 10021
     HISTORY = 10022
     GROUP_LAG = 10023
+    LOG_SIZES = 10024
 
 
 class Question(IntEnum):
@@ -536,6 +538,20 @@ class GroupLagResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class LogSizesRequest(Message):
+    """Ask a broker for the bytes on storage of the partitions it serves, and have it count them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSizesResponse(Message):
+    """Bytes by topic, of the largest topics, as they were counted last; ``partitions_unknown`` are not counted yet."""
+
+    error: Code = ErrorCode.NONE
+    partitions_unknown: Int32 = 0
+    topics: TopicSizes = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
     """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
 
@@ -581,4 +597,5 @@ RESPONSES: dict[int, type[Message]] = {
     InternalKey.LOG_LEVELS: LogLevelsResponse,
     InternalKey.HISTORY: HistoryResponse,
     InternalKey.GROUP_LAG: GroupLagResponse,
+    InternalKey.LOG_SIZES: LogSizesResponse,
 }

@@ -354,6 +354,8 @@ Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make
 PartitionQuestions = Annotated[Sequence[PartitionQuestion], Rows("16sibq", PartitionQuestion._make)]
 OwnerAnswers = Annotated[Sequence[OwnerAnswer], Rows("hb4q", OwnerAnswer._make)]
 Traffics = Annotated[tuple[PartitionTraffic, ...], Rows("16siqqq", PartitionTraffic._make)]
+TopicSizes = Annotated[tuple[tuple[UUID, int], ...], Rows("16sq")]
+"""Bytes by the topic's id."""
 NotServedPartitions = Annotated[tuple[NotServedPartition, ...], _NotServed()]
 Reasons = Annotated[tuple[tuple[int, str], ...], _Reasons()]
 Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]

@@ -98,6 +98,7 @@ def test_topics_past_the_bound_share_a_number() -> None:
         assert len(sizes.by_topic) == 3
         assert sum(sizes.by_topic.values()) == 15 * len(batch())
         assert sizes.by_topic[OTHER_TOPICS] > 0
+        assert sizes.of_all_topics == {f"t{number}": (number + 1) * len(batch()) for number in range(5)}
 
     play(story)
 

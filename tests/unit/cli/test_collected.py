@@ -40,6 +40,21 @@ def test_a_scrape_has_all_of_it_collected() -> None:
     asyncio.run(story())
 
 
+def test_the_first_count_of_the_log_sizes_is_waited_for() -> None:
+    async def story() -> None:
+        asked: list[str] = []
+        of = collected(asked)
+        sizes = await of.count_log_sizes()
+        assert (set(asked), sizes.is_counted) == ({"logs"}, True)
+        looks = len(asked)
+        assert await of.count_log_sizes() is sizes
+        await of.wait()
+        assert len(asked) == looks, "it was counted a moment ago"
+        await of.close()
+
+    asyncio.run(story())
+
+
 def test_the_lag_is_counted_without_a_look_at_storage() -> None:
     """It is sampled all the time, also while nobody scrapes, and while storage does not answer."""
 

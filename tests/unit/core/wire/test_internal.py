@@ -50,6 +50,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     internal_fields.Traffics: st.lists(
         st.builds(PartitionTraffic, st.uuids(), int32, int64, int64, int64), max_size=5
     ).map(tuple),
+    internal_fields.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
     internal_fields.NotServedPartitions: st.lists(
         st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5
     ).map(tuple),
@@ -108,7 +109,7 @@ def test_every_api_has_its_two_messages() -> None:
     assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
         key: f"{name}Response" for key, name in names.items()
     }
-    assert sorted(InternalKey) == list(range(10_000, 10_024))
+    assert sorted(InternalKey) == list(range(10_000, 10_025))
 
 
 def test_responses_begin_with_their_error() -> None:
