@@ -19,6 +19,7 @@ from bmq.cli.repair_direct import NotRepaired, wanted_of
 from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.cli.traffic import cluster_traffic, sum_of
 from bmq.console.operations import (
+    NAMED_MAX,
     DrainFacts,
     LoggerFacts,
     LogLevelFacts,
@@ -67,7 +68,13 @@ class Operations:
             for name, member in sorted(view.members.items())
         ]
 
-    async def status(self) -> StatusFacts:
+    async def status(self, named_max: int = NAMED_MAX) -> StatusFacts:
+        facts = await self._status()
+        facts["quarantined"] = facts["quarantined"][:named_max]
+        facts["partitions_not_served"] = facts["partitions_not_served"][:named_max]
+        return facts
+
+    async def _status(self) -> StatusFacts:
         admin = self._node.cluster_admin
         if admin is None:
             return await self._with_failures(await self._seen(is_from_leader=True))
@@ -78,12 +85,14 @@ class Operations:
             return await self._with_failures(await self._seen(is_from_leader=False))
         own, leader = self._node.view.own, [each["incarnation"] for each in told["members"] if each["is_leader"]]
         asked: dict[str, Any] = {"asked": own, "leader": leader[0] if leader else None, "is_from_leader": True}
-        return await self._with_failures(cast(StatusFacts, {**told, **asked}))
+        facts = {"past_moves": [], **told, **asked}  # a leader of an earlier version remembers none
+        return await self._with_failures(cast(StatusFacts, facts))
 
     async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
         """Return `facts` with what the asked process cannot use, and what all others say of themselves."""
         node = self._node
         facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(node.quarantined().items())]
+        facts["quarantined_total"] = len(facts["quarantined"])
         shards, partitions, traffic = await asyncio.gather(
             shards_not_loaded(node), partitions_not_served(node), cluster_traffic(node, ())
         )
@@ -180,7 +189,9 @@ class Operations:
             rates=None,
             silent=[],
             quarantined=[],
+            quarantined_total=0,
             moves_under_way=[],
+            past_moves=[],
         )
 
     def _process(self, member: Member, *, is_leader: bool) -> ProcessFacts:

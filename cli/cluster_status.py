@@ -125,7 +125,9 @@ def _print_status(status: Mapping[str, Any]) -> None:
         )
     quarantined = status.get("quarantined")
     if quarantined:
-        print(printable(f"{len(quarantined)} keys or topics cannot be used by {status['asked']}"))
+        total = status.get("quarantined_total", len(quarantined))
+        some = f", {len(quarantined)} of them" if total > len(quarantined) else ""
+        print(printable(f"{total} keys or topics cannot be used by {status['asked']}{some}"))
         print_table(("WHAT", "WHY"), [[each["what"], each["why"]] for each in quarantined])
     if status.get("silent"):
         print(printable(f"no answer to what they cannot serve: {', '.join(status['silent'])}"))

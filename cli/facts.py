@@ -4,54 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.cluster_history import ClusterHistory
+from bmq.cli.group_facts import Groups
 from bmq.cli.group_lag_history import GroupLagHistory
 from bmq.cli.node import Node
 from bmq.cli.own_metrics import OwnMetrics
 from bmq.cli.partitions_not_served import partitions_not_served
-from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.cli.storage_facts import segments_of
 from bmq.cli.storage_room import StorageRoom
+from bmq.cli.topic_sizes import ClusterTopicSizes
 from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
-from bmq.console.operations import NotLoadedFacts, RateFacts
-from bmq.console.queries import Page
+from bmq.console.operations import RateFacts
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import (
     BrokerFacts,
     ClusterFacts,
-    CommittedFacts,
     ConsoleState,
     Gauges,
-    GroupDetails,
-    GroupFacts,
-    GroupsFacts,
-    MemberFacts,
     PartitionFacts,
     TopicDetails,
     TopicFacts,
 )
 from bmq.core.descriptor_meter import DescriptorMeter
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.errors import RequestError
 from bmq.core.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
 from bmq.core.version import VERSION
-from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
-from bmq.meta.coordinator.api import ClientInfo
-from bmq.meta.coordinator.placement import shard_of
 from bmq.meta.coordinator.service import Coordinator
-from bmq.meta.coordinator.subscription import CONSUMER, parse_assignment
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 from bmq.proxy.traffic_api import WHOLE_TOPIC
-
-_NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""Of a group that a response had no room for, too: it is to be asked for again."""
-_CONSOLE = ClientInfo("console", "/127.0.0.1")
 
 
 def console_state(
@@ -67,21 +54,23 @@ def console_state(
     `history` and `lag`: None makes one that its caller does not sample.  `meter` and `descriptors` measure the process:
     None where a simulation's clock runs it.
     """
-    facts = _Facts(node, descriptors)
+    facts, groups = _Facts(node, descriptors), Groups(node)
     return ConsoleState(
         metrics=node.metrics,
         is_alive=facts.is_alive,
         is_ready=facts.is_ready,
         gauges=facts.gauges,
         cluster=facts.cluster,
-        topic_names=facts.topic_names,
+        topics=facts.topics,
         topic_rates=facts.topic_rates,
         topic=facts.topic,
         find_topic=facts.find_topic,
         segments=partial(segments_of, node),
         storage=StorageRoom(node).facts,
-        groups=facts.groups,
-        group=facts.group,
+        topic_sizes=ClusterTopicSizes(node).facts,
+        groups=groups.page,
+        group=groups.group,
+        committed=groups.committed,
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
         registry=registry,
@@ -153,8 +142,8 @@ class _Facts:
             connections=node.metrics.connections,
         )
 
-    def topic_names(self) -> Iterable[str]:
-        return self._node.catalog.topics
+    def topics(self) -> Sequence[Topic]:
+        return list(self._node.catalog.topics.values())
 
     async def topic_rates(self, names: Sequence[str]) -> Mapping[str, RateFacts | None]:
         traffic = await cluster_traffic(self._node, [(name, WHOLE_TOPIC) for name in names])
@@ -223,88 +212,6 @@ class _Facts:
             log_start=None, high_watermark=None, bytes=None, rates=None,
         )  # fmt: skip
 
-    async def groups(self, search: str, page: Page) -> GroupsFacts:
-        """Return a page of the whole cluster's groups, whichever process is asked.  Only those of the page are
-        described: a description has all members.  Raises RequestError if no shard can tell of its groups."""
-        listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
-        missing, search = dict(listing.missing), search.lower()
-        names = sorted({group.group_id for group in listing.groups if search in group.group_id.lower()})
-        shown, following = page.cut(names)
-        left, found = list(shown), list[GroupFacts]()
-        while left:
-            described = (await self._described(left)).groups
-            found += [_group(group) for group in described if group.error_code == ErrorCode.NONE]
-            again = [group.group_id for group in described if group.error_code == _NOT_TOLD]
-            is_stuck = len(again) == len(left)
-            for group in described:
-                code = ErrorCode(group.error_code)
-                if code is _NOT_TOLD and not is_stuck:
-                    continue
-                if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):  # else deleted meanwhile
-                    missing[self._shard_of(group.group_id)] = code
-            left = [] if is_stuck else again
-        if missing and not found and missing.keys() >= listing.shards:
-            _check(min(missing.values()))
-        return GroupsFacts(
-            groups=sorted(found, key=lambda each: each["group_id"]),
-            total=len(names),
-            next=following,
-            shards_not_loaded=await self._missing(missing) if missing else [],
-        )
-
-    async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
-        """Return the shards with what their coordinators say, or with what a client is told."""
-        known = {each["shard"]: each for each in await shards_not_loaded(self._node)}
-        shards = self._node.view.shards
-        return [
-            known.get(number)
-            or NotLoadedFacts(
-                shard=number, coordinator=shards[number].incarnation if number in shards else "", why=codes[number].name
-            )
-            for number in sorted(codes)
-        ]
-
-    def _shard_of(self, group_id: str) -> int:
-        return shard_of(group_id, self._node.catalog.topics[OFFSETS_TOPIC].partitions)
-
-    async def group(self, group_id: str) -> GroupDetails | None:
-        found = (await self._described([group_id])).groups[0]
-        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
-            return None
-        _check(found.error_code)
-        request = m.OffsetFetchRequest(version=7, group_id=group_id, topics=None, require_stable=False)
-        offsets = await self._node.coordinator.offset_fetch(request, _CONSOLE)
-        _check(offsets.error_code)
-        return GroupDetails(
-            group=_group(found),
-            protocol=found.protocol_data or None,
-            members=[
-                MemberFacts(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    assignment=_assignment(found.protocol_type, member.member_assignment),
-                )
-                for member in found.members
-            ],
-            offsets=[
-                CommittedFacts(
-                    topic=topic.name,
-                    partition=part.partition_index,
-                    offset=part.committed_offset,
-                    metadata=part.metadata or "",
-                )
-                for topic in offsets.topics
-                for part in topic.partitions
-            ],
-        )
-
-    async def _described(self, group_ids: list[str]) -> m.DescribeGroupsResponse:
-        return await self._node.coordinator.describe_groups(
-            m.DescribeGroupsRequest(version=6, groups=group_ids), _CONSOLE
-        )
-
 
 def _partitions_not_served(node: Node) -> str:
     if node.broker is None:
@@ -345,16 +252,6 @@ def _why_not_served(node: Node, key: PartitionKey, assigned: str) -> str:
     return node.broker.assigned.why_not_served(key) if node.broker is not None else ""
 
 
-def _assignment(protocol_type: str, data: bytes | None) -> Mapping[str, Sequence[int]]:
-    """Return a consumer's partitions by topic; empty when it has none, or its protocol is another."""
-    if protocol_type != CONSUMER or not data:
-        return {}
-    try:
-        return parse_assignment(data)
-    except FormatError:  # a client's own format under the consumer type is legal
-        return {}
-
-
 def _topic(topic: Topic) -> TopicFacts:
     return TopicFacts(
         name=topic.name,
@@ -365,17 +262,3 @@ def _topic(topic: Topic) -> TopicFacts:
         configs=topic.configs,
         rates=None,
     )
-
-
-def _group(group: m.DescribeGroupsResponse.DescribedGroup) -> GroupFacts:
-    return GroupFacts(
-        group_id=group.group_id,
-        state=group.group_state,
-        protocol_type=group.protocol_type,
-        members=len(group.members),
-    )
-
-
-def _check(code: int) -> None:
-    if code:
-        raise RequestError(ErrorCode(code), "the coordinator cannot tell now")

@@ -8,13 +8,10 @@ from typing import NamedTuple
 from bmq.broker.not_served_api import NotServed, not_served
 from bmq.cli.asked_members import ask_members, others_with
 from bmq.cli.node import Node
-from bmq.console.operations import NotServedFacts
+from bmq.console.operations import NAMED_MAX, NotServedFacts
 from bmq.core.wire.internal import InternalKey, PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.core.wire.internal_fields import NotServedPartition
 from bmq.meta.cluster.member import BROKER
-
-NAMED_MAX = 1_000
-"""Partitions named in all; there may be more."""
 
 
 class ClusterNotServed(NamedTuple):

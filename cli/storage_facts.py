@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from bmq.cli.node import Node
+from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
-from bmq.console.queries import Page
 from bmq.console.state import BlockFacts, SegmentFacts, SegmentsFacts
 from bmq.core.model import SegmentName
 from bmq.proxy.asking import ask_all

@@ -9,8 +9,8 @@ import json
 
 from aiohttp import web
 
-from bmq.console.operations import ClusterOperations
-from bmq.console.queries import FLAG, NUMBER, TEXT, choice_of, read_body
+from bmq.console.operations import NAMED_MAX, ClusterOperations
+from bmq.console.queries import FLAG, NUMBER, TEXT, Query, choice_of, read_body
 from bmq.console.refusals import refusal
 from bmq.core.errors import RequestError
 
@@ -24,7 +24,8 @@ class ClusterApi:
         self._operations = operations
 
     async def status(self, request: web.Request) -> web.Response:
-        return _answer(await self._operations.status())
+        named_max = Query(request, ("limit",)).number("limit", NAMED_MAX, 0, NAMED_MAX)
+        return _answer(await self._operations.status(named_max))
 
     async def drain(self, request: web.Request) -> web.Response:
         """202: it has been asked to leave, which takes it some time."""

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from bmq.console.group_lags import LAGS_MAX, NOT_ASKED, lags_of
 from bmq.console.kafka import Requests, check
+from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
-from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyField, Page, Query, choice_of, read_body
+from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyField, Query, choice_of, read_body
 from bmq.console.records_api import list_offsets
-from bmq.console.state import ConsoleState, GroupDetails
+from bmq.console.state import GROUP_COLUMNS, ConsoleState, GroupDetails
 from bmq.core.errors import ErrorCode
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DeleteGroupsRequest, OffsetCommitRequest
@@ -70,13 +72,23 @@ class GroupsApi:
         return self._state.kafka
 
     async def list_groups(self, request: web.Request) -> object:
-        query = Query(request, ("after", "limit", "search"))
-        return await self._state.groups(query.text("search"), query.page(PAGE_MAX))
+        """Return a page of the groups; with `lag`, which a smaller page may ask for, their lags too."""
+        query = Query(request, ("after", "lag", "limit", "search", "skip", "sort"))
+        has_lag = query.flag("lag")
+        order, page = query.ordered_page(GROUP_COLUMNS, LAGS_MAX if has_lag else PAGE_MAX)
+        if has_lag and page.limit > LAGS_MAX:
+            raise NotPossible(400, "wrong_parameter", f"limit={page.limit}: up to {LAGS_MAX} groups tell their lag")
+        facts = await self._state.groups(query.text("search"), order, page)
+        names = [each["group_id"] for each in facts["groups"]]
+        lags = await lags_of(self._state.committed, self._requests, names) if has_lag else {}
+        groups = [{**each, **lags.get(each["group_id"], NOT_ASKED)._asdict()} for each in facts["groups"]]
+        return {**facts, "groups": groups}
 
     async def describe(self, request: web.Request) -> object:
         """Return the group with its members and a page of its offsets; the lag is of that page."""
-        page = Query(request, ("after", "limit")).page(PAGE_MAX)
-        details = await self._details(request)
+        group_id, query = _asked(request, ("after", "limit"))
+        page = query.page(PAGE_MAX)
+        details = await self._details(group_id)
         offsets = sorted(details["offsets"], key=lambda each: (each["topic"], each["partition"]))
         shown, following = _page(offsets, page)
         ends = await self._ends([(each["topic"], each["partition"]) for each in shown])
@@ -86,14 +98,14 @@ class GroupsApi:
 
     async def lag(self, request: web.Request) -> object:
         """Return the group's lag over the last hour, or what of it is newer than `after`."""
-        after_ms = Query(request, ("after",)).number("after", 0, 0, LONG_MAX)
-        return await self._state.group_lag(request.match_info["id"], after_ms)
+        group_id, query = _asked(request, ("after",))
+        return await self._state.group_lag(group_id, query.number("after", 0, 0, LONG_MAX))
 
     # ----------------------------------------------------------------------------------------------------------- acts
 
     async def reset(self, request: web.Request) -> object:
         """Set where a group without members goes on; with `dry_run`, which is the default, only say where."""
-        group_id = request.match_info["id"]
+        group_id, _ = _asked(request)
         body = await read_body(request, _RESET)
         needs_value = body["to"] in ("timestamp", "offset", "shift")
         if (body["value"] is not None) != needs_value:
@@ -127,14 +139,13 @@ class GroupsApi:
 
     async def delete(self, request: web.Request) -> object:
         """Delete a group without members, with its offsets."""
-        group_id = request.match_info["id"]
+        group_id, _ = _asked(request)
         message = DeleteGroupsRequest(groups_names=[group_id])
         (result,) = (await self._requests.send(ApiKey.DELETE_GROUPS, 2, message)).results
         check(result.error_code, f"group {group_id} was not deleted")
         return {"group_id": group_id}
 
-    async def _details(self, request: web.Request) -> GroupDetails:
-        group_id = request.match_info["id"]
+    async def _details(self, group_id: str) -> GroupDetails:
         details = await self._state.group(group_id)
         if details is None:
             raise NotPossible(404, "unknown_group", f"there is no group {group_id!r}")
@@ -243,6 +254,19 @@ class GroupsApi:
         if failed and len(failed) == len(plan):
             check(min(failed.values()), f"no offset of group {group_id} was set")
         return {key: ErrorCode(code).name for key, code in failed.items()}
+
+
+def _asked(request: web.Request, allowed: Sequence[str] = ()) -> tuple[str, Query]:
+    """Return the group that the path or the parameter `id` names, and the other parameters.  Raises NotPossible (400).
+
+    No path can name the groups `.` and `..`: clients resolve them, as in paths of files.
+    """
+    if "id" in request.match_info:
+        return request.match_info["id"], Query(request, allowed)
+    query = Query(request, ("id", *allowed))
+    if not query.is_given("id"):
+        raise NotPossible(400, "wrong_parameter", "name the group: ?id=...")
+    return query.text("id"), query
 
 
 def _by_topic(keys: Sequence[Key]) -> dict[str, list[int]]:

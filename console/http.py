@@ -175,6 +175,7 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_get("/api/v1/members/{member}/log-level", cluster.log_levels)
     app.router.add_put("/api/v1/members/{member}/log-level", cluster.set_log_level)
     app.router.add_get("/api/v1/storage", _as_json(pages.storage))
+    app.router.add_get("/api/v1/storage/topics", _as_json(topics.list_sizes))
     app.router.add_get("/api/v1/topics", _as_json(topics.list_topics))
     app.router.add_post("/api/v1/topics", _as_json(topics.create, status=201))
     app.router.add_get("/api/v1/topics/{name}", _as_json(topics.describe))
@@ -186,10 +187,11 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_get("/api/v1/topics/{name}/records", _as_json(records.read))
     app.router.add_post("/api/v1/topics/{name}/records", _as_json(records.produce, status=201))
     app.router.add_get("/api/v1/groups", _as_json(groups.list_groups))
-    app.router.add_get("/api/v1/groups/{id}", _as_json(groups.describe))
-    app.router.add_delete("/api/v1/groups/{id}", _as_json(groups.delete))
-    app.router.add_get("/api/v1/groups/{id}/lag", _as_json(groups.lag))
-    app.router.add_post("/api/v1/groups/{id}/reset", _as_json(groups.reset))
+    for group in ("/api/v1/group", "/api/v1/groups/{id}"):  # the first names the group by a parameter: any group
+        app.router.add_get(group, _as_json(groups.describe))
+        app.router.add_delete(group, _as_json(groups.delete))
+        app.router.add_get(f"{group}/lag", _as_json(groups.lag))
+        app.router.add_post(f"{group}/reset", _as_json(groups.reset))
     app.on_response_prepare.append(_add_security_headers)
     return app
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
+NAMED_MAX = 1_000
+"""Partitions that are not served, and keys and topics that cannot be used, in one status; their numbers are whole."""
+
 
 class RateFacts(TypedDict):
     """What clients move, by second, over the last ten."""
@@ -83,6 +86,16 @@ class QuarantinedFacts(TypedDict):
 MoveFacts = TypedDict("MoveFacts", {"topic": str, "partition": int, "from": str, "to": str, "why": str})
 
 
+class PastMoveFacts(MoveFacts):
+    """A move that the leader has seen end, or has waited for long enough."""
+
+    ended_ms: int
+    """Wall time of the leader."""
+    took_ms: int | None
+    """From the new assignment until the new owner had the partition, which stood still for a part of that; null of a
+    move that was not over after ten seconds."""
+
+
 class StatusFacts(TypedDict):
     cluster: str
     """Its name, which begins its keys."""
@@ -109,8 +122,11 @@ class StatusFacts(TypedDict):
     silent: Sequence[str]
     """Brokers and proxies that did not say what they cannot serve, or what they move."""
     quarantined: Sequence[QuarantinedFacts]
-    """What the process that was asked cannot use."""
+    """The first that the process that was asked cannot use."""
+    quarantined_total: int
     moves_under_way: Sequence[MoveFacts]
+    past_moves: Sequence[PastMoveFacts]
+    """The newest first, as the leader remembers them since it leads."""
 
 
 class DrainFacts(TypedDict):
@@ -160,7 +176,8 @@ class ClusterOperations(Protocol):
     def members(self) -> Sequence[ProcessFacts]:
         """What is known without asking."""
 
-    async def status(self) -> StatusFacts: ...
+    async def status(self, named_max: int = NAMED_MAX) -> StatusFacts:
+        """Return the status, with so many partitions that are not served, and things that cannot be used, by name."""
 
     async def drain(self, member: str) -> DrainFacts:
         """Have a member (its incarnation, how that begins, or an address) give up what it has, and end.  NotPossible.

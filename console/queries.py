@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from aiohttp import web
 
 from bmq.console.http_connection import body_awaited
+from bmq.console.listing import SKIP_MAX, Order, Page
 from bmq.console.operations import NotPossible
 
 BODY_BYTES_MAX = 16 << 10
@@ -19,18 +20,6 @@ PAGE = 100
 LONG_MAX = (1 << 63) - 1
 PAGE_MAX = 1_000
 T = TypeVar("T")
-
-
-class Page(NamedTuple):
-    """A part of a list in its order: at most `limit` elements behind `after`."""
-
-    after: str
-    limit: int
-
-    def cut(self, names: Sequence[str]) -> tuple[Sequence[str], str | None]:
-        """Return this page of sorted `names`, and the `after` of the next page, None for the last."""
-        rest = [name for name in names if name > self.after] if self.after else names
-        return rest[: self.limit], rest[self.limit - 1] if len(rest) > self.limit else None
 
 
 class Query:
@@ -60,8 +49,23 @@ class Query:
             raise _wrong(f"{name}={text[:80]!r}; choose from {', '.join(choices)}")
         return text
 
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        words = ("true", "false") if default else ("false", "true")
+        return self.choice(name, words) == "true"
+
     def page(self, default: int = PAGE) -> Page:
-        return Page(self.text("after"), self.number("limit", default, 1, PAGE_MAX))
+        return Page(self.text("after"), self.number("limit", default, 1, PAGE_MAX), self.number("skip", 0, 0, SKIP_MAX))
+
+    def ordered_page(self, columns: Sequence[str], default: int = PAGE, sort: str = "") -> tuple[Order, Page]:
+        """Return the order by one of `columns`, of which the first is the name, and the page; without the parameter
+        `sort` it is that order, or by name."""
+        text = self.text("sort", sort or columns[0])
+        order, page = Order.parse(text), self.page(default)
+        if order.by not in columns:
+            raise _wrong(f"sort={text[:80]!r}; choose from {', '.join(columns)}, with - before it for the reverse")
+        if page.after and order != Order(columns[0]):
+            raise _wrong(f"after={page.after[:80]!r} is for the order by {columns[0]}; use skip in others")
+        return order, page
 
 
 def parse_number(name: str, text: str, least: int, most: int) -> int:

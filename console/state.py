@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 from bmq.console.history import HistoryFacts
 from bmq.console.kafka import Requests
 from bmq.console.lag_history import LagHistoryFacts
+from bmq.console.listing import Order, Page
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
-from bmq.console.queries import Page
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.metrics import Histogram, Metrics
 
@@ -43,6 +43,26 @@ class ClusterFacts(TypedDict):
     """As the cluster's catalog has them; ``partitions_by_state`` counts those that this process owns."""
     partitions_by_state: Mapping[str, int]
     connections: int
+
+
+class ListedTopic(Protocol):
+    """A topic among all of them, as lists look through them.  Never changed: a thread may read it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partitions(self) -> int: ...
+
+    @property
+    def replication_factor(self) -> int: ...
+
+    @property
+    def is_internal(self) -> bool: ...
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """The overrides only."""
 
 
 class TopicFacts(TypedDict):
@@ -140,6 +160,20 @@ class StorageFacts(TypedDict):
     """Blocks of any file of the whole HDFS, of which no copy is left."""
     error: str
     """Why some of it is missing; "" when nothing is."""
+
+
+GROUP_COLUMNS = ("group_id", "state", "protocol_type")
+"""By which groups are put in order: what the list of them has.  Members are counted of a page's groups only."""
+
+
+class TopicSizes(NamedTuple):
+    """Bytes on storage of the partitions that brokers serve, of one copy of each block, as they were counted last."""
+
+    by_topic: Mapping[str, int]
+    partitions_unknown: int
+    """Partitions that have not been counted yet, and are not in the sums."""
+    silent: Sequence[str]
+    """Brokers that did not answer, whose partitions are not in the sums."""
 
 
 class GroupFacts(TypedDict):
@@ -249,8 +283,8 @@ class ConsoleState:
     """False, with the reason, while clients should not be sent here.  True with a text: what does not work."""
     gauges: Callable[[], Gauges]
     cluster: Callable[[], ClusterFacts]
-    topic_names: Callable[[], Iterable[str]]
-    """In any order."""
+    topics: Callable[[], Sequence[ListedTopic]]
+    """All of them, in any order."""
     topic_rates: Callable[[Sequence[str]], Awaitable[Mapping[str, RateFacts | None]]]
     topic: Callable[[str, int, int], Awaitable[TopicDetails | None]]
     """By its name, with so many partitions at most behind the one given.  None when there is none.  RequestError when
@@ -259,9 +293,12 @@ class ConsoleState:
     segments: Callable[[str, int, Page], Awaitable[SegmentsFacts]]
     """Of a topic that is there and a partition of it."""
     storage: Callable[[], Awaitable[StorageFacts]]
-    groups: Callable[[str, Page], Awaitable[GroupsFacts]]
-    """A page of those whose names have a text in them, in any case of letters."""
+    topic_sizes: Callable[[], Awaitable[TopicSizes]]
+    groups: Callable[[str, Order, Page], Awaitable[GroupsFacts]]
+    """A page of those whose ids have a text in them, in any case of letters; the order is by one of GROUP_COLUMNS."""
     group: Callable[[str], Awaitable[GroupDetails | None]]
+    committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]]
+    """The offsets of a group; none of one that is not there."""
     history: Callable[[int], Awaitable[HistoryFacts]]
     """Samples of the cluster that end later than the time of day given, in milliseconds."""
     group_lag: Callable[[str, int], Awaitable[LagHistoryFacts]]

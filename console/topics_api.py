@@ -6,17 +6,18 @@ Acts are Kafka's requests to this process (``console.kafka``), so they do and re
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from bmq.console.kafka import Requests, check
-from bmq.console.operations import NotPossible
-from bmq.console.queries import FLAG, NAMES, NUMBER, PAGE, PAGE_MAX, TEXT, TEXTS, Page, Query, read_body
+from bmq.console.listing import Columns, cut
+from bmq.console.operations import NotPossible, RateFacts
+from bmq.console.queries import FLAG, NAMES, NUMBER, PAGE, PAGE_MAX, TEXT, TEXTS, Query, read_body
 from bmq.console.records_api import check_partition, find_topic
-from bmq.console.state import ConsoleState
+from bmq.console.state import ConsoleState, ListedTopic
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import (
     CreatePartitionsRequest,
@@ -28,6 +29,16 @@ from bmq.core.wire.messages import (
 
 TIMEOUT_MS = 30_000
 """Kafka's request.timeout.ms."""
+RATED_MAX = 10_000
+"""Topics that are sorted by their rates: every proxy is asked for all of them, in 20 bytes a topic."""
+TOO_MANY_TOPICS = "too_many_topics"
+_COLUMNS: Columns[ListedTopic] = {
+    "name": lambda topic: topic.name,
+    "partitions": lambda topic: topic.partitions,
+    "replication_factor": lambda topic: topic.replication_factor,
+    "configs": lambda topic: len(topic.configs),
+}
+_RATE_COLUMNS = ("records_in", "bytes_in", "bytes_out")
 _TOPIC_RESOURCE = 2
 _SET, _DELETE = 0, 1
 _SOURCES = {
@@ -60,16 +71,47 @@ class TopicsApi:
         return self._state.kafka
 
     async def list_topics(self, request: web.Request) -> object:
-        query = Query(request, ("after", "limit", "rates", "search"))
-        page, search = query.page(PAGE_MAX), query.text("search").lower()
-        has_rates = query.choice("rates", ("false", "true")) == "true"
-        known = list(self._state.topic_names())
-        names, following, total = await asyncio.to_thread(_page_of, known, page, search)
-        rates = await self._state.topic_rates(names) if has_rates else {}
-        topics = [facts for name in names if (facts := self._state.find_topic(name)) is not None]
+        query = Query(request, ("after", "internal", "limit", "rates", "search", "skip", "sort"))
+        order, page = query.ordered_page((*_COLUMNS, *_RATE_COLUMNS), PAGE_MAX)
+        matching = await matching_topics(self._state, query)
+        rates: Mapping[str, RateFacts | None] = {}
+        if order.by in _RATE_COLUMNS:
+            rates = await self._state.topic_rates(_few_enough(matching))
+        columns: Columns[ListedTopic] = {**_COLUMNS, **{by: partial(_rate, rates, by) for by in _RATE_COLUMNS}}
+        shown, following = await asyncio.to_thread(cut, matching, columns, order, page)
+        if query.flag("rates") and order.by not in _RATE_COLUMNS:
+            rates = await self._state.topic_rates([topic.name for topic in shown])
+        topics = [facts for topic in shown if (facts := self._state.find_topic(topic.name)) is not None]
         for facts in topics:
-            facts["rates"] = rates.get(facts["name"])
-        return {"topics": topics, "total": total, "next": following}
+            facts["rates"] = rates.get(facts["name"]) if query.flag("rates") else None
+        partitions = sum(topic.partitions for topic in matching)
+        return {"topics": topics, "total": len(matching), "partitions": partitions, "next": following}
+
+    async def list_sizes(self, request: web.Request) -> object:
+        """Return a page of the topics with their bytes on storage, the largest first unless `sort` says otherwise."""
+        query = Query(request, ("after", "internal", "limit", "search", "skip", "sort"))
+        order, page = query.ordered_page((*_COLUMNS, "bytes"), sort="-bytes")
+        matching, sizes = await matching_topics(self._state, query), await self._state.topic_sizes()
+        columns: Columns[ListedTopic] = {**_COLUMNS, "bytes": lambda topic: sizes.by_topic.get(topic.name)}
+        shown, following = await asyncio.to_thread(cut, matching, columns, order, page)
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": topic.partitions,
+                    "replication_factor": topic.replication_factor,
+                    "is_internal": topic.is_internal,
+                    "configs": topic.configs,
+                    "bytes": sizes.by_topic.get(topic.name),
+                }
+                for topic in shown
+            ],
+            "total": len(matching),
+            "bytes": sum(sizes.by_topic.get(topic.name, 0) for topic in matching),
+            "partitions_unknown": sizes.partitions_unknown,
+            "silent": sizes.silent,
+            "next": following,
+        }
 
     async def describe(self, request: web.Request) -> object:
         query = Query(request, ("after", "limit"))
@@ -158,11 +200,30 @@ class TopicsApi:
         return find_topic(self._state, request.match_info["name"])["name"]
 
 
-def _page_of(names: Sequence[str], page: Page, search: str) -> tuple[Sequence[str], str | None, int]:
-    """Return the page, the `after` of the next one, and how many names there are; a second for a million."""
-    found = [name for name in names if search in name.lower()] if search else names
-    behind = (name for name in found if name > page.after)
-    return *page.cut(heapq.nsmallest(page.limit + 1, behind)), len(found)
+async def matching_topics(state: ConsoleState, query: Query) -> Sequence[ListedTopic]:
+    """Return the topics that the query's `search` and `internal` let through, in any order."""
+    search, has_internal = query.text("search").lower(), query.flag("internal", default=True)
+    known = state.topics()
+    if not search and has_internal:
+        return known
+
+    def matching() -> Sequence[ListedTopic]:
+        return [each for each in known if search in each.name.lower() and (has_internal or not each.is_internal)]
+
+    return await asyncio.to_thread(matching)
+
+
+def _few_enough(topics: Sequence[ListedTopic]) -> Sequence[str]:
+    """Return the names of topics whose rates are asked for at once.  Raises NotPossible (400) for too many."""
+    if len(topics) > RATED_MAX:
+        text = f"{len(topics)} topics match, and up to {RATED_MAX} are sorted by their rates"
+        raise NotPossible(400, TOO_MANY_TOPICS, f"{text}: search for some, or sort by another column")
+    return [topic.name for topic in topics]
+
+
+def _rate(rates: Mapping[str, RateFacts | None], by: str, topic: ListedTopic) -> float | None:
+    of_topic: Mapping[str, Any] | None = rates.get(topic.name)
+    return None if of_topic is None else of_topic[by]
 
 
 def partition_in(request: web.Request) -> int:

@@ -16,28 +16,16 @@ export function path(parts, ...values) {
   return parts.reduce((text, part, index) => text + encodeURIComponent(values[index - 1]) + part);
 }
 
-/** Return whether a URL can name `id`: browsers resolve "." and "..", and an empty segment is another path. */
-export function isAddressable(id) {
-  return id !== "" && id !== "." && id !== "..";
+/** Return the path of the API for a group, named by a parameter: browsers resolve "." and ".." in paths. */
+export function groupPath(id, part = "") {
+  return `group${part}?id=${encodeURIComponent(id)}`;
 }
 
 /** GET; returns the answer's JSON.  Raises ApiError. */
 export function get(where, query = {}, signal = undefined) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(given).toString();
-  return send("GET", text ? `${where}?${text}` : where, undefined, signal);
-}
-
-/** Return all elements of a list that comes in pages, `most` at most: {items, total, isCut, first}. */
-export async function getAll(where, name, query, most, signal) {
-  let answer = await get(where, { ...query, limit: 1000 }, signal);
-  const first = answer;
-  const items = [...answer[name]];
-  while (answer.next !== null && items.length < most) {
-    answer = await get(where, { ...query, limit: 1000, after: answer.next }, signal);
-    items.push(...answer[name]);
-  }
-  return { items, total: first.total ?? items.length, isCut: answer.next !== null, first };
+  return send("GET", text ? `${where}${where.includes("?") ? "&" : "?"}${text}` : where, undefined, signal);
 }
 
 /** POST, PUT or DELETE; returns the answer's JSON.  Raises ApiError. */

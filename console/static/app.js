@@ -1,6 +1,6 @@
 // The frame around the pages: addresses behind "#", the refresh, and what is drawn when a process does not answer.
 
-import { get } from "./api.js";
+import { ApiError, get } from "./api.js";
 import { h, patchChildren } from "./dom.js";
 import { tell } from "./dialog.js";
 import { groupPage } from "./pages/group.js";
@@ -54,6 +54,16 @@ const app = {
     app.query = query;
     draw();
   },
+  /** Change parameters of this page's address and ask for what they say; with `delayMs`, once they change no more. */
+  ask(changes, delayMs = 0) {
+    const { page } = app;
+    clearTimeout(page.timer);
+    stopLoading(page);
+    page.isStale = true;
+    app.set(changes);
+    if (delayMs) page.timer = setTimeout(() => load(page), delayMs);
+    else load(page);
+  },
   go(hash) {
     location.hash = hash;
   },
@@ -67,8 +77,9 @@ function route() {
   const [path, query = ""] = (location.hash.replace(/^#/, "") || "/").split("?");
   app.query = new URLSearchParams(query);
   if (app.page?.path === path) {
-    app.page.queried?.();
     draw();
+    if (app.page.queried) app.page.queried();
+    else load(app.page);
     return;
   }
   const isFirst = app.page === null;
@@ -92,7 +103,7 @@ function open(path) {
     } catch {
       break; // a broken escape is no address
     }
-    return { path, data: null, error: null, at: null, timer: null, loading: null, ...make(app, ...values) };
+    return { path, data: null, error: null, isStale: false, timer: null, loading: null, ...make(app, ...values) };
   }
   return { path, title: "Not found", section: "", data: {}, error: null, load: null, view: () => [pageHead("Not found"), empty("There is no such page.", link("Overview", "#/"))] };
 }
@@ -100,36 +111,46 @@ function open(path) {
 function leave(page) {
   if (!page) return;
   clearTimeout(page.timer);
-  page.loading?.abort();
+  stopLoading(page);
+  page.left?.();
 }
 
-/** Ask for the page's facts, draw them, and ask again after its time. */
+function stopLoading(page) {
+  page.loading?.abort();
+  page.loading = null;
+}
+
+/** Ask for the page's facts, draw them, and ask again after its time.  What was asked for before is dropped. */
 async function load(page) {
   if (!page.load) return;
   clearTimeout(page.timer);
-  page.loading?.abort();
-  const loadingNow = (page.loading = new AbortController());
+  stopLoading(page);
+  const asking = (page.loading = new AbortController());
+  let data = page.data;
+  let failed = null;
   try {
-    page.data = await page.load(loadingNow.signal, page.data);
-    page.error = null;
-    page.at = Date.now();
+    data = await page.load(asking.signal, page.data);
   } catch (error) {
-    if (loadingNow.signal.aborted) return;
-    page.error = error;
-    if (!("status" in error)) console.error(error);
+    failed = error;
   }
-  if (app.page !== page || page.loading !== loadingNow) return;
-  page.loading = null;
+  if (page.loading !== asking) return; // something else is asked for by now, or the page was left
+  if (failed !== null && !(failed instanceof ApiError)) console.error(failed);
+  Object.assign(page, { data, error: failed, loading: null, isStale: false });
+  arm(page);
   draw();
-  const waitMs = typeof page.refreshMs === "function" ? page.refreshMs(page.data) : page.refreshMs;
-  if (waitMs) page.timer = setTimeout(() => refresh(page), waitMs);
+  if (app.cluster === null && failed === null) loadCluster();
 }
 
-function refresh(page) {
-  if (app.page !== page) return;
-  // A hidden page asks nothing; it asks at once when it is looked at again.
-  if (app.isPaused || document.hidden) page.timer = setTimeout(() => refresh(page), 1000);
-  else load(page);
+/** Ask again after the page's time.  A page that is hidden or paused has no timer: `resume` asks at once. */
+function arm(page) {
+  clearTimeout(page.timer);
+  const waitMs = typeof page.refreshMs === "function" ? page.refreshMs(page.data) : page.refreshMs;
+  if (waitMs && !app.isPaused && !document.hidden) page.timer = setTimeout(() => load(page), waitMs);
+}
+
+function resume() {
+  const { page } = app;
+  if (page.loading === null && (page.isStale || (page.refreshMs && !app.isPaused))) load(page);
 }
 
 // ------------------------------------------------------------------------------------------------------------- frame
@@ -146,7 +167,7 @@ function mainOf(page) {
   if (page.data !== null) content = [page.error ? failure(page.error, app.reload, true) : null, page.view(page.data)];
   else if (page.error) content = [pageHead(page.title), failure(page.error, app.reload)];
   else content = [pageHead(page.title), loading()];
-  return h("main", { id: "main", tabindex: "-1", "data-key": `page ${page.path}`, "aria-busy": page.data === null && !page.error ? "true" : null }, content);
+  return h("main", { id: "main", tabindex: "-1", "data-key": `page ${page.path}`, "aria-busy": page.isStale || (page.data === null && !page.error) ? "true" : null }, content);
 }
 
 function sidebar(page) {
@@ -175,6 +196,8 @@ function sidebar(page) {
 function togglePause() {
   app.isPaused = !app.isPaused;
   draw();
+  if (app.isPaused && !app.page.isStale) clearTimeout(app.page.timer);
+  else resume();
 }
 
 function nextTheme() {
@@ -190,20 +213,22 @@ function nextTheme() {
   draw();
 }
 
+/** Ask for the cluster's id and version.  The page shows why nothing is answered; its next refresh asks again. */
 async function loadCluster() {
   try {
     app.cluster = await get("cluster");
-    draw();
-  } catch {
-    setTimeout(loadCluster, 5000); // the page itself shows why nothing is answered
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    return;
   }
+  draw();
 }
 
 root = h("div", { class: "shell" });
 document.body.append(root, h("div", { id: "messages", role: "status", "aria-live": "polite" }));
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && app.page?.loading === null && !app.isPaused) load(app.page);
+  if (document.hidden) clearTimeout(app.page.timer);
+  else resume();
 });
 route();
-loadCluster();

@@ -19,6 +19,7 @@ export function tell(text, tone = "good") {
  * an act that cannot be undone.
  */
 export function dialog({ title, body, act, verb, danger = false, type = null, state = {} }) {
+  if (document.querySelector("dialog")) return; // a second click, while the first one's facts were asked for
   const opener = document.activeElement;
   const element = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => closed() });
   let error = null;

@@ -1,6 +1,6 @@
 // Numbers, sizes and times for people.  null is a dash: not known.
 
-export const DASH = "–";
+const DASH = "–";
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });

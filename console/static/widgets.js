@@ -136,7 +136,7 @@ export function nextOrder(order, name) {
 }
 
 /** Return the order that the URL's `text` says. */
-export function orderOf(text, otherwise) {
+export function orderOf(text, otherwise = "") {
   const wanted = text || otherwise;
   return { by: wanted.replace(/^-/, ""), down: wanted.startsWith("-") };
 }
@@ -181,11 +181,13 @@ export function copyable(text, tell) {
   return h("button", { type: "button", class: "copy", title: "Copy", "aria-label": `Copy ${text}`, onclick: () => copy(text, tell) }, h("code", null, text));
 }
 
-async function copy(text, tell) {
+/** Copy a text, and say so. */
+export async function copy(text, tell, done = "Copied") {
   try {
     await navigator.clipboard.writeText(text);
-    tell("Copied");
+    tell(done);
   } catch {
+    // A page that was not loaded by https, or from this machine, has no clipboard.
     tell("The browser does not let this page copy: select the text instead", "warn");
   }
 }

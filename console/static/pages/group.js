@@ -1,27 +1,27 @@
 // One group: its members, its lag by partition and over time; its offsets reset after a preview.
 
-import { act, get, path } from "../api.js";
+import { act, get, groupPath } from "../api.js";
 import { chart } from "../chart.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, isKnown, plural, short } from "../format.js";
 import { bar, button, card, empty, nextOrder, notices, orderOf, pageHead, sorted, table, tile, tiles } from "../widgets.js";
-import { groupState, partitionLink, topicLink } from "./shared.js";
+import { groupName, groupState, partitionLink, topicLink } from "./shared.js";
 
-const PARTITIONS = 1000;
+const PARTITIONS = 250;
 const SAMPLES = 240;
 const SHOWN_PREVIEW = 200;
 
 export function groupPage(app, id) {
   return {
-    title: id,
+    title: groupName(id),
     section: "groups",
     refreshMs: 5000,
     async load(signal, before) {
       const known = before?.lag.samples ?? [];
       const [details, lag] = await Promise.all([
-        get(path`groups/${id}`, { limit: PARTITIONS, after: app.query.get("after") ?? "" }, signal),
-        get(path`groups/${id}/lag`, known.length ? { after: known.at(-1).time_ms } : {}, signal),
+        get(groupPath(id), { limit: PARTITIONS, after: app.query.get("after") ?? "" }, signal),
+        get(groupPath(id, "/lag"), known.length ? { after: known.at(-1).time_ms } : {}, signal),
       ]);
       return { details, lag: { ...lag, samples: [...known, ...lag.samples].slice(-SAMPLES) } };
     },
@@ -35,7 +35,7 @@ function view(app, id, details, lag) {
   const unknown = offsets.filter((each) => !isKnown(each.lag)).length;
   return [
     pageHead(
-      h("span", null, id, " ", groupState(group.state)),
+      h("span", null, groupName(id), " ", groupState(group.state)),
       null,
       button("Reset offsets…", () => resetOffsets(app, id, details), "", { disabled: !isEmpty, title: isEmpty ? null : "Stop its consumers first" }),
       button("Delete…", () => deleteGroup(app, id), "danger", { disabled: !isEmpty, title: isEmpty ? null : "Stop its consumers first" }),
@@ -54,7 +54,7 @@ function view(app, id, details, lag) {
 }
 
 function pages(app, next) {
-  const go = (after) => (app.set({ after }), app.reload());
+  const go = (after) => app.ask({ after });
   return h("span", { class: "actions" }, button("First page", () => go(null), "small", { disabled: !app.query.get("after") }), button("Next page", () => go(next), "small", { disabled: next === null }));
 }
 
@@ -117,13 +117,15 @@ function resetOffsets(app, id, details) {
     redraw();
   };
   dialog({
-    title: `Reset offsets of ${id}`,
+    title: `Reset offsets of ${groupName(id)}`,
     verb: ({ preview }) => (preview ? `Set ${plural(preview.offsets.length, "offset")}` : "Preview"),
     state,
     body: (_, redraw) => [
-      topics.length
-        ? field(state, "topic", "Topic", { options: [["", "all that it has committed"], ...topics.map((each) => [each, each])] }, forget(redraw))
-        : field(state, "topic", "Topic", { required: true }, forget(redraw)),
+      details.total === 0
+        ? field(state, "topic", "Topic", { required: true }, forget(redraw))
+        : details.offsets.length < details.total
+          ? field(state, "topic", "Topic", { hint: "empty: all that it has committed" }, forget(redraw))
+          : field(state, "topic", "Topic", { options: [["", "all that it has committed"], ...topics.map((each) => [each, each])] }, forget(redraw)),
       field(state, "to", "Go on at", { options: TARGETS }, forget(redraw)),
       state.to === "timestamp" ? field(state, "time", "Time", { kind: "datetime-local", step: 1 }, forget(redraw)) : null,
       state.to === "offset" || state.to === "shift" ? field(state, "value", state.to === "shift" ? "Records, less than 0 for back" : "Offset", { kind: "number" }, forget(redraw)) : null,
@@ -131,11 +133,11 @@ function resetOffsets(app, id, details) {
     ],
     async act(_, redraw) {
       if (state.preview === null) {
-        state.preview = await act("POST", path`groups/${id}/reset`, body(true));
+        state.preview = await act("POST", groupPath(id, "/reset"), body(true));
         redraw();
         return false;
       }
-      const done = await act("POST", path`groups/${id}/reset`, body(false));
+      const done = await act("POST", groupPath(id, "/reset"), body(false));
       const failed = done.offsets.filter((each) => each.error).length;
       app.tell(failed ? `${plural(failed, "partition")} of ${count(done.offsets.length)} refused` : `${plural(done.offsets.length, "offset")} set`, failed ? "bad" : "good");
       app.reload();
@@ -163,14 +165,14 @@ function previewTable({ offsets }) {
 
 function deleteGroup(app, id) {
   dialog({
-    title: `Delete ${id}`,
+    title: `Delete ${groupName(id)}`,
     verb: "Delete the group",
     danger: true,
     type: id,
     body: () => h("p", null, "Its committed offsets are deleted. A consumer that comes back begins where its auto.offset.reset says."),
     async act() {
-      await act("DELETE", path`groups/${id}`);
-      app.tell(`Group ${id} is deleted`);
+      await act("DELETE", groupPath(id));
+      app.tell(`Group ${groupName(id)} is deleted`);
       app.go("#/groups");
     },
   });

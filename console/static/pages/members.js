@@ -14,7 +14,7 @@ export function membersPage(app) {
     title: "Members",
     section: "members",
     refreshMs: 5000,
-    load: (signal) => get("cluster/status", {}, signal),
+    load: (signal) => get("cluster/status", { limit: 0 }, signal),
     view: (status) => view(app, status),
   };
 }

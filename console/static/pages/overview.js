@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { h } from "../dom.js";
-import { bytesPerSecond, count, isKnown, milliseconds, perSecond, plural, short } from "../format.js";
+import { bytesPerSecond, clock, count, isKnown, milliseconds, perSecond, plural, short, time } from "../format.js";
 import { badge, button, card, empty, notices, pageHead, table, tile, tilesOfFour } from "../widgets.js";
 import { balance, partitionLink, shortName } from "./shared.js";
 import { mergeHistory } from "./history.js";
@@ -19,7 +19,7 @@ export function overviewPage(app) {
     // Moves are looked at as they happen.
     refreshMs: (data) => (data?.status.moves_under_way.length ? MOVING_MS : STEADY_MS),
     async load(signal, before) {
-      const [status, history] = await Promise.all([get("cluster/status", {}, signal), mergeHistory(before?.history, signal)]);
+      const [status, history] = await Promise.all([get("cluster/status", { limit: SHOWN }, signal), mergeHistory(before?.history, signal)]);
       return { status, history };
     },
     view: ({ status, history }) => view(app, status, history),
@@ -51,9 +51,12 @@ function view(app, status, history) {
       card("Roles and zones", roles(status.members)),
       card(
         "Moves",
-        status.moves_under_way.length
-          ? moves(status)
-          : empty(isKnown(status.is_balancing) || status.is_from_leader ? "Nothing moves: every partition and shard is where the leader wants it." : "The leader does not answer, and moves are its to tell."),
+        [
+          status.moves_under_way.length
+            ? moves(status)
+            : empty(isKnown(status.is_balancing) || status.is_from_leader ? "Nothing moves: every partition and shard is where the leader wants it." : "The leader does not answer, and moves are its to tell."),
+          pastMoves(status.past_moves),
+        ],
         status.members.length > 1 ? button("Balance…", () => balance(app), "small") : null,
       ),
     ),
@@ -77,7 +80,8 @@ function problems(status, history) {
   for (const each of shards.slice(0, SHOWN)) add("bad", `Groups of shard ${each.shard} are not served`, `${each.coordinator || "nobody"} coordinates it: ${each.why}`);
   if (shards.length > SHOWN) add("bad", `${plural(shards.length - SHOWN, "further shard")} not served`, "bmq cluster status lists all of them.");
   for (const each of status.quarantined.slice(0, SHOWN)) add("bad", `${each.what} is not used`, each.why);
-  if (status.quarantined.length > SHOWN) add("bad", `${plural(status.quarantined.length - SHOWN, "further key or topic", "further keys or topics")} not used`, "bmq cluster status lists all of them.");
+  const unused = status.quarantined_total - Math.min(SHOWN, status.quarantined.length);
+  if (unused > 0) add("bad", `${plural(unused, "further key or topic", "further keys or topics")} not used`, "bmq cluster status lists all of them.");
   for (const name of status.silent) add("warn", `${name} does not answer`, "What it cannot serve and what it moves is not in these numbers.", "#/members");
   for (const member of status.members) {
     if (member.storage_trouble) add("bad", `Storage acknowledges nothing that ${member.incarnation} writes`, member.storage_trouble, "#/storage");
@@ -121,16 +125,37 @@ function roles(members) {
   });
 }
 
+const MOVE_COLUMNS = [
+  { name: "partition", title: "Partition", cell: (each) => partitionLink(each.topic, each.partition) },
+  { name: "from", title: "From", cell: (each) => shortName(each.from) },
+  { name: "to", title: "To", cell: (each) => shortName(each.to) },
+  { name: "why", title: "Why", cell: (each) => each.why },
+];
+
 function moves(status) {
   return table({
     label: "Moves under way",
     rows: status.moves_under_way.slice(0, 50),
     keyOf: (each) => `${each.topic} ${each.partition}`,
-    columns: [
-      { name: "partition", title: "Partition", cell: (each) => partitionLink(each.topic, each.partition) },
-      { name: "from", title: "From", cell: (each) => shortName(each.from) },
-      { name: "to", title: "To", cell: (each) => shortName(each.to) },
-      { name: "why", title: "Why", cell: (each) => each.why },
-    ],
+    columns: MOVE_COLUMNS,
   });
+}
+
+function pastMoves(all) {
+  if (all.length === 0) return null;
+  return h(
+    "details",
+    null,
+    h("summary", null, `Past moves: ${all.length}, the last at ${clock(all[0].ended_ms)}`),
+    table({
+      label: "Past moves",
+      rows: all,
+      keyOf: (each) => `${each.topic} ${each.partition} ${each.ended_ms}`,
+      columns: [
+        { name: "ended", title: "Ended", class: "nowrap", cell: (each) => time(each.ended_ms) },
+        ...MOVE_COLUMNS,
+        { name: "took", title: "Took", align: "right", cell: (each) => (isKnown(each.took_ms) ? milliseconds(each.took_ms) : badge("not over after 10 s", "warn")) },
+      ],
+    }),
+  );
 }

@@ -4,7 +4,7 @@ import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytes, count, plural, time } from "../format.js";
-import { badge, button, empty, table } from "../widgets.js";
+import { badge, button, copy, empty, table } from "../widgets.js";
 
 const STARTS = { latest: "newest", earliest: "oldest", offset: "from offset", time: "from time" };
 const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "hex", base64: "base64", registry: "by the registry's schema" };
@@ -151,16 +151,8 @@ function detail(app, each) {
 function payload(title, { format, text, bytes: size, is_cut: isCut, schema_id: schema, error }, app) {
   if (text === null) return [h("h4", null, title), h("p", { class: "muted" }, "null")];
   const shown = JSON_FORMATS.includes(format) ? indented(text, isCut) : text;
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      app.tell(`${title} copied`);
-    } catch {
-      app.tell("The browser does not let this page copy: select the text instead", "warn");
-    }
-  };
   return [
-    h("div", { class: "payload-head" }, h("h4", null, title), h("span", { class: "muted" }, `${format}${schema === null ? "" : ` by schema ${schema}`}, ${bytes(size)}${isCut ? ", cut: bmq segment cat shows all of it" : ""}`), button("Copy", copy, "small", { "aria-label": `Copy the ${title.toLowerCase()}` })),
+    h("div", { class: "payload-head" }, h("h4", null, title), h("span", { class: "muted" }, `${format}${schema === null ? "" : ` by schema ${schema}`}, ${bytes(size)}${isCut ? ", cut: bmq segment cat shows all of it" : ""}`), button("Copy", () => copy(text, app.tell, `${title} copied`), "small", { "aria-label": `Copy the ${title.toLowerCase()}` })),
     error ? h("p", { class: "notice warn" }, `Not shown by its schema: ${error}`) : null,
     h("pre", { tabindex: "0", role: "group", "aria-label": title }, shown),
   ];

@@ -1,6 +1,6 @@
 // Pieces of several pages: links, states, and acts on the cluster.
 
-import { act, isAddressable } from "../api.js";
+import { act } from "../api.js";
 import { dialog, tell } from "../dialog.js";
 import { h } from "../dom.js";
 import { plural } from "../format.js";
@@ -19,8 +19,12 @@ export function partitionLink(topic, partition) {
 }
 
 export function groupLink(id) {
-  if (!isAddressable(id)) return h("span", { title: "No URL can name this group: use bmq group describe" }, id || "(empty)");
-  return h("a", { href: `#/groups/${encodeURIComponent(id)}` }, id);
+  return h("a", { href: `#/groups/${encodeURIComponent(id)}` }, groupName(id));
+}
+
+/** Return the id, or words for one that would not be seen. */
+export function groupName(id) {
+  return id.trim() === "" ? "(blank)" : id;
 }
 
 /** Return an incarnation, shortened by CSS and whole in its title. */

@@ -1,13 +1,22 @@
 // Storage: where the log lies, how much room is left, and what topics keep.
 
-import { get, getAll } from "../api.js";
+import { get } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, isKnown, percent, plural, span } from "../format.js";
-import { bar, card, empty, nextOrder, notices, orderOf, pageHead, pager, searchField, sorted, table, tile, tiles } from "../widgets.js";
+import { bar, card, empty, notices, pageHead, tile, tiles } from "../widgets.js";
+import { listQuery, listSearch, listTable, loadList } from "./list.js";
 import { topicHref } from "./shared.js";
 
-const TOPICS_MAX = 10_000;
-const SIZE = 50;
+const SHOWN_SILENT = 8;
+const COLUMNS = [
+  { name: "name", title: "Topic", cell: (each) => h("a", { href: topicHref(each.name, each.partitions === 1 ? "/partitions/0" : "") }, each.name), sort: true },
+  { name: "bytes", title: "Size", align: "right", cell: (each) => bytes(each.bytes), sort: true },
+  { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: true },
+  { name: "replication_factor", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: true },
+  { name: "retention", title: "Own retention", cell: (each) => retention(each.configs) },
+];
+const LIST = { size: 50, columns: COLUMNS, sort: "-bytes" };
+const SHOWN = { label: "Topics", columns: COLUMNS, keyOf: (each) => each.name, what: "topic" };
 
 export function storagePage(app) {
   return {
@@ -15,14 +24,14 @@ export function storagePage(app) {
     section: "storage",
     refreshMs: 15_000,
     async load(signal) {
-      const [storage, topics] = await Promise.all([get("storage", {}, signal), getAll("topics", "topics", {}, TOPICS_MAX, signal)]);
+      const [storage, topics] = await Promise.all([get("storage", {}, signal), loadList("storage/topics", "topics", listQuery(app, LIST), signal)]);
       return { storage, topics };
     },
     view: (data) => view(app, data),
   };
 }
 
-function view(app, { storage, topics: { items } }) {
+function view(app, { storage, topics }) {
   const { space, usage } = storage;
   const share = space && space.capacity_bytes ? space.used_bytes / space.capacity_bytes : null;
   const found = [];
@@ -41,31 +50,21 @@ function view(app, { storage, topics: { items } }) {
       isKnown(storage.datanodes) ? tile("Datanodes", count(storage.datanodes), "live") : null,
     ),
     isKnown(share) ? h("div", { class: "meter", role: "img", "aria-label": `${percent(share)} used` }, bar(share, share > 0.9 ? "bad" : share > 0.8 ? "warn" : "")) : null,
-    topicsCard(app, items),
+    topicsCard(app, topics),
   ];
 }
 
-function topicsCard(app, items) {
+function topicsCard(app, list) {
   const search = app.query.get("search") ?? "";
-  const shown = items.filter((each) => each.name.toLowerCase().includes(search.toLowerCase()));
-  const order = orderOf(app.query.get("sort"), "name");
-  const columns = [
-    { name: "name", title: "Topic", cell: (each) => h("a", { href: topicHref(each.name, each.partitions === 1 ? "/partitions/0" : "") }, each.name), sort: (each) => each.name },
-    { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: (each) => each.partitions },
-    { name: "copies", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: (each) => each.replication_factor },
-    { name: "retention", title: "Own retention", cell: (each) => retention(each.configs), sort: (each) => retention(each.configs) },
-  ];
-  const page = Math.min(Math.max(0, Number(app.query.get("page") ?? 0) || 0), Math.max(0, Math.ceil(shown.length / SIZE) - 1));
-  const rows = sorted(shown, columns, order).slice(page * SIZE, (page + 1) * SIZE);
+  const { bytes: sum, partitions_unknown: unknown, silent } = list.answer;
+  const missing = [
+    unknown ? `${plural(unknown, "partition")} not counted yet` : "",
+    silent.length ? `without those of ${silent.slice(0, SHOWN_SILENT).join(", ")}${silent.length > SHOWN_SILENT ? ` and ${plural(silent.length - SHOWN_SILENT, "further broker")}` : ""}, which did not answer` : "",
+  ].filter(Boolean);
   return card("Topics", [
-    h("p", { class: "remark" }, "A partition's page lists its segment files, their blocks and the datanodes that hold them."),
-    h("div", { class: "toolbar" }, searchField("Search topics", search, (text) => app.set({ search: text, page: null }))),
-    rows.length
-      ? [
-          table({ label: "Topics", rows, columns, keyOf: (each) => each.name, order, onsort: (name) => app.set({ sort: nextOrder(order, name), page: null }) }),
-          pager({ page, size: SIZE, total: shown.length, go: (number) => app.set({ page: number || null }), what: "topic" }),
-        ]
-      : empty(search ? `No topic has “${search}” in its name.` : "There are no topics yet."),
+    h("p", { class: "remark" }, [`${bytes(sum)} in ${plural(list.total, "topic")}, one copy of each block`, ...missing].join("; "), ". A partition's page lists its segment files, their blocks and the datanodes that hold them."),
+    h("div", { class: "toolbar" }, listSearch(app, "Search topics")),
+    list.items.length ? listTable(app, list, SHOWN) : empty(search ? `No topic has “${search}” in its name.` : "There are no topics yet."),
   ]);
 }
 

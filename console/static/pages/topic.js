@@ -5,10 +5,11 @@ import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytes, bytesPerSecond, count, isKnown, perSecond, plural } from "../format.js";
 import { button, copyable, empty, nextOrder, orderOf, pageHead, pager, searchField, sorted, table, tabs, tile, tiles } from "../widgets.js";
+import { pageOf } from "./list.js";
 import { recordsTab } from "./records.js";
 import { configSource, partitionState, shortName, topicHref } from "./shared.js";
 
-const SIZE = 50;
+const SIZE = 50; // partitions of a page
 
 export function topicPage(app, name, tab = "partitions") {
   const records = tab === "records" ? recordsTab(app, name) : null;
@@ -20,7 +21,7 @@ export function topicPage(app, name, tab = "partitions") {
     async load(signal) {
       if (tab === "configs") return get(path`topics/${name}/configs`, {}, signal);
       if (tab === "records") return records.load(signal);
-      const page = pageOf(app);
+      const page = pageOf(app.query);
       return get(path`topics/${name}`, { after: page * SIZE - 1, limit: SIZE }, signal);
     },
     view: (data) => [
@@ -39,10 +40,6 @@ export function topicPage(app, name, tab = "partitions") {
       tab === "configs" ? configs(app, name, data) : tab === "records" ? records.view(data) : partitions(app, name, data),
     ],
   };
-}
-
-function pageOf(app) {
-  return Math.max(0, Number(app.query.get("page") ?? 0) || 0);
 }
 
 // -------------------------------------------------------------------------------------------------------- partitions
@@ -75,7 +72,7 @@ function partitions(app, name, { topic, partitions: rows }) {
       tile("Bytes out", bytesPerSecond(topic.rates?.bytes_out)),
     ),
     table({ label: "Partitions", rows, columns, keyOf: (each) => each.partition }),
-    pager({ page: pageOf(app), size: SIZE, total: topic.partitions, go: (page) => (app.set({ page: page || null }), app.reload()), what: "partition" }),
+    pager({ page: pageOf(app.query), size: SIZE, total: topic.partitions, go: (page) => app.ask({ page: page || null }), what: "partition" }),
     h("p", { class: "foot" }, "Topic id ", copyable(topic.topic_id, app.tell)),
   ];
 }

@@ -1,64 +1,62 @@
-// All topics: searched, sorted and paged here, since the list is one answer of the process's memory.
+// All topics, by pages: searched and sorted by the process that is asked.
 
-import { act, getAll } from "../api.js";
+import { act } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytesPerSecond, count, perSecond, plural } from "../format.js";
-import { badge, button, empty, nextOrder, orderOf, pageHead, pager, searchField, sorted, table } from "../widgets.js";
+import { badge, button, empty, notices, pageHead } from "../widgets.js";
+import { listQuery, listSearch, listTable, loadList } from "./list.js";
 import { topicHref, topicLink } from "./shared.js";
 
-const TOPICS_MAX = 10_000;
-const SIZE = 50;
+const COLUMNS = [
+  { name: "name", title: "Name", cell: (each) => h("span", null, topicLink(each.name), each.is_internal ? [" ", badge("internal")] : null), sort: true },
+  { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: true },
+  { name: "replication_factor", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: true },
+  { name: "records_in", title: "Records in", align: "right", cell: (each) => perSecond(each.rates?.records_in), sort: true },
+  { name: "bytes_in", title: "Bytes in", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_in), sort: true },
+  { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out), sort: true },
+  { name: "configs", title: "Own configs", align: "right", cell: (each) => count(Object.keys(each.configs).length), sort: true },
+];
+const LIST = { size: 50, columns: COLUMNS, sort: "name" };
+const SHOWN = { label: "Topics", columns: COLUMNS, keyOf: (each) => each.name, what: "topic" };
 
 export function topicsPage(app) {
   return {
     title: "Topics",
     section: "topics",
     refreshMs: 10_000,
-    load: (signal) => getAll("topics", "topics", { rates: true }, TOPICS_MAX, signal),
-    view: (data) => view(app, data),
+    load: (signal) => load(app, signal),
+    view: (list) => view(app, list),
   };
 }
 
-function columnsOf() {
-  return [
-    { name: "name", title: "Name", cell: (each) => h("span", null, topicLink(each.name), each.is_internal ? [" ", badge("internal")] : null), sort: (each) => each.name },
-    { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: (each) => each.partitions },
-    { name: "replication_factor", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: (each) => each.replication_factor },
-    { name: "records_in", title: "Records in", align: "right", cell: (each) => perSecond(each.rates?.records_in), sort: (each) => each.rates?.records_in },
-    { name: "bytes_in", title: "Bytes in", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_in), sort: (each) => each.rates?.bytes_in },
-    { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out), sort: (each) => each.rates?.bytes_out },
-    { name: "configs", title: "Own configs", align: "right", cell: (each) => count(Object.keys(each.configs).length), sort: (each) => Object.keys(each.configs).length },
-  ];
+async function load(app, signal) {
+  const query = { ...listQuery(app, LIST), rates: true, internal: app.query.get("internal") === "shown" };
+  try {
+    return await loadList("topics", "topics", query, signal);
+  } catch (error) {
+    if (error.code !== "too_many_topics") throw error;
+    return { ...(await loadList("topics", "topics", { ...query, sort: LIST.sort }, signal)), note: error.message };
+  }
 }
 
-function view(app, { items, total, isCut }) {
+function view(app, list) {
   const search = app.query.get("search") ?? "";
-  const hidesInternal = app.query.get("internal") !== "shown";
-  const wanted = search.toLowerCase();
-  const shown = items.filter((each) => each.name.toLowerCase().includes(wanted) && !(hidesInternal && each.is_internal));
-  const order = orderOf(app.query.get("sort"), "name");
-  const columns = columnsOf();
-  const page = Math.min(Math.max(0, Number(app.query.get("page") ?? 0) || 0), Math.max(0, Math.ceil(shown.length / SIZE) - 1));
-  const rows = sorted(shown, columns, order).slice(page * SIZE, (page + 1) * SIZE);
-  const partitions = items.reduce((sum, each) => sum + each.partitions, 0);
-  const create = button("Create topic…", () => createTopic(app), "primary");
+  const create = (kind) => button("Create topic…", () => createTopic(app), kind);
   return [
-    pageHead("Topics", `${plural(total, "topic")}, ${plural(partitions, "partition")}${isCut ? `; the first ${count(items.length)} are listed, search with bmq topic list` : ""}`, create),
+    pageHead("Topics", `${plural(list.total, "topic")}, ${plural(list.answer.partitions, "partition")}`, create("primary")),
+    list.note ? notices([{ tone: "warn", title: "Sorted by name", text: list.note }]) : null,
     h(
       "div",
       { class: "toolbar" },
-      searchField("Search topics", search, (text) => app.set({ search: text, page: null })),
-      h("label", { class: "check" }, h("input", { type: "checkbox", checked: !hidesInternal, onchange: (event) => app.set({ internal: event.target.checked ? "shown" : null, page: null }) }), "Internal topics"),
+      listSearch(app, "Search topics"),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: app.query.get("internal") === "shown", onchange: (event) => app.ask({ internal: event.target.checked ? "shown" : null, page: null }) }), "Internal topics"),
     ),
-    rows.length
-      ? [
-          table({ label: "Topics", rows, columns, keyOf: (each) => each.name, order, onsort: (name) => app.set({ sort: nextOrder(order, name), page: null }) }),
-          pager({ page, size: SIZE, total: shown.length, go: (number) => app.set({ page: number || null }), what: "topic" }),
-        ]
+    list.items.length
+      ? listTable(app, list, SHOWN)
       : search
-        ? empty(`${isCut ? `None of the first ${count(items.length)} topics` : "No topic"} has “${search}” in its name.`, button("Clear the search", () => app.set({ search: null })))
-        : empty("There are no topics yet. Create one here, or by any Kafka client.", button("Create topic…", () => createTopic(app), "primary")),
+        ? empty(`No topic has “${search}” in its name.`, button("Clear the search", () => app.ask({ search: null })))
+        : empty("There are no topics yet. Create one here, or by any Kafka client.", create("primary")),
   ];
 }
 
@@ -89,7 +87,7 @@ function createTopic(app) {
 }
 
 /** Return {name: value} of lines.  Raises Error naming the line that is none. */
-export function parseConfigs(text) {
+function parseConfigs(text) {
   const configs = {};
   for (const line of text.split("\n").map((each) => each.trim())) {
     if (!line) continue;

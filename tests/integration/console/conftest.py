@@ -6,6 +6,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser
@@ -43,7 +44,7 @@ class Api:
     def commit(self, group: str, topic: str, to: str = "earliest") -> None:
         """Make a group without members that has committed offsets of a topic."""
         body = {"topics": [{"topic": topic, "partitions": None}], "to": to, "dry_run": False}
-        self("POST", f"groups/{group}/reset", body)
+        self("POST", f"group/reset?id={quote(group, safe='')}", body)
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,18 @@ def test_a_partition_is_moved(console: Console, cluster: BmqCluster) -> None:
     row = console.table("Partitions").locator("tbody tr").first
     expect(row).to_contain_text(target, timeout=SETTLE_MS)
     expect(row).to_contain_text("served", timeout=SETTLE_MS)
+    console.open("/")
+    console.main.get_by_text("Past moves: ").click()
+    past = console.table("Past moves").locator("tbody tr", has_text="asked").first
+    expect(past).to_contain_text("orders / 0")
+    expect(past).to_contain_text(target)
+    expect(past.locator("td").last).to_have_text(re.compile(r"^[\d.,]+ (ms|s)$"))
+
+
+def test_sizes_are_those_of_all_brokers(console: Console) -> None:
+    console.open("/storage")
+    expect(console.table("Topics").locator("tbody tr", has_text="orders")).to_contain_text(" B", timeout=SETTLE_MS)
+    expect(console.main).not_to_contain_text("did not answer")
 
 
 def test_brokers_are_balanced(console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
@@ -28,7 +29,7 @@ def content(api: Api) -> None:
     api.produce("orders", "00ff10", "bin", value_format="hex", partition=0)
     api.produce("orders", None, "gone", partition=0)
     api.commit("billing", "orders")
-    api.commit("%3Cscript%3Ealert(1)%3C%2Fscript%3E%2F..%2F%26%3F%23%25", "orders", "latest")
+    api.commit(EVIL_GROUP, "orders", "latest")
 
 
 # ------------------------------------------------------------------------------------------------------------- looking
@@ -75,13 +76,17 @@ def test_topics_are_searched_sorted_and_linked(console: Console) -> None:
     console.open("/topics")
     assert [row[0] for row in console.rows("Topics")] == ["empty", "orders"]
     console.page.get_by_label("Internal topics").check()
+    console.wait_loaded()
     assert "__consumer_offsets internal" in [row[0] for row in console.rows("Topics")]
     console.page.get_by_label("Internal topics").uncheck()
     console.button("Partitions").click()
+    console.wait_loaded()
     console.button("Partitions").click()
+    console.wait_loaded()
     assert [row[:2] for row in console.rows("Topics")] == [["orders", "4"], ["empty", "1"]]
     assert console.table("Topics").locator('th[aria-sort="descending"]').inner_text().startswith("Partitions")
     console.page.get_by_label("Search topics").fill("ORD")
+    console.wait_loaded()
     assert [row[0] for row in console.rows("Topics")] == ["orders"]
     assert "search=ORD" in console.page.url, "the view can be passed on"
     console.page.get_by_label("Search topics").fill("nothing like it")
@@ -148,11 +153,48 @@ def test_groups_with_their_lag(console: Console) -> None:
     expect(console.table("Groups").locator("tbody tr", has_text="billing")).to_contain_text("32", timeout=WAIT_MS)
     rows = {row[0]: row[1:] for row in console.rows("Groups")}
     assert rows["billing"][0] == "empty"
+    console.page.get_by_label("Search groups").fill("BILL")
+    console.wait_loaded()
+    assert [row[0] for row in console.rows("Groups")] == ["billing"]
+    console.page.get_by_label("Search groups").fill("")
+    console.wait_loaded()
     console.page.get_by_role("link", name=EVIL_GROUP).click()
     console.wait_loaded()
     expect(console.page.locator("h1")).to_contain_text(EVIL_GROUP)
     assert console.page.locator("main script").count() == 0
     assert {row[1] for row in console.rows("Lag by partition")} == {"0"}
+
+
+@pytest.mark.parametrize("group", [".", "..", "%2e", "a/b", "ü ö?#&", " "])
+def test_a_group_of_any_name_is_shown_and_deleted(console: Console, api: Api, group: str) -> None:
+    api.commit(group, "orders")
+    shown = group if group.strip() else "(blank)"
+    console.open("/groups")
+    console.page.get_by_role("link", name=shown, exact=True).click()
+    console.wait_loaded()
+    expect(console.page.locator("h1")).to_contain_text(shown)
+    assert sum(int(row[1]) for row in console.rows("Lag by partition")) == 32
+    console.page.reload()
+    console.wait_loaded()
+    expect(console.page.locator("h1")).to_contain_text(shown)
+    console.button("Delete…").click()
+    console.dialog.get_by_role("textbox").fill(group)
+    console.button("Delete the group").click()
+    console.expect_message(f"Group {shown} is deleted")
+    assert group not in [each["group_id"] for each in api("GET", "groups")["groups"]]
+
+
+def test_storage_by_topic(console: Console) -> None:
+    """The largest first; sizes are counted in the background once somebody looks."""
+    console.open("/storage")
+    first = console.table("Topics").locator("tbody tr").first
+    expect(first).to_contain_text("orders")
+    expect(first).to_contain_text(re.compile(r"\d B|KiB"))
+    console.button("Topic").click()
+    console.wait_loaded()
+    names = [row[0] for row in console.rows("Topics")]
+    assert names == sorted(names)
+    assert "sort=name" in console.page.url
 
 
 def test_a_groups_lag_by_partition(console: Console) -> None:
@@ -299,6 +341,80 @@ def test_pages_refresh_themselves_and_keep_what_is_typed(console: Console, api: 
     expect(search).to_be_focused()
 
 
+def hide(console: Console, *, hidden: bool) -> None:
+    """Have the page believe that it is behind another window, or in front again."""
+    console.page.evaluate(
+        """(hidden) => {
+            Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
+def test_a_hidden_page_asks_nothing_and_asks_at_once_when_it_is_seen(console: Console) -> None:
+    console.page.clock.install()
+    console.open("/members")
+    asked: list[str] = []
+    console.page.on("request", lambda request: asked.append(request.url))
+    hide(console, hidden=True)
+    console.page.clock.run_for(60_000)
+    assert asked == []
+    with console.page.expect_request("**/api/v1/cluster/status*"):
+        hide(console, hidden=False)
+
+
+def test_records_are_read_when_they_are_asked_for_only(console: Console) -> None:
+    """A look at another window reads none again, and leaves the open one open."""
+    console.open("/topics/orders/records?start=earliest&limit=20")
+    console.table("Records").get_by_role("button").first.click()
+    asked: list[str] = []
+    console.page.on("request", lambda request: asked.append(request.url))
+    hide(console, hidden=True)
+    hide(console, hidden=False)
+    expect(console.page.locator(".record")).to_be_visible()
+    assert asked == []
+
+
+def test_what_is_answered_late_does_not_replace_what_is_asked_for_now(console: Console) -> None:
+    console.open("/topics")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    console.page.route("**/api/v1/topics?*search=ord*", hold)
+    search = console.page.get_by_label("Search topics")
+    with console.page.expect_request("**/api/v1/topics?*search=ord*"):
+        search.fill("ord")
+    assert console.page.locator("main[aria-busy]").count() == 1
+    search.fill("emp")
+    console.wait_loaded()
+    assert [row[0] for row in console.rows("Topics")] == ["empty"]
+    for route in held:
+        route.abort()
+    console.wait_loaded()
+    assert [row[0] for row in console.rows("Topics")] == ["empty"]
+
+
+def test_a_page_behind_the_end_of_a_list_is_its_last(console: Console) -> None:
+    console.open("/topics?page=7")
+    assert "orders" in [row[0] for row in console.rows("Topics")]
+    console.open("/topics?page=x&sort=members")
+    assert "orders" in [row[0] for row in console.rows("Topics")]
+
+
+def test_topics_that_cannot_be_sorted_by_rates_are_sorted_by_name(console: Console) -> None:
+    console.expects_errors = True
+    told = json.dumps({"error": "too_many_topics", "message": "20000 topics match, and up to 10000 are sorted"})
+    refusal = re.compile(r"/api/v1/topics\?.*sort=-bytes_in")
+    console.page.route(refusal, lambda route: route.fulfill(status=400, content_type="application/json", body=told))
+    console.open("/topics?sort=-bytes_in")
+    console.expect_text("20000 topics match, and up to 10000 are sorted")
+    names = [row[0] for row in console.rows("Topics")]
+    assert names == sorted(names)
+
+
 def test_refreshing_can_be_paused(console: Console) -> None:
     console.open("/members")
     console.button("Refresh: on").click()
@@ -331,6 +447,7 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
         {"topic": "orders", "partition": number, "broker": member, "why": f"{EVIL}: shorter than its checkpoint"}
         for number in range(20)
     ]
+    move = {"topic": "orders", "partition": 1, "from": "a", "to": "b", "why": "asked"}
     changes = {
         "leader": None,
         "unassigned": 3,
@@ -339,7 +456,11 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
         "shards_not_loaded": [{"shard": 3, "coordinator": member, "why": "it ends at 566"}],
         "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
         "silent": ["proxy-9"],
-        "moves_under_way": [{"topic": "orders", "partition": 1, "from": "a", "to": "b", "why": "asked"}],
+        "moves_under_way": [move],
+        "past_moves": [
+            {**move, "ended_ms": 1_700_000_000_000, "took_ms": 120},
+            {**move, "ended_ms": 1_600_000_000_000, "took_ms": None},
+        ],
     }
 
     def change(route: Route) -> None:
@@ -348,7 +469,7 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
         status["members"][0].update(is_draining=True, unreachable_for=2, storage_trouble="HDFS is in safe mode")
         route.fulfill(response=response, json={**status, **changes})
 
-    console.page.route("**/api/v1/cluster/status", change)
+    console.page.route("**/api/v1/cluster/status?*", change)
     console.open("/")
     console.expect_text("Part of it is not served")
     notices = console.page.locator(".notices .notice").all_inner_texts()
@@ -362,6 +483,11 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
         assert text in told, text
     assert "is draining" in notices[-1], "the least"
     assert console.rows("Moves under way") == [["orders / 1", "a", "b", "asked"]]
+    console.page.get_by_text("Past moves: 2").click()
+    assert [row[1:] for row in console.rows("Past moves")] == [
+        ["orders / 1", "a", "b", "asked", "120 ms"],
+        ["orders / 1", "a", "b", "asked", "not over after 10 s"],
+    ]
     assert console.faults() == []
     console.open("/members")
     console.expect_text("HDFS is in safe mode")

@@ -76,11 +76,13 @@ class FakeCluster:
             "shards": [],
             "shards_not_loaded": self.not_loaded,
             "quarantined": self.quarantined,
+            "quarantined_total": len(self.quarantined),
             "partitions_not_served": self.not_served[:1],
             "partitions_not_served_total": len(self.not_served),
             "rates": None,
             "silent": self.silent,
             "moves_under_way": self.moves,
+            "past_moves": [],
         }
 
     def act(self, name: str, body: Mapping[str, Any]) -> Answer:

@@ -168,6 +168,15 @@ def test_status_is_the_leaders() -> None:
     status = asyncio.run(Operations(node(View(), leader)).status())
     assert (status["asked"], status["leader"], status["is_from_leader"]) == ("proxy-1", "controller-1", True)
     assert status["unassigned"] == 5
+    assert status["past_moves"] == [], "a leader of an earlier version remembers none"
+
+
+def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
+    leader = Leader()
+    leader.answers = refuse
+    status = asyncio.run(Operations(node(View(), leader)).status(0))
+    assert (status["quarantined"], status["quarantined_total"]) == ([], 1)
+    assert (status["partitions_not_served"], status["partitions_not_served_total"]) == ([], 150)
 
 
 def test_status_has_what_the_coordinators_cannot_load() -> None:

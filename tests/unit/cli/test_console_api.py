@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import pytest
 
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
+from bmq.console import topics_api
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import ConsoleState
@@ -137,6 +139,11 @@ def test_lists_come_in_pages() -> None:
         assert ([each["name"] for each in told["topics"]], told["next"]) == (["t4"], None)
         _, told = await api("GET", "/api/v1/topics", search="T3")
         assert ([each["name"] for each in told["topics"]], told["total"]) == (["t3"], 1)
+        _, told = await api("GET", "/api/v1/topics", limit=2, skip=3, sort="-name")
+        assert ([each["name"] for each in told["topics"]], told["total"]) == (["t1", "t0"], 5)
+        assert (told["partitions"], told["next"]) == (5, None)
+        assert (await api("GET", "/api/v1/topics", sort="size"))[0] == 400
+        assert (await api("GET", "/api/v1/topics", sort="-name", after="t1"))[0] == 400
         assert (await api("GET", "/api/v1/topics", limit=0))[0] == 400
         assert (await api("GET", "/api/v1/topics", limit=1001))[0] == 400
 
@@ -287,6 +294,11 @@ def test_rates_are_told_of_topics_partitions_and_members() -> None:
         assert told["topics"][0]["rates"] == rates
         _, told = await api("GET", "/api/v1/topics")
         assert told["topics"][0]["rates"] is None, "nobody asked"
+        await create(api, "idle")
+        for sort, names in (("-bytes_in", ["orders", "idle"]), ("bytes_in", ["idle", "orders"])):
+            _, told = await api("GET", "/api/v1/topics", sort=sort)
+            assert [each["name"] for each in told["topics"]] == names
+            assert told["topics"][0]["rates"] is None, "nobody asked"
         _, told = await api("GET", f"{TOPIC}{ORDERS}")
         assert (told["topic"]["rates"], [each["rates"] for each in told["partitions"]]) == (rates, [none, rates])
         _, told = await api("GET", "/api/v1/members")
@@ -322,6 +334,107 @@ def test_storage_is_told() -> None:
     async def story(api: Api) -> None:
         status, told = await api("GET", "/api/v1/storage")
         assert (status, told["root"], told["error"]) == (200, CONFIG.root, "")
+
+    run(story)
+
+
+def test_too_many_topics_are_not_sorted_by_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_api, "RATED_MAX", 1)
+
+    async def story(api: Api) -> None:
+        for name in ("orders", "events"):
+            await create(api, name)
+        status, told = await api("GET", "/api/v1/topics", sort="bytes_in")
+        assert (status, told["error"]) == (400, "too_many_topics")
+        assert "2 topics match, and up to 1 are sorted by their rates" in told["message"]
+        assert (await api("GET", "/api/v1/topics", sort="bytes_in", search="ord"))[0] == 200
+
+    run(story)
+
+
+def test_bytes_by_topic_are_told() -> None:
+    async def story(api: Api) -> None:
+        for name, records in (("orders", 3), ("events", 1), ("empty", 0)):
+            await create(api, name, 1)
+            for _ in range(records):
+                await api("POST", f"{TOPIC}/records?name={name}", {"partition": 0, "value": "v" * 100})
+        status, told = await api("GET", "/api/v1/storage/topics", internal="false")
+        assert (status, told["total"], told["silent"]) == (200, 3, [])
+        assert [each["name"] for each in told["topics"][:2]] == ["orders", "events"]
+        largest, second = (each["bytes"] for each in told["topics"][:2])
+        assert largest == 3 * second > 300
+        assert told["bytes"] == largest + second
+        _, told = await api("GET", "/api/v1/storage/topics", sort="name", search="E", limit=1)
+        assert ([each["name"] for each in told["topics"]], told["next"], told["total"]) == (["empty"], "empty", 3)
+        _, told = await api("GET", "/api/v1/storage/topics", sort="-bytes", search="ORDERS")
+        assert (told["total"], told["bytes"]) == (1, largest)
+
+    run(story)
+
+
+def test_a_page_of_a_thousand_topics_is_bounded() -> None:
+    """The longest names, each topic with several configs of its own."""
+
+    async def story(api: Api) -> None:
+        configs = {"retention.ms": "1000000", "cleanup.policy": "delete", "max.message.bytes": "1000000"}
+        for number in range(1_000):
+            body = {"name": f"{number:0249}", "partitions": 1, "replication_factor": 1, "configs": configs}
+            assert (await api("POST", "/api/v1/topics", body))[0] == 201
+        for path, query in (
+            ("/api/v1/topics", {"rates": "true", "sort": "-bytes_in"}),
+            ("/api/v1/topics", {"rates": "true", "skip": 950}),
+            ("/api/v1/storage/topics", {"sort": "-bytes"}),
+        ):
+            status, told = await api("GET", path, limit=50, **query)
+            assert (status, told["total"], len(told["topics"])) == (200, 1_000, 50)
+            assert len(json.dumps(told)) < 64 << 10
+
+    run(story)
+
+
+EVERY_ID = [
+    ".", "..", "...", "%2e", "%2E%2e", "a/b", "/", "a b", " ", "ü/ö", "日本", "a?b=c&d", "#", "%", "%2F", "a+b",
+    ";", "\\", "g" * 249,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("group_id", EVERY_ID)
+def test_any_group_can_be_named_by_a_parameter(group_id: str) -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        body = {"topics": [{"topic": "orders", "partitions": [0]}], "to": "latest", "dry_run": False}
+        status, told = await api("POST", "/api/v1/group/reset", body, id=group_id)
+        assert (status, told["group_id"]) == (200, group_id)
+        status, told = await api("GET", "/api/v1/group", id=group_id)
+        assert (status, told["group"]["group_id"], told["total"]) == (200, group_id, 1)
+        assert (await api("GET", "/api/v1/group/lag", id=group_id))[1]["group_id"] == group_id
+        assert (await api("DELETE", "/api/v1/group", id=group_id))[0] == 200
+        assert (await api("GET", "/api/v1/group", id=group_id))[0] == 404
+
+    run(story)
+
+
+def test_a_group_must_be_named() -> None:
+    async def story(api: Api) -> None:
+        status, told = await api("GET", "/api/v1/group")
+        assert (status, told["message"]) == (400, "name the group: ?id=...")
+
+    run(story)
+
+
+def test_lags_of_a_page_of_groups_are_told() -> None:
+    async def story(api: Api) -> None:
+        await create(api)
+        await api("POST", f"{TOPIC}/records{ORDERS}", {"partition": 0, "value": "v"})
+        for group_id, to in (("behind", "earliest"), ("done", "latest")):
+            body = {"topics": [{"topic": "orders", "partitions": None}], "to": to, "dry_run": False}
+            assert (await api("POST", "/api/v1/group/reset", body, id=group_id))[0] == 200
+        _, told = await api("GET", "/api/v1/groups", lag="true", sort="-group_id")
+        assert [(each["group_id"], each["lag"]) for each in told["groups"]] == [("done", 0), ("behind", 1)]
+        _, told = await api("GET", "/api/v1/groups", skip=1)
+        assert [(each["group_id"], each["lag"], each["lag_error"]) for each in told["groups"]] == [("done", None, "")]
+        assert (await api("GET", "/api/v1/groups", lag="true", limit=101))[0] == 400
+        assert (await api("GET", "/api/v1/groups", sort="members"))[0] == 400
 
     run(story)
 

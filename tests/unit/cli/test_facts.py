@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections import Counter
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from bmq.cli.facts import console_state
 from bmq.cli.node import Node
-from bmq.console.queries import Page
+from bmq.console.listing import Order, Page
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
@@ -326,13 +327,20 @@ WHOLE = Page("", 1_000)
 class FakeCoordinator:
     """Lists ``groups`` of all shards but the ``missing`` ones; a description has room for two of them."""
 
-    def __init__(self, groups: dict[str, int], missing: dict[int, ErrorCode] | None = None) -> None:
+    def __init__(
+        self,
+        groups: dict[str, int],
+        missing: dict[int, ErrorCode] | None = None,
+        states: dict[str, str] | None = None,
+    ) -> None:
         self.groups = groups
+        self.states = states or {}
         self.missing = missing or {}
         self.described: list[str] = []
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: object) -> GroupListing:
-        listed = [m.ListGroupsResponse.ListedGroup(group_id=each) for each in self.groups]
+        Listed = m.ListGroupsResponse.ListedGroup
+        listed = [Listed(group_id=each, group_state=self.states.get(each, "Empty")) for each in self.groups]
         return GroupListing(listed, frozenset(range(SHARDS)), self.missing)
 
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: object) -> m.DescribeGroupsResponse:
@@ -344,12 +352,12 @@ class FakeCoordinator:
         return m.DescribeGroupsResponse(groups=answers)
 
 
-def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE) -> Any:
+def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE, sort: str = "group_id") -> Any:
     process: Any = node(is_joined=False, not_loaded={3: "storage is full"})
     process.coordinator = coordinator
     process.catalog = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
     process.view = SimpleNamespace(own="b", shards={4: ShardOwner("d", 1)})
-    groups: Any = console_state(process).groups(search, page)
+    groups: Any = console_state(process).groups(search, Order.parse(sort), page)
     return asyncio.run(groups)
 
 
@@ -372,6 +380,23 @@ def test_groups_of_other_pages_are_not_described() -> None:
     assert coordinator.described == ["a3", "a7"]
     last = all_of(coordinator, "a", Page("a7", 2))
     assert ([each["group_id"] for each in last["groups"]], last["next"]) == (["a9"], None)
+
+
+def test_a_page_of_five_thousand_groups_is_bounded() -> None:
+    coordinator = FakeCoordinator({f"{number:0249}": 0 for number in range(5_000)})
+    found = all_of(coordinator, page=Page("", 25, 4_000))
+    assert (len(found["groups"]), found["total"]) == (25, 5_000)
+    assert len(json.dumps(found)) < 16 << 10
+    assert set(coordinator.described) == {each["group_id"] for each in found["groups"]}
+
+
+def test_groups_are_sorted_by_what_the_list_of_them_has() -> None:
+    coordinator = FakeCoordinator(dict.fromkeys(["a", "b", "c", "d"], 0), states={"b": "Stable", "d": "Stable"})
+    found = all_of(coordinator, sort="-state", page=Page("", 3))
+    assert [each["group_id"] for each in found["groups"]] == ["d", "b", "c"]
+    assert (coordinator.described, found["next"]) == (["d", "b", "c", "c"], None), "c had no room at first"
+    second = all_of(coordinator, sort="-group_id", page=Page("", 2, 2))
+    assert [each["group_id"] for each in second["groups"]] == ["b", "a"]
 
 
 def test_a_group_that_was_deleted_meanwhile_is_left_out() -> None:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
 from bmq.console.history import HistoryFacts, HistorySample, MissingFacts
 from bmq.console.lag_history import LagHistoryFacts, LagSampleFacts
+from bmq.console.listing import Order, Page, cut
 from bmq.console.operations import (
+    NAMED_MAX,
     DrainFacts,
     LogLevelFacts,
     LogLevelsFacts,
     MovedFacts,
+    MoveFacts,
     NotLoadedFacts,
     ProcessFacts,
     RateFacts,
     StatusFacts,
 )
-from bmq.console.queries import Page
 from bmq.console.state import (
+    GROUP_COLUMNS,
     ClusterFacts,
+    CommittedFacts,
     ConsoleState,
     Gauges,
     GroupDetails,
@@ -33,12 +38,14 @@ from bmq.console.state import (
     StorageFacts,
     TopicDetails,
     TopicFacts,
+    TopicSizes,
 )
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics import Metrics
 from bmq.core.wire import messages as m
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
+from bmq.meta.catalog import Topic
 
 TOPIC = TopicFacts(
     name="orders",
@@ -48,6 +55,9 @@ TOPIC = TopicFacts(
     is_internal=False,
     configs=MappingProxyType({"retention.ms": "1000"}),  # any Mapping will do
     rates=None,
+)
+LISTED = Topic(
+    name=TOPIC["name"], topic_id=UUID(TOPIC["topic_id"]), partitions=2, replication_factor=3, configs=TOPIC["configs"]
 )
 RATES = RateFacts(records_in=2.5, bytes_in=1000.0, bytes_out=0.0)
 GROUP = GroupFacts(group_id="billing", state="Stable", protocol_type="consumer", members=1)
@@ -107,6 +117,9 @@ REPAIRED = {
 }
 
 
+MOVE = MoveFacts({"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"})
+
+
 class FakeOperations:
     """What was asked for; ``fails`` is raised by the next act."""
 
@@ -117,7 +130,8 @@ class FakeOperations:
     def members(self) -> Sequence[ProcessFacts]:
         return [PROCESS]
 
-    async def status(self) -> StatusFacts:
+    async def status(self, named_max: int = NAMED_MAX) -> StatusFacts:
+        self.named_max = named_max
         return {
             "cluster": "bmq",
             "cluster_id": "abc",
@@ -132,13 +146,18 @@ class FakeOperations:
             "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],
             "shards_not_loaded": [{"shard": 0, "coordinator": PROCESS["incarnation"], "why": "it ends at 566"}],
             "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
+            "quarantined_total": 1,
             "partitions_not_served": [
                 {"topic": "orders", "partition": 1, "broker": PROCESS["incarnation"], "why": "offline: it ends at 566"}
             ],
             "partitions_not_served_total": 1,
             "rates": RATES,
             "silent": ["broker-2"],
-            "moves_under_way": [{"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"}],
+            "moves_under_way": [MOVE],
+            "past_moves": [
+                {**MOVE, "ended_ms": NOW_MS, "took_ms": 120},
+                {**MOVE, "ended_ms": NOW_MS - 1, "took_ms": None},
+            ],
         }
 
     async def drain(self, member: str) -> DrainFacts:
@@ -243,14 +262,16 @@ def state(
         is_ready=lambda: (True, ""),
         gauges=lambda: gauges or Gauges(),
         cluster=_cluster,
-        topic_names=lambda: [TOPIC["name"]],
+        topics=lambda: [LISTED],
         topic_rates=_rates,
         topic=_topic,
         find_topic=lambda name: TOPIC.copy() if name == TOPIC["name"] else None,
         segments=_segments,
         storage=_storage,
+        topic_sizes=_topic_sizes,
         groups=_groups,
         group=_group,
+        committed=_committed,
         history=_history,
         group_lag=_group_lag,
         operations=operations or FakeOperations(),
@@ -361,17 +382,28 @@ async def _storage() -> StorageFacts:
     )  # fmt: skip
 
 
-async def _groups(search: str, page: Page) -> GroupsFacts:
+async def _topic_sizes() -> TopicSizes:
+    return TopicSizes({TOPIC["name"]: 400}, partitions_unknown=1, silent=["broker-2"])
+
+
+async def _groups(search: str, order: Order, page: Page) -> GroupsFacts:
     missing = NotLoadedFacts(shard=7, coordinator="coordinator-1", why="storage is full")
-    names, following = page.cut([GROUP["group_id"]] if search in GROUP["group_id"] else [])
-    return GroupsFacts(groups=[GROUP] * len(names), total=1, next=following, shards_not_loaded=[missing])
+    columns = {name: itemgetter(name) for name in GROUP_COLUMNS}
+    groups, following = cut([GROUP] if search in GROUP["group_id"] else [], columns, order, page)
+    return GroupsFacts(groups=groups, total=1, next=following, shards_not_loaded=[missing])
+
+
+async def _committed(group_id: str) -> Sequence[CommittedFacts]:
+    return (await _details(group_id))["offsets"]
 
 
 async def _group(group_id: str) -> GroupDetails | None:
     if group_id == BUSY_GROUP:
         raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being read")
-    if group_id != GROUP["group_id"]:
-        return None
+    return await _details(group_id) if group_id == GROUP["group_id"] else None
+
+
+async def _details(group_id: str) -> GroupDetails:
     return {
         "group": GROUP,
         "protocol": "range",

@@ -32,7 +32,8 @@ def questions() -> Iterator[tuple[str, str, str, dict[str, str], Any]]:
                 for each in described.get("parameters", ()):
                     for value in VALUES:
                         if each["in"] == "query":
-                            yield method, template, path_of(template), {each["name"]: value}, None
+                            path = path_of(template).partition("?")[0] if each["required"] else path_of(template)
+                            yield method, template, path, {each["name"]: value}, None
             elif method == "post" and "/cluster/" not in template:
                 for body in BODIES:
                     yield method, template, path_of(template), {}, body

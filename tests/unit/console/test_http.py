@@ -63,9 +63,13 @@ async def fetch(session: aiohttp.ClientSession, method: str, path: str) -> Reply
 
 
 def path_of(template: str) -> str:
+    """Return an address: with examples in its path, and of the parameters that it needs."""
+    described = next(iter(OPENAPI["paths"][template].values())).get("parameters", ())
+    needed = [each["name"] for each in described if each["required"] and each["in"] == "query"]
+    query = "&".join(f"{name}={EXAMPLES[f'{{{name}}}']}" for name in needed)
     for name, value in EXAMPLES.items():
         template = template.replace(name, value)
-    return template
+    return f"{template}?{query}" if query else template
 
 
 def faults(value: object, schema: dict[str, Any], where: str = "answer") -> list[str]:

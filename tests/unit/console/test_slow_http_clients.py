@@ -18,6 +18,7 @@ import uvloop
 
 from bmq.console import exposition, http_connection, queries
 from bmq.console.http import HttpServer
+from bmq.console.listing import Order, Page
 from bmq.console.state import ConsoleState, GroupsFacts
 from tests.unit.console.states import state
 from tests.unit.console.test_http_connection import connect, get
@@ -190,9 +191,9 @@ def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pyte
     gate = asyncio.Event()
     console = state()
 
-    async def groups(search: str, page: queries.Page) -> GroupsFacts:
+    async def groups(search: str, order: Order, page: Page) -> GroupsFacts:
         await gate.wait()
-        return await console.groups(search, page)
+        return await console.groups(search, order, page)
 
     async def story(server: HttpServer) -> None:
         waiting = [asyncio.create_task(get(server, "/api/v1/groups")) for _ in range(3)]

@@ -106,6 +106,17 @@ def test_the_page_stays_small() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_every_exported_name_is_imported(name: str) -> None:
+    """What no other module asks for is either dead or private."""
+    text = (STATIC / name).read_text()
+    exported = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, re.MULTILINE)
+    others = "\n".join((STATIC / other).read_text() for other in MODULES if other != name)
+    imports = re.findall(r"^import \{ ([^}]+) \} from", others, re.MULTILINE)
+    imported = {each for names in imports for each in names.split(", ")}
+    assert set(exported) <= imported
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_every_imported_name_is_exported_and_used(name: str) -> None:
     """What a linter would say; a name that is missing would leave the page empty."""
     text = (STATIC / name).read_text()

@@ -1,0 +1,152 @@
+"""Consumer groups of the whole cluster, for the console of a `Node`: asked of their coordinators as clients do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from bmq.cli.node import Node
+from bmq.cli.shards_not_loaded import shards_not_loaded
+from bmq.console.listing import Columns, Order, Page, cut
+from bmq.console.operations import NotLoadedFacts
+from bmq.console.state import (
+    CommittedFacts,
+    GroupDetails,
+    GroupFacts,
+    GroupsFacts,
+    MemberFacts,
+)
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.coordinator.api import ClientInfo
+from bmq.meta.coordinator.placement import shard_of
+from bmq.meta.coordinator.subscription import CONSUMER, parse_assignment
+
+_NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""Of a group that a response had no room for, too: it is to be asked for again."""
+_CONSOLE = ClientInfo("console", "/127.0.0.1")
+_COLUMNS: Columns[m.ListGroupsResponse.ListedGroup] = {
+    "group_id": lambda group: group.group_id,
+    "state": lambda group: group.group_state or "",
+    "protocol_type": lambda group: group.protocol_type or "",
+}
+"""Those of GROUP_COLUMNS."""
+
+
+class Groups:
+    """The groups, whichever process is asked."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def page(self, search: str, order: Order, page: Page) -> GroupsFacts:
+        """Return a page of the whole cluster's groups, whichever process is asked.  Only those of the page are
+        described: a description has all members.  Raises RequestError if no shard can tell of its groups."""
+        listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
+        missing, search = dict(listing.missing), search.lower()
+        matching = {group.group_id: group for group in listing.groups if search in group.group_id.lower()}
+        listed, following = await asyncio.to_thread(cut, list(matching.values()), _COLUMNS, order, page)
+        shown = [group.group_id for group in listed]
+        left, found = list(shown), dict[str, GroupFacts]()
+        while left:
+            described = (await self._described(left)).groups
+            found |= {group.group_id: _group(group) for group in described if group.error_code == ErrorCode.NONE}
+            again = [group.group_id for group in described if group.error_code == _NOT_TOLD]
+            is_stuck = len(again) == len(left)
+            for group in described:
+                code = ErrorCode(group.error_code)
+                if code is _NOT_TOLD and not is_stuck:
+                    continue
+                if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):  # else deleted meanwhile
+                    missing[self._shard_of(group.group_id)] = code
+            left = [] if is_stuck else again
+        if missing and not found and missing.keys() >= listing.shards:
+            _check(min(missing.values()))
+        return GroupsFacts(
+            groups=[found[group_id] for group_id in shown if group_id in found],
+            total=len(matching),
+            next=following,
+            shards_not_loaded=await self._missing(missing) if missing else [],
+        )
+
+    async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
+        """Return the shards with what their coordinators say, or with what a client is told."""
+        known = {each["shard"]: each for each in await shards_not_loaded(self._node)}
+        shards = self._node.view.shards
+        return [
+            known.get(number)
+            or NotLoadedFacts(
+                shard=number, coordinator=shards[number].incarnation if number in shards else "", why=codes[number].name
+            )
+            for number in sorted(codes)
+        ]
+
+    def _shard_of(self, group_id: str) -> int:
+        return shard_of(group_id, self._node.catalog.topics[OFFSETS_TOPIC].partitions)
+
+    async def group(self, group_id: str) -> GroupDetails | None:
+        found = (await self._described([group_id])).groups[0]
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
+            return None
+        _check(found.error_code)
+        return GroupDetails(
+            group=_group(found),
+            protocol=found.protocol_data or None,
+            members=[
+                MemberFacts(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    assignment=_assignment(found.protocol_type, member.member_assignment),
+                )
+                for member in found.members
+            ],
+            offsets=await self.committed(group_id),
+        )
+
+    async def committed(self, group_id: str) -> Sequence[CommittedFacts]:
+        """Return the group's offsets; none of a group that is not there.  Raises RequestError."""
+        request = m.OffsetFetchRequest(version=7, group_id=group_id, topics=None, require_stable=False)
+        offsets = await self._node.coordinator.offset_fetch(request, _CONSOLE)
+        _check(offsets.error_code)
+        return [
+            CommittedFacts(
+                topic=topic.name,
+                partition=part.partition_index,
+                offset=part.committed_offset,
+                metadata=part.metadata or "",
+            )
+            for topic in offsets.topics
+            for part in topic.partitions
+        ]
+
+    async def _described(self, group_ids: list[str]) -> m.DescribeGroupsResponse:
+        return await self._node.coordinator.describe_groups(
+            m.DescribeGroupsRequest(version=6, groups=group_ids), _CONSOLE
+        )
+
+
+def _assignment(protocol_type: str, data: bytes | None) -> Mapping[str, Sequence[int]]:
+    """Return a consumer's partitions by topic; empty when it has none, or its protocol is another."""
+    if protocol_type != CONSUMER or not data:
+        return {}
+    try:
+        return parse_assignment(data)
+    except FormatError:  # a client's own format under the consumer type is legal
+        return {}
+
+
+def _group(group: m.DescribeGroupsResponse.DescribedGroup) -> GroupFacts:
+    return GroupFacts(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=group.protocol_type,
+        members=len(group.members),
+    )
+
+
+def _check(code: int) -> None:
+    if code:
+        raise RequestError(ErrorCode(code), "the coordinator cannot tell now")

@@ -1,0 +1,52 @@
+"""Bytes on storage by topic, of the whole cluster: each broker is asked for its own, for the console of a `Node`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+
+from bmq.broker.log_sizes_api import log_sizes
+from bmq.cli.asked_members import ask_members, others_with
+from bmq.cli.node import Node
+from bmq.console.state import TopicSizes
+from bmq.core.wire.internal import InternalKey, LogSizesRequest, LogSizesResponse
+from bmq.meta.cluster.member import BROKER
+
+KEPT_S = 15.0
+"""How long the sums are shown again: a broker does not count more often."""
+
+
+class ClusterTopicSizes:
+    """Asks the brokers, once for all who look within `KEPT_S`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._asking = asyncio.Lock()
+        self._known: TopicSizes | None = None
+        self._asked = -math.inf
+
+    async def facts(self) -> TopicSizes:
+        """Return the sums of the brokers that answer, and the names of those that do not."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._known is None or now - self._asked >= KEPT_S:
+                self._asked = now
+                self._known = await self._ask()
+            return self._known
+
+    async def _ask(self) -> TopicSizes:
+        node = self._node
+        others = others_with(node, BROKER)
+        found = await ask_members(node, others, LogSizesRequest(), InternalKey.LOG_SIZES, LogSizesResponse)
+        silent = sorted(member.incarnation for member in others if member.incarnation not in found)
+        if node.broker is not None:
+            found[node.view.own] = log_sizes(await node.collected.count_log_sizes(), node.catalog)
+        sums, unknown = Counter[str](), 0
+        for response in found.values():
+            unknown += response.partitions_unknown
+            for topic_id, size in response.topics:
+                topic = node.catalog.by_id(topic_id)
+                if topic is not None:
+                    sums[topic.name] += size
+        return TopicSizes(sums, unknown, silent)

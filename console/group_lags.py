@@ -1,0 +1,111 @@
+"""The lag of several groups at once: what a page of the list of groups shows beside each of them.
+
+Bounded by groups and by partitions, so that a look at the list costs about the same whatever the groups read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.console.kafka import Requests
+from bmq.console.records_api import list_offsets
+from bmq.console.state import CommittedFacts
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.steps import batched
+
+LAGS_MAX = 100
+"""Groups of one page."""
+PARTITIONS_MAX = 5_000
+"""Partitions that all groups of a page may have committed offsets of; the groups behind are not counted."""
+ASKED_AT_ONCE = 1_000
+"""Partitions of one ListOffsets: some milliseconds of the loop."""
+PARALLEL = 8
+LAG_S = 5.0
+"""How long coordinators are waited for, and then owners."""
+_LATEST = -1
+_GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_LATE = f"no answer within {LAG_S:g} s"
+Key = tuple[str, int]
+
+
+class Lag(NamedTuple):
+    """Records behind the ends of all partitions that the group has committed offsets of; None, and why, if unknown."""
+
+    lag: int | None
+    lag_error: str = ""
+
+
+NOT_ASKED = Lag(None)
+
+
+async def lags_of(
+    committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]], requests: Requests, group_ids: Sequence[str]
+) -> Mapping[str, Lag]:
+    """Return the lag of each group.  A partition of a deleted topic has none."""
+    turns = asyncio.Semaphore(PARALLEL)
+
+    async def offsets_of(group_id: str) -> Sequence[CommittedFacts] | str:
+        async with turns:
+            try:
+                return await committed(group_id)
+            except RequestError as error:
+                return _text(error)
+
+    try:
+        async with asyncio.timeout(LAG_S):
+            found = await asyncio.gather(*map(offsets_of, group_ids))
+    except TimeoutError:
+        return dict.fromkeys(group_ids, Lag(None, _LATE))
+    lags, counted, keys = dict[str, Lag](), dict[str, Sequence[CommittedFacts]](), dict[Key, None]()
+    for group_id, offsets in zip(group_ids, found, strict=True):
+        if isinstance(offsets, str):
+            lags[group_id] = Lag(None, offsets)
+            continue
+        wanted = [(each["topic"], each["partition"]) for each in offsets]
+        if len(keys) + sum(key not in keys for key in wanted) > PARTITIONS_MAX:
+            lags[group_id] = Lag(None, f"{len(offsets)} partitions: open the group, which shows them by pages")
+            continue
+        keys |= dict.fromkeys(wanted)
+        counted[group_id] = offsets
+    ends = await _ends(requests, list(keys))
+    return lags | {group_id: _lag(offsets, ends) for group_id, offsets in counted.items()}
+
+
+async def _ends(requests: Requests, keys: Sequence[Key]) -> Mapping[Key, int | str]:
+    """Return the high watermark of each partition, or why it is not known; none of those that are gone."""
+    ends: dict[Key, int | str] = dict.fromkeys(keys, _LATE)
+    try:
+        async with asyncio.timeout(LAG_S):
+            for some in batched(keys, ASKED_AT_ONCE):
+                topics: dict[str, list[int]] = {}
+                for name, number in some:
+                    topics.setdefault(name, []).append(number)
+                for key, (code, offset) in (await list_offsets(requests, topics, _LATEST)).items():
+                    ends[key] = ErrorCode(code).name if code else offset
+                    if code in _GONE:
+                        del ends[key]
+    except TimeoutError:
+        return ends
+    except RequestError as error:
+        return {key: _text(error) if end == _LATE else end for key, end in ends.items()}
+    return ends
+
+
+def _lag(offsets: Sequence[CommittedFacts], ends: Mapping[Key, int | str]) -> Lag:
+    lag, unknown = 0, list[str]()
+    for each in offsets:
+        end = ends.get((each["topic"], each["partition"]))
+        if isinstance(end, str):
+            unknown.append(f"{each['topic']} partition {each['partition']}: {end}")
+        elif end is not None:
+            lag += max(0, end - each["offset"])
+    if unknown:
+        more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        return Lag(None, f"{unknown[0]}{more}")
+    return Lag(lag)
+
+
+def _text(error: RequestError) -> str:
+    return error.message or error.code.name
