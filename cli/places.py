@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 PLACE_HELP = (
@@ -13,6 +13,7 @@ PLACE_HELP = (
     " offset as +01:00); or @MS, milliseconds since 1970"
 )
 _INT64_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Kind(enum.Enum):
@@ -64,12 +65,18 @@ def parse_time(text: str) -> int:
 
 
 def parse_datetime(text: str) -> int:
-    """Return milliseconds since 1970; a time without an offset is in UTC.  Raises argparse.ArgumentTypeError."""
+    """Return milliseconds since 1970, not before; a time without an offset is in UTC.
+
+    Raises argparse.ArgumentTypeError.
+    """
     try:
         when = datetime.fromisoformat(text)
-        return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+        since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time like 2026-01-31T12:00:00") from None
+    if since < timedelta(0):
+        raise argparse.ArgumentTypeError(f"{text!r} is before 1970, where Kafka's times begin")
+    return since // timedelta(milliseconds=1)
 
 
 def start_offset(place: Place, bounds: Bounds) -> int:

@@ -12,7 +12,7 @@ from bmq.cli import profiles, store_command
 from bmq.cli.admin_client import Refused, tell
 from bmq.cli.cluster_status import add_http, http_url
 from bmq.cli.console_client import Console
-from bmq.cli.output import print_json
+from bmq.cli.output import print_json, printable
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
@@ -91,7 +91,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(dict(told))
     else:
-        print("\n".join(lines(told, records=arguments.records)))
+        print("\n".join(map(printable, lines(told, records=arguments.records))))
     return EXIT_DAMAGED if is_damaged(told) and not told["is_done"] else 0
 
 

@@ -128,8 +128,11 @@ async def _run(arguments: argparse.Namespace) -> int:
     root = profiles.value(arguments, "root")
     if not root:
         raise UsageError("which root? Give --root URL, set BMQ_ROOT, or have one in a profile (`bmq profile`)")
-    check_folder(root)
-    fs = await open_filesystem(root, holder=f"bmq-segment-{uuid.uuid4().hex}")
+    try:
+        check_folder(root)
+        fs = await open_filesystem(root, holder=f"bmq-segment-{uuid.uuid4().hex}")
+    except ValueError as error:  # hosts or a port that are none
+        raise UsageError(f"--root: {error}") from None
     try:
         targets = await find_targets(fs, arguments)
         command: Command = arguments.command

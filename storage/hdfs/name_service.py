@@ -76,10 +76,8 @@ def _names_ports(url: str) -> bool:
 def _default_authority(url: str, config: SiteConfig) -> str:
     name = next((name for name in _DEFAULT_FS if name in config), None)
     if name is None:
-        where = config.source or "no HADOOP_CONF_DIR is given"
-        raise ValueError(
-            f"{url!r} names no NameNode, and {where} has no fs.defaultFS: give hdfs://namenode:port/folder"
-        )
+        lacks = f"{config.source} has no fs.defaultFS" if config.source else "no HADOOP_CONF_DIR is given"
+        raise ValueError(f"{url!r} names no NameNode, and {lacks}: give hdfs://namenode:port/folder")
     default = config.get(name)
     parts = split_url(default)
     if parts.scheme != "hdfs" or not parts.netloc:

@@ -601,6 +601,11 @@ def test_roots(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert not (tmp_path / "typo").exists()
     assert main(["segment", "verify", "--topic", "orders", "--root", "s3://bucket"]) == 2
     assert "use one of" in capsys.readouterr().err
+    for url in ("file://[::1", "hdfs://u:secret@[::1/x", "webhdfs://u:secret@h:99999/x", "hdfs://h:x/y"):
+        assert main(["segment", "verify", "--topic", "orders", "--root", url]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("bmq: --root: ")
+        assert "secret" not in told
     root.log(0, *THREE)
     monkeypatch.setenv("BMQ_ROOT", tmp_path.as_uri())
     assert main(["segment", "verify", "--topic", "orders"]) == 0

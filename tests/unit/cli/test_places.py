@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from bmq.cli.places import Bounds, Kind, Place, end_offset, parse_place, start_offset
+from bmq.cli.places import Bounds, Kind, Place, end_offset, parse_datetime, parse_place, parse_time, start_offset
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,8 @@ from bmq.cli.places import Bounds, Kind, Place, end_offset, parse_place, start_o
         ("@1500", Place(Kind.TIME, 1_500)),
         ("1970-01-02", Place(Kind.TIME, 86_400_000)),
         ("1970-01-01T01:00:00+01:00", Place(Kind.TIME, 0)),
+        ("1987-03-12T00:11:34.550", Place(Kind.TIME, 542_506_294_550)),  # as a float it is a little less
+        ("2026-01-31T12:00:00.0015", Place(Kind.TIME, 1_769_860_800_001)),
     ],
 )
 def test_places(text: str, place: Place) -> None:
@@ -26,11 +28,35 @@ def test_places(text: str, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "first", "1.5", "--1", "@", "@-1", "2026-13-01", "9" * 20, "9223372036854775808", "٣", "-"]
+    "text",
+    [
+        "1969-12-31T23:59:59.999",
+        "1960-01-01",
+        "1970-01-01T00:30:00+01:00",
+        "",
+        "first",
+        "1.5",
+        "--1",
+        "@",
+        "@-1",
+        "2026-13-01",
+        "9" * 20,
+        "9223372036854775808",
+        "٣",
+        "-",
+    ],
 )
 def test_places_that_are_none(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse_place(text)
+
+
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999", "1960-01-01", "1970-01-01T00:30:00+01:00"])
+def test_times_before_1970_are_none(text: str) -> None:
+    """Some would mean the ends of a partition: -1 is its latest offset in ListOffsets."""
+    for parse in (parse_place, parse_time, parse_datetime):
+        with pytest.raises(argparse.ArgumentTypeError):
+            parse(text)
 
 
 @pytest.mark.parametrize(

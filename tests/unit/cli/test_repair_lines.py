@@ -24,6 +24,16 @@ def test_a_whole_partition(start: int, end: int, holds: str) -> None:
     assert lines(told) == [f"orders-3: nothing is damaged; {holds}"]
 
 
+def test_what_a_server_says_reaches_no_terminal_as_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"topic": "orders", "partition": 3, "log_start": 0, "end_offset": 0, "is_done": False}
+    told |= {"offline_reason": "", "segments": [], "notes": ["a\x1b[2J"]}
+    monkeypatch.setattr("bmq.cli.repair.Console.act", lambda console, name, body: told)
+    assert main(["segment", "repair", "orders", "3", "--http", "http://127.0.0.1:1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "  note: a\\x1b[2J"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
