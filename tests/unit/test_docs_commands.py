@@ -103,7 +103,13 @@ def unknown_in(arguments: list[str]) -> list[str]:
             return missing
         parser = commands[names[0]]
     flags = [word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)]
-    return [flag for flag in flags if flag not in parser._option_string_actions]
+    return [flag for flag in flags if flag not in _flags_of(parser)]
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the flags of a command and of its subcommands: `bmq cluster --http` speaks of all of these."""
+    below = [_flags_of(each) for each in _commands_of(parser).values()]
+    return set(parser._option_string_actions).union(*below)
 
 
 def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
