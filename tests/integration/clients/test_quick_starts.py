@@ -24,7 +24,7 @@ PRINTED = "localhost:9092"
 TOPIC = "orders"
 TIMEOUT_S = 120
 BUILD_TIMEOUT_S = 600
-GO_MODULES = {"franz-go": "github.com/twmb/franz-go", "kafka-go": "github.com/segmentio/kafka-go"}
+GO_PACKAGES = {"franz-go": "github.com/twmb/franz-go/pkg/kgo", "kafka-go": "github.com/segmentio/kafka-go"}
 
 
 def blocks(section: str) -> list[tuple[str, str]]:
@@ -91,7 +91,7 @@ def test_java(start: Start, write: Write) -> None:
     assert "7 hello " in start("java", *QUICK_JAVA, "-cp", class_path(), "Quick.java")
 
 
-@pytest.mark.parametrize("client", sorted(GO_MODULES))
+@pytest.mark.parametrize("client", sorted(GO_PACKAGES))
 def test_go(client: str, start: Start, write: Write) -> None:
     """Fetched as `go get` does, at the version that the page's table has."""
     if shutil.which("go") is None:
@@ -100,7 +100,7 @@ def test_go(client: str, start: Start, write: Write) -> None:
     assert language == "go"
     write(program, "quick.go")
     start("go", "mod", "init", "quick")
-    start("go", "get", f"{GO_MODULES[client]}@v{version_of(client)}", timeout_s=BUILD_TIMEOUT_S)
+    start("go", "get", f"{GO_PACKAGES[client]}@v{version_of(client)}", timeout_s=BUILD_TIMEOUT_S)
     start("go", "build", "-o", "quick", ".", timeout_s=BUILD_TIMEOUT_S)
     assert "7 hello " in start("./quick")
 
