@@ -19,6 +19,8 @@ LAGS_MAX = 100
 """Groups of one page."""
 PARTITIONS_MAX = 5_000
 """Partitions that all groups of a page may have committed offsets of; the groups behind are not counted."""
+OFFSETS_MAX = 20_000
+"""Committed offsets that are looked at; groups behind are not asked for theirs."""
 ASKED_AT_ONCE = 1_000
 """Partitions of one ListOffsets: some milliseconds of the loop."""
 PARALLEL = 8
@@ -44,14 +46,19 @@ async def lags_of(
     committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]], requests: Requests, group_ids: Sequence[str]
 ) -> Mapping[str, Lag]:
     """Return the lag of each group.  A partition of a deleted topic has none."""
-    turns = asyncio.Semaphore(PARALLEL)
+    turns, looked_at = asyncio.Semaphore(PARALLEL), 0
 
     async def offsets_of(group_id: str) -> Sequence[CommittedFacts] | str:
+        nonlocal looked_at
         async with turns:
+            if looked_at > OFFSETS_MAX:
+                return f"more than {OFFSETS_MAX} partitions in front of it: open the group"
             try:
-                return await committed(group_id)
+                offsets = await committed(group_id)
             except RequestError as error:
                 return _text(error)
+            looked_at += len(offsets)
+            return offsets
 
     try:
         async with asyncio.timeout(LAG_S):

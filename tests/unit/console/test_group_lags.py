@@ -104,6 +104,14 @@ def test_owners_are_waited_for_within_bounds() -> None:
     assert lags(owners)["audit"] == Lag(None, "orders partition 0: no answer within 5 s, and 1 more")
 
 
+def test_groups_behind_many_offsets_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_lags, "OFFSETS_MAX", 3)
+    monkeypatch.setattr(group_lags, "PARALLEL", 1)
+    found = lags(Owners(), {"wide": {("wide", number): 9 for number in range(4)}, **GROUPS})
+    assert found["wide"] == Lag(4)
+    assert found["audit"] == Lag(None, "more than 3 partitions in front of it: open the group")
+
+
 def test_partitions_are_bounded_and_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_lags, "PARTITIONS_MAX", 5)
     monkeypatch.setattr(group_lags, "ASKED_AT_ONCE", 2)
