@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from bmq.cli.cluster_facts import Operations
 from bmq.cli.cluster_history import ClusterHistory
@@ -38,7 +39,18 @@ from bmq.core.version import VERSION
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.coordinator.service import Coordinator
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
+from bmq.proxy.owners import Owner
 from bmq.proxy.traffic_api import WHOLE_TOPIC
+
+BYTES_S = 5.0
+"""How long storage is waited for, for the bytes of all partitions of a page."""
+
+
+class _Looked(NamedTuple):
+    """A partition as it was found, and its open owner, which can be asked for more."""
+
+    facts: PartitionFacts
+    owner: Owner | None
 
 
 def console_state(
@@ -159,11 +171,12 @@ class _Facts:
             return None
         deadline = asyncio.get_running_loop().time() + LOOK_S
         numbers = range(after + 1, min(after + 1 + limit, topic.partitions))
-        partitions, traffic = await asyncio.gather(
+        looked, traffic = await asyncio.gather(
             ask_all(numbers, lambda number: self._partition(topic, number, deadline)),
             cluster_traffic(self._node, [(name, number) for number in (WHOLE_TOPIC, *numbers)]),
         )
-        await self._explain(name, partitions)
+        partitions = [each.facts for each in looked]
+        await asyncio.gather(self._explain(name, partitions), _add_bytes(looked))
         for each in partitions:
             each["rates"] = rates_of(traffic, name, each["partition"])
         facts = _topic(topic)
@@ -181,7 +194,7 @@ class _Facts:
             if told["topic"] == topic and told["partition"] in closed:
                 closed[told["partition"]]["why"] = told["why"]
 
-    async def _partition(self, topic: Topic, number: int, deadline: float) -> PartitionFacts:
+    async def _partition(self, topic: Topic, number: int, deadline: float) -> _Looked:
         """What this process has yet to open is not waited for: its state is known here."""
         key = PartitionKey(topic.topic_id, number)
         owners, role = self._node.owners, self._node.broker
@@ -191,7 +204,7 @@ class _Facts:
             owner = await open_owner(owners, key, deadline) if is_elsewhere else owners.get(key)
             if owner is not None:
                 ends = await owner.ends()
-                return PartitionFacts(
+                facts = PartitionFacts(
                     partition=number,
                     owner=assigned,
                     state="WRITE",
@@ -199,18 +212,37 @@ class _Facts:
                     epoch=ends.epoch,
                     log_start=ends.log_start,
                     high_watermark=ends.high_watermark,
-                    bytes=await owner.log_bytes(),
+                    bytes=None,
                     rates=None,
                 )
+                return _Looked(facts, owner)
         except RequestError as error:
             if not error.code.is_retriable:
                 raise
         writer = role.broker.get(key) if role is not None else None
         state = writer.partition.state.name if writer is not None else "START"
-        return PartitionFacts(
+        facts = PartitionFacts(
             partition=number, owner=assigned, state=state, why=_why_not_served(self._node, key, assigned), epoch=None,
             log_start=None, high_watermark=None, bytes=None, rates=None,
         )  # fmt: skip
+        return _Looked(facts, None)
+
+
+async def _add_bytes(looked: Sequence[_Looked]) -> None:
+    """Add the bytes on storage of partitions that are open; those that are not told within BYTES_S stay None."""
+    deadline = asyncio.get_running_loop().time() + BYTES_S
+
+    async def ask(each: _Looked) -> None:
+        assert each.owner is not None
+        if asyncio.get_running_loop().time() >= deadline:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                each.facts["bytes"] = await each.owner.log_bytes()
+        except (RequestError, TimeoutError):
+            pass  # it stays None: all else of the partition is known
+
+    await ask_all([each for each in looked if each.owner is not None], ask)
 
 
 def _partitions_not_served(node: Node) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 
 from bmq.cli.node import Node
@@ -16,6 +17,8 @@ from bmq.storage.log import Listed, walk
 
 PARALLEL = 8
 """Files whose blocks are asked for at once."""
+BLOCKS_S = 5.0
+"""How long storage is waited for, for the blocks of all segments of a page."""
 
 
 async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -> SegmentsFacts:
@@ -38,7 +41,12 @@ async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -
             raise NotPossible(503, "storage_unavailable", f"storage does not list the segments: {error}") from None
     has_more = len(listed) > page.limit
     listed = listed[: page.limit]
-    segments = [each for each in await ask_all(listed, lambda each: _segment(node.fs, path, each), PARALLEL) if each]
+    deadline = asyncio.get_running_loop().time() + BLOCKS_S
+    described = await ask_all(listed, lambda each: _segment(node.fs, path, each, deadline), PARALLEL)
+    segments = [each for each in described if each]
+    untold = sum(each["blocks"] is None for each in segments)
+    if untold and not error and asyncio.get_running_loop().time() >= deadline:
+        error = f"storage did not tell the blocks of {untold} segments within {BLOCKS_S:g} s"
     following = str(listed[-1].name) if has_more else None
     return SegmentsFacts(topic=topic_name, partition=partition, segments=segments, next=following, error=error)
 
@@ -50,14 +58,15 @@ def _name(text: str) -> SegmentName:
     return parsed[0]
 
 
-async def _segment(fs: FileSystem, path: PartitionPath, listed: Listed) -> SegmentFacts | None:
-    """Return the segment; None when it was deleted meanwhile."""
+async def _segment(fs: FileSystem, path: PartitionPath, listed: Listed, deadline: float) -> SegmentFacts | None:
+    """Return the segment, without blocks if these are not told by `deadline`; None when it was deleted meanwhile."""
     size, blocks = listed.length, None
     try:
-        places = await fs.block_places(path.log(listed.name))
+        async with asyncio.timeout_at(deadline):
+            places = await fs.block_places(path.log(listed.name)) if _is_ahead(deadline) else None
     except NoSuchFile:
         return None
-    except StorageError:  # the file is there, its blocks cannot be told: they are null
+    except (StorageError, TimeoutError):  # the file is there, its blocks cannot be told: they are null
         places = None
     if places is not None:
         blocks = [BlockFacts(position=each.position, bytes=each.length, nodes=each.nodes) for each in places]
@@ -66,3 +75,7 @@ async def _segment(fs: FileSystem, path: PartitionPath, listed: Listed) -> Segme
         segment=str(listed.name), base_offset=listed.name.base, end_offset=listed.end, epoch=listed.name.epoch,
         bytes=size, modified_ms=listed.modified_ms, is_closed=listed.has_idx, blocks=blocks,
     )  # fmt: skip
+
+
+def _is_ahead(deadline: float) -> bool:
+    return asyncio.get_running_loop().time() < deadline

@@ -6,12 +6,14 @@ import asyncio
 import json
 import uuid
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from bmq.cli.facts import console_state
+from bmq.cli.facts import BYTES_S, console_state
 from bmq.cli.node import Node
 from bmq.console.listing import Order, Page
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
@@ -29,6 +31,7 @@ from bmq.meta.coordinator.api import GroupListing
 from bmq.meta.coordinator.group_admin import described
 from bmq.meta.coordinator.lag import LagReport, PairLag, PartitionLag
 from bmq.meta.coordinator.placement import shard_of
+from bmq.proxy.asking import LOOK_S
 from tests.simulation.loop import run
 
 
@@ -258,13 +261,15 @@ TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=4)
 
 
 class FarOwner:
-    """Of any partition."""
+    """Of any partition.  `count`: None counts the bytes, else what is awaited instead."""
+
+    count: Callable[[], Awaitable[int]] | None = None
 
     async def ends(self) -> Ends:
         return Ends(epoch=7, log_start=1, last_stable_offset=9, high_watermark=9)
 
     async def log_bytes(self) -> int:
-        return 123
+        return 123 if self.count is None else await self.count()
 
 
 class FarOwners:
@@ -318,6 +323,37 @@ def test_a_look_at_partitions_that_nobody_answers_for_ends_soon() -> None:
     owners = FarOwners()
     owners.connect_s = 60
     assert states(owners, dict.fromkeys(range(4), "there")) == [("START", None)] * 4
+
+
+async def _is_silent() -> int:
+    await asyncio.Event().wait()
+    return 0
+
+
+async def _refuses() -> int:
+    await asyncio.sleep(4)  # as storage does, after some attempts
+    raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "getListing: no answer")
+
+
+@pytest.mark.parametrize("count", [_is_silent, _refuses])
+def test_partitions_are_shown_while_storage_does_not_answer(
+    count: Callable[[], Awaitable[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without their bytes; and storage is waited for once, not for every few partitions."""
+    monkeypatch.setattr(FarOwner, "count", staticmethod(count))
+    monkeypatch.setitem(globals(), "TOPIC", replace(TOPIC, partitions=100))
+    owners = FarOwners()
+    owners.connect_s = 0.0
+
+    async def main() -> tuple[Any, float]:
+        loop = asyncio.get_running_loop()
+        found = await console_state(far_node(owners, dict.fromkeys(range(100), "there"))).topic("t", -1, 100)
+        return found, loop.time()
+
+    found, took_s = run(main())
+    assert took_s <= BYTES_S + LOOK_S
+    shown = {(part["state"], part["high_watermark"], part["bytes"]) for part in found["partitions"]}
+    assert shown == {("WRITE", 9, None)}
 
 
 SHARDS = 50

@@ -1,0 +1,79 @@
+"""Segments as storage has them, for the console, while storage answers a part of what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmq.cli import storage_facts
+from bmq.cli.storage_facts import BLOCKS_S, PARALLEL, segments_of
+from bmq.console.listing import Page
+from bmq.core.model import SegmentName
+from bmq.storage.filesystem import BlockPlace, StorageUnavailable
+from bmq.storage.log import Listed
+from tests.simulation.loop import run
+
+SEGMENTS = 200
+
+
+class Storage:
+    """Has many segments.  It tells the blocks of the first `answers` files that it is asked for, and is silent then,
+    or refuses after `refuses_s` seconds, as a NameNode's client does."""
+
+    def __init__(self, answers: int, refuses_s: float | None = None) -> None:
+        self._left = answers
+        self._refuses_s = refuses_s
+        self.asked = 0
+
+    async def block_places(self, path: str) -> Sequence[BlockPlace]:
+        self.asked += 1
+        self._left -= 1
+        if self._left < 0:
+            if self._refuses_s is None:
+                await asyncio.Event().wait()
+            await asyncio.sleep(self._refuses_s or 0)
+            raise StorageUnavailable("no answer")
+        return [BlockPlace(position=0, length=7, nodes=("a:1",))]
+
+
+async def listed(*_: object) -> AsyncIterator[Listed]:
+    for number in range(SEGMENTS):
+        name = SegmentName(number * 10, 1, 0)
+        yield Listed(name, end=number * 10 + 10, length=7, modified_ms=0, has_idx=True)
+
+
+def look(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, float]:
+    """Return the facts, and how many seconds it took to find them."""
+    monkeypatch.setattr(storage_facts, "walk", listed)
+    topic = SimpleNamespace(topic_id=uuid.UUID(int=1))
+    node: Any = SimpleNamespace(catalog=SimpleNamespace(topics={"orders": topic}), fs=storage)
+
+    async def main() -> tuple[Any, float]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        return await segments_of(node, "orders", 0, Page(after="", limit=SEGMENTS)), loop.time() - began
+
+    return run(main())
+
+
+def test_all_that_storage_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _ = look(Storage(SEGMENTS), monkeypatch)
+    assert all(each["blocks"] == [{"position": 0, "bytes": 7, "nodes": ("a:1",)}] for each in facts["segments"])
+    assert facts["error"] == ""
+
+
+@pytest.mark.parametrize("refuses_s", [None, 4.0])
+def test_storage_that_falls_silent_is_waited_for_once(refuses_s: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not once for every few segments: the listing is shown without the blocks that were not told."""
+    storage = Storage(10, refuses_s)
+    facts, took_s = look(storage, monkeypatch)
+    assert took_s <= BLOCKS_S
+    assert [each["base_offset"] for each in facts["segments"]] == list(range(0, SEGMENTS * 10, 10))
+    assert sum(each["blocks"] is not None for each in facts["segments"]) == 10
+    assert facts["error"] == f"storage did not tell the blocks of 190 segments within {BLOCKS_S:g} s"
+    assert storage.asked <= 10 + 2 * PARALLEL
