@@ -20,6 +20,7 @@ from bmq.core.wire.internal import (
     ProducersResponse,
     Question,
 )
+from bmq.proxy.deadlines import Deadlines
 from bmq.proxy.remote.asking import Asking
 from bmq.proxy.remote.produce_link import ProduceLink
 from bmq.proxy.remote.route_events import (
@@ -41,6 +42,7 @@ TO_WATERMARK = -1
 """Kafka's DeleteRecords: everything that is there."""
 _PRODUCER_ID = struct.Struct(">q")
 _PRODUCER_ID_AT = 43
+_NO_BUCKET = -1
 
 
 class Handing(asyncio.Future[Appended]):
@@ -60,18 +62,34 @@ class Handing(asyncio.Future[Appended]):
         return is_cancelled
 
 
+class _Late:
+    """The deadline of one who waits."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: asyncio.Future[None]) -> None:
+        self._waiter = waiter
+
+    def expire(self) -> None:
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class RemoteOwner:
     """An ``Owner``, for as long as the partition is somebody else's: the route goes from one broker to the next."""
 
-    __slots__ = ("_asking", "_is_armed_for", "_link", "_telling", "_timer", "_waiters", "key", "route", "used_at")
+    __slots__ = ("_asking", "_bucket", "_deadlines", "_is_armed_for", "_link", "_telling", "_waiters", "key", "route",
+                 "used_at")  # fmt: skip
 
-    def __init__(self, key: PartitionKey, route: Route, asking: Asking) -> None:
+    def __init__(self, key: PartitionKey, route: Route, asking: Asking, deadlines: Deadlines) -> None:
+        """`deadlines` are of all routes, in grains well below `routes.RETRY_S`."""
         self.key = key
         self.route = route
         self.used_at = 0.0
         self._asking = asking
         self._link: ProduceLink | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines = deadlines
+        self._bucket = _NO_BUCKET  # of `deadlines`, in which this is
         self._is_armed_for: State | None = None
         self._telling = 0  # errors are on their way to those who handed the parts over
         self._waiters: list[asyncio.Future[None]] = []  # as many as lines and requests wait
@@ -123,7 +141,7 @@ class RemoteOwner:
                 if isinstance(effect, Fail):  # its callbacks are due in the loop's next turn, and this one behind them
                     self._telling += 1
                     loop.call_soon(self._told)
-        if not route.is_open or self._timer is not None:
+        if not route.is_open or self._bucket != _NO_BUCKET:
             self._arm()
         if self._waiters and not (was_open and route.is_open and not route.has_room):
             self._wake()
@@ -135,25 +153,28 @@ class RemoteOwner:
 
     def _arm(self) -> None:
         """See that ``Tick`` comes.  In a state it is set once, since asking when costs what is kept."""
-        if self.route.state is self._is_armed_for and self._timer is not None:
+        if self.route.state is self._is_armed_for and self._bucket != _NO_BUCKET:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
         self._is_armed_for = self.route.state
         wake_at = self.route.wake_at
         if wake_at is not None:
-            self._timer = asyncio.get_running_loop().call_at(wake_at, self._ring)
+            self._bucket = self._deadlines.add(self, wake_at - asyncio.get_running_loop().time())
 
-    def _ring(self) -> None:
-        self._timer = None
+    def _disarm(self) -> None:
+        if self._bucket != _NO_BUCKET:
+            self._deadlines.remove(self, self._bucket)
+            self._bucket = _NO_BUCKET
+
+    def expire(self) -> None:
+        """What the route waits for at this moment is due."""
+        self._bucket = _NO_BUCKET
         self.hear(Tick())
 
     def close(self) -> None:
         """We end, or nobody uses it any more: what is kept is given up."""
         self.assign(None, is_ours=True)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
         self._wake()
 
     # ------------------------------------------------------------------------------------------------------ waiting
@@ -164,15 +185,20 @@ class RemoteOwner:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def changed(self) -> None:
-        """Until it may have opened, closed or got room."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def changed(self, deadline: float = math.inf) -> None:
+        """Wait until it may have opened, closed or got room, or until `deadline` on the loop's clock."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
+        late = _Late(waiter)
+        bucket = _NO_BUCKET if deadline == math.inf else self._deadlines.add(late, deadline - loop.time())
         try:
             await waiter
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+            if bucket != _NO_BUCKET:
+                self._deadlines.remove(late, bucket)
 
     # ------------------------------------------------------------------------------------------------------ writing
 

@@ -20,6 +20,7 @@ from bmq.core.tracing import SampledRecords
 from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.proxy.deadlines import Deadlines
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
 from bmq.proxy.remote.asking import Asking
 from bmq.proxy.remote.batched_questions import BatchedQuestions
@@ -36,6 +37,8 @@ T = TypeVar("T")
 UNUSED_S = 30.0
 """A partition that nothing was written to for so long has no route any more."""
 SWEEP_S = 10.0
+GRAIN_S = 0.005
+"""Of the time at which a route asks again, or gives up: it asks again after 20 ms first."""
 PLACED_A_TURN = 300
 """Partitions whose route or tail is given another broker, or none, at up to 40 us."""
 
@@ -65,6 +68,7 @@ class RemoteOwners:
         self._epochs = LeaderEpochs(view.owner_of)
         self._questions = BatchedQuestions(relays if relays is not None else peers)
         self._asking = Asking(self._questions, self._member_of, self._epochs, held_s)
+        self._deadlines = Deadlines(GRAIN_S)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
         self._produce_links: dict[str, ProduceLink] = {}
         self._tail_links: dict[str, TailLink] = {}
@@ -130,12 +134,10 @@ class RemoteOwners:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not looked for here any more")
             if self._is_deserted:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no broker is left that could own {key}")
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await owner.changed()
-            except TimeoutError:
+            if asyncio.get_running_loop().time() >= deadline:
                 message = f"{key} has had no open owner for {timeout_s:g} s"
-                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+            await owner.changed(deadline)
         return owner
 
     def is_settled(self, key: PartitionKey) -> bool:
@@ -145,13 +147,13 @@ class RemoteOwners:
 
     async def settle(self, key: PartitionKey, timeout_s: float) -> None:
         """Until it ``is_settled``.  RequestError, retriable, when that takes longer."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (owner := self._owners.get(key)) is not None and not owner.is_settled:
-                    await owner.changed()
-        except TimeoutError:
-            message = f"what was written to {key} before it moved is not answered yet"
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while (owner := self._owners.get(key)) is not None and not owner.is_settled:
+            if loop.time() >= deadline:
+                message = f"what was written to {key} before it moved is not answered yet"
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+            await owner.changed(deadline)
 
     def follow(self, key: PartitionKey) -> Followed | None:
         return self._tails.follow(key)
@@ -183,7 +185,9 @@ class RemoteOwners:
     def _owner(self, key: PartitionKey) -> RemoteOwner:
         owner = self._owners.get(key)
         if owner is None:
-            owner = self._owners[key] = RemoteOwner(key, Route(self._credit_bytes, self._held_s), self._asking)
+            owner = self._owners[key] = RemoteOwner(
+                key, Route(self._credit_bytes, self._held_s), self._asking, self._deadlines
+            )
             owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
             if self._is_deserted:
                 owner.desert()

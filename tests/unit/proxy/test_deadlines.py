@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from bmq.proxy.deadlines import GRAIN_S, LONGEST_S, Deadlines
+from bmq.proxy.deadlines import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines
 from tests.simulation.loop import run
+from tests.unit.loop_stops import TurnCounter
 
 
 class Item:
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.expired: Callable[[], None] = lambda: None
 
     def expire(self) -> None:
         self.times.append(asyncio.get_running_loop().time())
+        self.expired()
 
 
 def test_each_expires_once_at_its_time_or_a_grain_later() -> None:
@@ -27,6 +31,46 @@ def test_each_expires_once_at_its_time_or_a_grain_later() -> None:
         for item, after in wanted.items():
             (at,) = item.times
             assert max(after, 0.0) <= at <= max(after, 0.0) + GRAIN_S + 1e-9
+        assert not deadlines._buckets
+
+    run(main())
+
+
+def test_those_of_one_moment_expire_in_turns_and_may_be_removed_until_then() -> None:
+    async def main() -> None:
+        deadlines, count = Deadlines(), 2 * EXPIRED_A_TURN + 10
+        items = [Item() for _ in range(count)]
+        numbers = [deadlines.add(item, 1.0) for item in items]
+        turns = TurnCounter()
+
+        class Last:
+            def expire(self) -> None:
+                deadlines.remove(items[-1], numbers[-1])
+
+        deadlines.add(Last(), 0.5)
+        for item in items:
+            item.expired = turns.count
+        await asyncio.sleep(2)
+        assert turns.take() == [EXPIRED_A_TURN, EXPIRED_A_TURN, 9]
+        assert [len(item.times) for item in items] == [1] * (count - 1) + [0]
+        assert not deadlines._buckets
+
+    run(main())
+
+
+def test_a_bug_of_one_does_not_keep_the_others_waiting() -> None:
+    async def main() -> None:
+        deadlines, item, told = Deadlines(), Item(), list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+        class Broken:
+            def expire(self) -> None:
+                raise ZeroDivisionError
+
+        deadlines.add(Broken(), 1.0)
+        deadlines.add(item, 1.0)
+        await asyncio.sleep(2)
+        assert len(item.times) == len(told) == 1
         assert not deadlines._buckets
 
     run(main())
@@ -80,6 +124,6 @@ def test_an_item_may_remove_others_while_it_expires() -> None:
         deadlines.add(First(), 1.0)
         number = deadlines.add(second, 1.0)
         await asyncio.sleep(2)
-        assert expired[0] == "first"
+        assert expired == ["first"]
 
     run(main())

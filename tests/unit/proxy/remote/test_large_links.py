@@ -16,9 +16,11 @@ from bmq.core.records import Ends
 from bmq.core.rpc import PeerBusy, PeerLost
 from bmq.core.wire.internal import AskPartitionsRequest, AskPartitionsResponse
 from bmq.core.wire.internal_fields import OwnerAnswer
+from bmq.proxy.deadlines import Deadlines
 from bmq.proxy.remote.fetch_session import LISTED_MAX, Session
 from bmq.proxy.remote.produce_link import HEARD_A_TURN, PARTS_MAX, ProduceLink
 from bmq.proxy.remote.remote_owner import RemoteOwner
+from bmq.proxy.remote.remote_owners import GRAIN_S
 from bmq.proxy.remote.routes import Route, State
 from bmq.proxy.remote.tail import Tail, Teller
 from tests.simulation.loop import run
@@ -100,9 +102,10 @@ class Senders:
     def __init__(self, count: int) -> None:
         self.peers = FakePeers()
         self.link = ProduceLink(cast(Any, self.peers), member("b1"))
+        self.deadlines = Deadlines(GRAIN_S)
         self.owners: list[RemoteOwner] = []
         for number in range(count):
-            owner = RemoteOwner(PartitionKey(TOPIC, number), Route(1 << 20, 60.0), cast(Any, None))
+            owner = RemoteOwner(PartitionKey(TOPIC, number), Route(1 << 20, 60.0), cast(Any, None), self.deadlines)
             owner.assign(self.link)
             self.owners.append(owner)
 
@@ -243,6 +246,54 @@ def test_a_busy_connection_refuses_all_that_is_behind() -> None:
 
     # All try again in one moment of the virtual time, which real ones that were refused in turns do not.
     assert play(story, 3 * HEARD_A_TURN).longest_s < STOP_MAX_S
+
+
+def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
+    """Parts of one request, which names many partitions of a broker that nobody reaches."""
+
+    async def story(senders: Senders) -> None:
+        until = asyncio.get_running_loop().time() + 10
+        sent = []
+        for at, owner in enumerate(senders.owners):
+            record = bytearray(61)
+            record[43:51] = (7).to_bytes(8, "big")
+            sent.append(owner.append(memoryview(record), acks_all=True, held_until=until))
+            if at % HEARD_A_TURN == 0:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)  # all are sent
+        senders.peers.cut()
+        await settled(senders, State.UNREACHED)
+        await asyncio.sleep(11)
+        assert {future.exception().code for future in sent} == {ErrorCode.REQUEST_TIMED_OUT}  # type: ignore[union-attr]
+        assert not senders.deadlines
+
+    assert play(story, 2 * MANY).longest_s < STOP_MAX_S
+
+
+def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> None:
+    """Of partitions whose broker nobody reaches: as many wait as a request names."""
+
+    async def story(senders: Senders) -> None:
+        senders.peers.cut()
+        await settled(senders, State.UNREACHED)
+        loop = asyncio.get_running_loop()
+        until, late = loop.time() + 10, list[float]()
+
+        async def wait(owner: RemoteOwner) -> None:
+            await owner.changed(until)
+            late.append(loop.time() - until)
+
+        waiting = []
+        for at, owner in enumerate(senders.owners):
+            waiting.append(loop.create_task(wait(owner)))
+            if at % HEARD_A_TURN == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert min(late) >= 0
+        assert max(late) <= GRAIN_S + 1e-9
+        assert not senders.deadlines
+
+    assert play(story, 2 * MANY).longest_s < STOP_MAX_S
 
 
 def test_closing_answers_all() -> None:
