@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from bmq.storage.filesystem import CreateOptions, Lease, PipelineFailed, StorageError
+from bmq.storage.filesystem import CreateOptions, Lease, OutOfSpace, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
@@ -77,8 +77,7 @@ class Board:
 
 async def zombie(root: str, path: str, behaviour: str, board: Board) -> None:
     fs = await HdfsFileSystem.open(root, holder=f"zombie-{uuid.uuid4().hex}")
-    appender = await fs.create(path, CreateOptions(block_bytes=1 << 30))
-    assert isinstance(appender, HdfsAppender)
+    appender = await create_on_three(fs, path)
     lease = appender.lease
     story = {"path": path, "holder": lease.holder, "file_id": lease.file_id, "nodes": appender.nodes}
     say(json.dumps(story))
@@ -93,6 +92,28 @@ async def zombie(root: str, path: str, behaviour: str, board: Board) -> None:
         with contextlib.suppress(StorageError):
             await fs.fence(lease)
     await fs.close()
+
+
+async def create_on_three(fs: HdfsFileSystem, path: str) -> HdfsAppender:
+    """Return the file once three datanodes take it, which the faults of these tests choose from.
+
+    One that was killed a round ago is live as soon as its heartbeat comes, and may yet be too slow for the set-up of a
+    pipeline on a busy machine, or be short of room by what the NameNode has planned for it: a file goes without it.
+    """
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            try:
+                appender = await fs.create(path, CreateOptions(block_bytes=1 << 30, all_copies=True))
+            except (OutOfSpace, StorageUnavailable) as error:
+                sys.stderr.write(f"{path}: {error}\n")
+                await asyncio.sleep(0.1)
+                continue
+            assert isinstance(appender, HdfsAppender)
+            if len(appender.nodes) == 3:
+                return appender
+            sys.stderr.write(f"{path}: on {appender.nodes} only\n")
+            await appender.close()
+            await fs.delete(path)
 
 
 async def write_without_pause(
