@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from bmq.broker.config import BrokerConfig
 from bmq.broker.manager import Broker
 from bmq.broker.writer import PartitionWriter
 from bmq.core.records import Record, build_batch
@@ -30,6 +31,8 @@ from tests.integration.kv_server import serve_store
 from tests.services.hdfs import HdfsCluster
 from tests.simulation.world import make
 
+PATIENT = BrokerConfig(stalled_ms=60_000)
+"""No alarm for what a busy machine takes: all others tell of damage."""
 ROUNDS = 50 if os.environ.get("BMQ_SOAK") else 3
 ROUND_TIMEOUT_S = 300.0
 PRODUCERS = 4
@@ -118,7 +121,7 @@ async def take_over(hdfs: HdfsCluster, root: str, folder: Path, how: Break, time
         zombie = DriverProcess(folder, root, meta, topic_id, producers=PRODUCERS)
         try:
             zombie.start()
-            async with broker_on(root, MemoryKeyValue(store), watch=listen) as broker:
+            async with broker_on(root, MemoryKeyValue(store), config=PATIENT, watch=listen) as broker:
                 await warm_up(broker)
                 await zombie.until_acks(ACKS_BEFORE)
                 nodes = pipeline_of(hdfs, zombie.transcript)
