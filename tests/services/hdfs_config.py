@@ -1,6 +1,6 @@
 """The settings of the development HDFS, and their files: what each of its processes is told."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -151,16 +151,19 @@ class Topology:
         )
 
 
-def write_conf(folder: Path, settings: Mapping[str, str]) -> None:
-    """Write a Hadoop configuration folder."""
+CONF_FILES = ("core-site.xml", "hdfs-site.xml")
+"""One would do, but each of Hadoop's readers loads the two by name and a client may look into either."""
+
+
+def write_conf(folder: Path, settings: Mapping[str, str], *, files: Sequence[str] = CONF_FILES) -> None:
+    """Write a Hadoop configuration folder, with these settings in each of these files."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = "".join(
         f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in sorted(settings.items())
     )
     text = f'<?xml version="1.0"?>\n<configuration>\n{rows}</configuration>\n'
-    # One file would do, but each of Hadoop's readers loads the two by name and a client may look into either.
-    for name in ("core-site.xml", "hdfs-site.xml"):
+    for name in files:
         (folder / name).write_text(text)
     (folder / "log4j.properties").write_text(LOG4J)
 

@@ -4,13 +4,15 @@
 start is a second or two of one core.
 """
 
+import shlex
 import subprocess
+from pathlib import Path
 
 from tests.services.hdfs import JAVA_OPTIONS, HdfsCluster
 
 TOOL_TIMEOUT_S = 120.0
 HEAP_MB = 256
-_CLASSES = {
+CLASSES = {
     "dfs": "org.apache.hadoop.fs.FsShell",
     "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
 }
@@ -20,12 +22,19 @@ class ToolFailed(Exception):
     """A tool ended with another code than 0, or not in time; the text holds all that it wrote."""
 
 
+def hdfs_program(cluster: HdfsCluster, folder: Path) -> Path:
+    """Write a program `hdfs` into the folder that runs these tools on the cluster, for scripts."""
+    cases = "".join(f'{name}) class="{java_class}";;\n' for name, java_class in CLASSES.items())
+    java = shlex.join(_java(cluster))
+    path = folder / "hdfs"
+    path.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}*) exit 2;;\nesac\nshift\nexec {java} "$class" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def hdfs_tool(cluster: HdfsCluster, tool: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S) -> list[str]:
     """Run `hdfs TOOL ARGUMENTS` to its end; return its standard output by lines.  Raises ToolFailed."""
-    command = [
-        "java", f"-Xmx{HEAP_MB}m", *JAVA_OPTIONS, "-Dlog4j.configuration=", "-cp",
-        f"{cluster.conf_folder}:{cluster.class_path}", _CLASSES[tool], *arguments,
-    ]  # fmt: skip
+    command = [*_java(cluster), CLASSES[tool], *arguments]
     what = f"hdfs {tool} {' '.join(arguments)}"
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
@@ -34,3 +43,9 @@ def hdfs_tool(cluster: HdfsCluster, tool: str, *arguments: str, timeout_s: float
     if done.returncode:
         raise ToolFailed(f"{what}: code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout.splitlines()
+
+
+def _java(cluster: HdfsCluster) -> list[str]:
+    """Return `java` with everything before the main class."""
+    class_path = f"{cluster.conf_folder}:{cluster.class_path}"
+    return ["java", f"-Xmx{HEAP_MB}m", *JAVA_OPTIONS, "-Dlog4j.configuration=", "-cp", class_path]
