@@ -20,7 +20,7 @@ import random
 import selectors
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -83,23 +83,21 @@ PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
 
 
 class _Task(asyncio.Task[Any]):
-    __slots__ = ("number", "process")
+    """A task; its loop sets both of its fields before it is initialised, since asyncio hashes it meanwhile."""
 
-    def __init__(self, coro: Any, *, number: int, **kwargs: Any) -> None:
-        self.number = number  # first: asyncio hashes the task while it is being made
-        self.process = PROCESS.get()
-        super().__init__(coro, **kwargs)
+    __slots__ = ("number", "process")
+    number: int
+    process: str
 
     def __hash__(self) -> int:
         return self.number
 
 
 class _Future(asyncio.Future[Any]):
-    __slots__ = ("number",)
+    """A future; its loop sets its number."""
 
-    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.number = number
-        super().__init__(loop=loop)
+    __slots__ = ("number",)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -120,32 +118,43 @@ class _Handle(asyncio.Handle):
 
     __slots__ = ()
 
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop, context: Context | None
+    ) -> None:
+        """Set what asyncio's own sets, in half of its time: debug mode has no part in a simulation."""
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback: Callable[..., object] | None = callback
+        self._args: tuple[Any, ...] | None = args  # type: ignore[assignment]
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None
+
     def _run(self) -> None:
-        gates: _Gates = self._loop.gates  # type: ignore[attr-defined]
+        gates = self._loop.gates
         if gates.stopped:
-            held = gates.stopped.get(self._context.get(PROCESS, ""))  # type: ignore[attr-defined]
+            held = gates.stopped.get(self._context.get(PROCESS, ""))
             if held is not None:
                 held.append(self)
                 return
         super()._run()
 
 
-class _TimerHandle(asyncio.TimerHandle):
-    """A timer of some process: kept while that is stopped, dropped when it is dead."""
+class _TimerHandle(_Handle, asyncio.TimerHandle):
+    """A timer of some process: kept while that is stopped, dropped when it is dead.  Its loop sets its time."""
 
     __slots__ = ()
+    _when: float
+    _scheduled: bool
 
     def _run(self) -> None:
-        gates: _Gates = self._loop.gates  # type: ignore[attr-defined]
-        if gates.stopped or gates.dead:
-            process = self._context.get(PROCESS, "")  # type: ignore[attr-defined]
-            if process in gates.dead:
-                return
-            held = gates.stopped.get(process)
-            if held is not None:
-                held.append(self)
-                return
-        super()._run()
+        if self._context.get(PROCESS, "") not in self._loop.gates.dead:
+            super()._run()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -167,7 +176,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        self._check_closed()  # type: ignore[attr-defined]
+        if self._closed:  # type: ignore[attr-defined]
+            self._check_closed()  # type: ignore[attr-defined]
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
@@ -175,13 +185,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self.call_at(self.clock.now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        self._check_closed()  # type: ignore[attr-defined]
-        timer = _TimerHandle(when, callback, args, self, context)
+        if self._closed:  # type: ignore[attr-defined]
+            self._check_closed()  # type: ignore[attr-defined]
+        timer = _TimerHandle(callback, args, self, context)
+        timer._when, timer._scheduled = when, True
         self._number += 1
         heapq.heappush(self._timers, (when, self._number, timer))
         return timer
@@ -233,17 +245,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the run began."""
         return self.clock.now
 
-    def next_number(self) -> int:
-        self._number += 1
-        return self._number
-
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
-        number = self.next_number()
-        name = name or f"Task-{number}"  # asyncio's own counter would go on from seed to seed
-        return _Task(coro, number=number, loop=self, name=name, **kwargs)
+        self._number = number = self._number + 1
+        task = _Task.__new__(_Task)
+        task.number, task.process = number, PROCESS.get()
+        # asyncio's own counter of names would go on from seed to seed.
+        task.__init__(coro, loop=self, name=name or f"Task-{number}", **kwargs)  # type: ignore[misc]
+        return task
 
     def create_future(self) -> asyncio.Future[Any]:
-        return _Future(number=self.next_number(), loop=self)
+        future = _Future(loop=self)
+        self._number = future.number = self._number + 1
+        return future
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Call ``func`` now: a thread's timing has no place in a deterministic run."""

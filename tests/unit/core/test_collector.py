@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
 from bmq.core import collector
 from bmq.core.collector import LongCollections
 
-
-@pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("thawed")
 
 
 def test_what_a_long_collection_found_is_set_aside() -> None:

@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,10 +20,8 @@ class Ring:
 
 
 @pytest.fixture(autouse=True)
-def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _first_in_its_process(monkeypatch: pytest.MonkeyPatch, thawed: None) -> None:
     monkeypatch.setattr(residents, "_spared_in", 0)
-    yield
-    gc.unfreeze()
 
 
 def test_what_is_there_is_set_aside_once() -> None:
