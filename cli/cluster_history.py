@@ -56,8 +56,8 @@ class ClusterHistory:
         """Sample, and answer what other members ask; once."""
         if self._node.joined is not None:
             self._node.joined.endpoint.register(InternalKey.HISTORY, self._answer)
-        self.sample()
         self._arm()
+        self.sample()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -71,8 +71,8 @@ class ClusterHistory:
         self._timer = asyncio.get_running_loop().call_later(next_sample_s(self._now_ms()), self._tick)
 
     def _tick(self) -> None:
-        self.sample()
         self._arm()
+        self.sample()
 
     def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = HistoryRequest.decode(body)

@@ -8,6 +8,7 @@ process's is asked of it, over ``joined.peers``.  Every process can ask everythi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -257,31 +258,28 @@ class Node:
         return self.reading.budget.has_waiting or bool(self._services.responses.waiting)
 
     async def close(self) -> None:
-        """Hand everything over.  Also after a ``start`` that failed."""
-        await self.collected.close()
-        if self._relay is not None:
-            self._relay.close()
-        if self._forwarding is not None:
-            self._forwarding.close()
-        if self._routed is not None:
-            self._routed.close()
-        if self.own_coordinator is not None:
-            await self.own_coordinator.close()
-        await self.reading.close()
-        if self.controller is not None:
-            await self.controller.close()
-        if self._alone is not None:
-            for part in reversed(self._alone):
-                await part.close()
-        for lookout in self._lookouts or ():
-            await lookout.close()
-        await self.producer_ids.close()
-        if self.broker is not None:
-            await self.broker.close(self.close_by)
-        if self.remote is not None:
-            await self.remote.close()
-        await self.pool.close()
-        await self.catalog.close()
+        """Hand everything over.  Also after a ``start`` that failed.  An error of one part does not skip the others."""
+        async with contextlib.AsyncExitStack() as parts:  # the last one first
+            parts.push_async_callback(self.catalog.close)
+            parts.push_async_callback(self.pool.close)
+            if self.remote is not None:
+                parts.push_async_callback(self.remote.close)
+            if self.broker is not None:
+                parts.push_async_callback(self.broker.close, self.close_by)
+            parts.push_async_callback(self.producer_ids.close)
+            for lookout in reversed(self._lookouts or ()):
+                parts.push_async_callback(lookout.close)
+            for part in self._alone or ():
+                parts.push_async_callback(part.close)
+            if self.controller is not None:
+                parts.push_async_callback(self.controller.close)
+            parts.push_async_callback(self.reading.close)
+            if self.own_coordinator is not None:
+                parts.push_async_callback(self.own_coordinator.close)
+            for link in (self._routed, self._forwarding, self._relay):
+                if link is not None:
+                    parts.callback(link.close)
+            parts.push_async_callback(self.collected.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
 

@@ -2,7 +2,7 @@
 
 Standard output gets one line beginning ``ready`` when clients are served; log lines go to standard error.  SIGTERM and
 SIGINT drain: no new connections, answers under way are sent, partitions are handed over, exit status 0.  A second
-signal ends at once.
+one of the same kind ends at once.
 """
 
 from __future__ import annotations

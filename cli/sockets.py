@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 
@@ -44,6 +45,7 @@ class Sockets:
     async def open(self) -> None:
         """ConfigError naming the address that cannot be had.  Others are told of each once it listens."""
         config, node = self._config, self._node
+        await asyncio.to_thread(own_name)
         warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
         if self._internal is not None:
             assert node.joined is not None
@@ -154,6 +156,12 @@ def _is_loopback(host: str) -> bool:
     return host.partition(".")[0] in ("localhost", "127", "ip6-localhost") or host == "::1"
 
 
+@functools.cache
+def own_name() -> str:
+    """Return this machine's full name, which is looked up once: a resolver that does not answer takes many seconds."""
+    return socket.getfqdn()
+
+
 def _reachable(host: str) -> str:
     """Return this machine's name for an address that means all of them."""
-    return socket.getfqdn() if host in ANY_HOST else host
+    return own_name() if host in ANY_HOST else host

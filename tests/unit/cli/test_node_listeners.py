@@ -103,3 +103,31 @@ def test_each_listener_tells_its_own_address() -> None:
 def test_tools_are_shown_kafkas_settings(config: NodeConfig, listeners: str, advertised: str) -> None:
     shown = {each.key.name: each.value for each in describe(config, {}, {})}
     assert (shown["listeners"], shown["advertised.listeners"]) == (listeners, advertised)
+
+
+def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above all not the broker, which hands its partitions over."""
+
+    async def main() -> None:
+        fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+        node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
+        node.is_at(ADDRESSES)
+        await node.start()
+        assert node.broker is not None
+        closed: list[str] = []
+        close_broker = node.broker.close
+
+        async def close(deadline: float | None = None) -> None:
+            await close_broker(deadline)
+            closed.append("broker")
+
+        async def fail() -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(node.broker, "close", close)
+        monkeypatch.setattr(node.producer_ids, "close", fail)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await node.close()
+        assert closed == ["broker"]
+
+    asyncio.run(main())

@@ -131,7 +131,7 @@ def test_a_name_that_nobody_else_can_use_is_warned_of(
     listen: str, advertise: str, name: str, is_warned: bool,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("bmq.cli.sockets.socket.getfqdn", lambda: name)
+    monkeypatch.setattr("bmq.cli.sockets.own_name", lambda: name)
     config = replace(CONFIG, listen=listen, advertise=advertise)
     warn_of_loopback_names(config, has_clients=True, has_peers=True)
     assert lines(caplog) == (
