@@ -20,8 +20,8 @@ _LENGTH = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
 
 
-def parse_topics(metadata: bytes) -> list[str]:
-    """Topic names of one member's metadata.  FormatError when it is no subscription."""
+def parse_topics(metadata: bytes) -> tuple[list[str], int]:
+    """Return the topic names of one member's metadata, and where they end.  Raises FormatError for no subscription."""
     try:
         version, count = _HEAD.unpack_from(metadata)
         if version < 0 or count < 0:
@@ -36,7 +36,7 @@ def parse_topics(metadata: bytes) -> list[str]:
             at += length
     except (struct.error, UnicodeDecodeError) as error:
         raise FormatError(f"subscription: {error}") from error
-    return topics
+    return topics, at
 
 
 def parse_assignment(data: bytes) -> dict[str, list[int]]:
@@ -76,9 +76,14 @@ def subscribed_topics(protocol_type: str | None, metadata: Iterable[bytes]) -> f
     if protocol_type != CONSUMER:
         return None
     topics: set[str] = set()
-    for each in set(metadata):  # mostly the same of every member
+    names = b""  # those read last, as they stand: mostly the same of every member, whatever follows them
+    for each in set(metadata):
+        if names and each.startswith(names):
+            continue
         try:
-            topics.update(parse_topics(each))
+            found, end = parse_topics(each)
         except FormatError:  # a client's own format under the consumer type: legal, and not ours to judge
             return None
+        topics.update(found)
+        names = each[:end]
     return frozenset(topics)

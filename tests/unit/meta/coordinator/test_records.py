@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
+from bmq.meta.coordinator import records
 from bmq.meta.coordinator.records import (
     GroupRecord,
     Offset,
@@ -189,3 +191,26 @@ def test_the_short_way_reads_what_the_long_way_reads(value: Offset, junk: bytes,
         assert decode(key, data) == expected
     except FormatError:
         assert expected is FormatError
+
+
+@given(st.lists(_members, max_size=4), st.binary(max_size=3), st.integers(0, 200))
+def test_members_are_read_the_short_way_as_the_long_way(members: list[StoredMember], junk: bytes, at: int) -> None:
+    key, data = encode(GroupRecord("g", StoredGroup("consumer", 7, "range", "m-1", 5, tuple(members))))
+    assert data is not None
+    data = data[:at] + junk + data[at + len(junk) :]
+
+    def decoded() -> object:
+        try:
+            return decode(key, data)
+        except FormatError as error:
+            return str(error)
+
+    with mock.patch.object(records, "_usual_members", return_value=None):
+        expected = decoded()
+    assert decoded() == expected
+
+
+def test_ten_thousand_members_need_no_call_for_each_field() -> None:
+    key, data = encode(GroupRecord("g", GROUP))
+    with mock.patch.object(records, "_decode_member", side_effect=AssertionError("the long way")):
+        assert decode(key, data) == GroupRecord("g", GROUP)

@@ -75,7 +75,9 @@ def test_a_heartbeat_costs_no_heap_operation(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_subscriptions() -> None:
-    assert parse_topics(SUBSCRIBED) == ["a", "bc"]
+    topics, end = parse_topics(SUBSCRIBED)
+    assert (topics, SUBSCRIBED[:end][-2:]) == (["a", "bc"], b"bc")
+    assert subscribed_topics("consumer", [SUBSCRIBED[:end] + bytes([i]) for i in range(9)]) == frozenset({"a", "bc"})
     assert subscribed_topics("consumer", [SUBSCRIBED, SUBSCRIBED[:2] + b"\0\0\0\1\0\1z"]) == frozenset({"a", "bc", "z"})
     assert subscribed_topics("connect", [SUBSCRIBED]) is None
     assert subscribed_topics("consumer", [SUBSCRIBED, b"own format"]) is None
