@@ -152,9 +152,10 @@ function pastMoves(all) {
       rows: all,
       keyOf: (each) => `${each.topic} ${each.partition} ${each.ended_ms}`,
       columns: [
-        { name: "ended", title: "Ended", class: "nowrap", cell: (each) => time(each.ended_ms) },
-        ...MOVE_COLUMNS,
+        { name: "ended", title: "Ended", class: "nowrap", cell: (each) => h("span", { title: time(each.ended_ms) }, clock(each.ended_ms)) },
+        MOVE_COLUMNS[0],
         { name: "took", title: "Took", align: "right", cell: (each) => (isKnown(each.took_ms) ? milliseconds(each.took_ms) : badge("not over after 10 s", "warn")) },
+        ...MOVE_COLUMNS.slice(1),
       ],
     }),
   );

@@ -485,8 +485,8 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
     assert console.rows("Moves under way") == [["orders / 1", "a", "b", "asked"]]
     console.page.get_by_text("Past moves: 2").click()
     assert [row[1:] for row in console.rows("Past moves")] == [
-        ["orders / 1", "a", "b", "asked", "120 ms"],
-        ["orders / 1", "a", "b", "asked", "not over after 10 s"],
+        ["orders / 1", "120 ms", "a", "b", "asked"],
+        ["orders / 1", "not over after 10 s", "a", "b", "asked"],
     ]
     assert console.faults() == []
     console.open("/members")
