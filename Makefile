@@ -107,7 +107,7 @@ chart-apiserver: setup etcd
 	$(BIN)/python -m tests.services.kubernetes apiserver
 	$(BIN)/pytest -q tests/chart -m apiserver
 
-monitoring: setup etcd
+monitoring: setup etcd hdfs-jars
 	$(BIN)/python -m tests.services.prometheus
 	$(BIN)/pytest -q tests/monitoring
 

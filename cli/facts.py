@@ -37,6 +37,7 @@ from bmq.core.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
 from bmq.core.version import VERSION
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.cluster.membership import TTL_S
 from bmq.meta.coordinator.service import Coordinator
 from bmq.proxy.asking import LOOK_S, ask_all, open_owner
 from bmq.proxy.owners import Owner
@@ -117,6 +118,7 @@ class _Facts:
             return False, "the metadata store says that this process's lease is gone; it registers again"
         not_served = (
             role.broker.storage_trouble if role is not None else "",
+            _store_trouble(self._node),
             _partitions_not_served(self._node),
             _degraded(self._node.own_coordinator),
             _quarantined(self._node),
@@ -243,6 +245,14 @@ async def _add_bytes(looked: Sequence[_Looked]) -> None:
             pass  # it stays None: all else of the partition is known
 
     await ask_all([each for each in looked if each.owner is not None], ask)
+
+
+def _store_trouble(node: Node) -> str:
+    """Return that the metadata store does not answer; "" while it renews the lease, and for a process that is alone."""
+    age_s = node.joined.membership.lease_age_s if node.joined is not None else 0.0
+    if age_s <= TTL_S:
+        return ""
+    return f"the metadata store has not renewed this process's lease for {age_s:.0f} s: is etcd up and reachable?"
 
 
 def _partitions_not_served(node: Node) -> str:

@@ -25,6 +25,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records import Ends
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.cluster.membership import TTL_S
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.controller.planner_view import Why
 from bmq.meta.coordinator.api import GroupListing
@@ -209,6 +210,17 @@ def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
     assert not console_state(process).is_ready()[0], "a process that joins again is not ready"
     process.joined.membership.is_member, process.is_serving = True, False
     assert console_state(process).is_ready() == (False, "starting, or draining")
+
+
+def test_a_store_that_is_silent_is_said_aloud() -> None:
+    """The process serves what it has: it stays ready."""
+    process = cast(Any, node())
+    for age_s, said in ((0.0, ""), (TTL_S, ""), (40.4, "has not renewed this process's lease for 40 s: is etcd up")):
+        process.joined.membership.lease_age_s = age_s
+        is_ready, reason = console_state(process).is_ready()
+        assert is_ready
+        assert (said in reason) if said else reason == ""
+    assert console_state(node(is_joined=False)).is_ready() == (True, "")
 
 
 def test_a_process_without_a_descriptor_is_not_ready_since_it_takes_no_new_connection() -> None:
