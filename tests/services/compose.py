@@ -82,7 +82,7 @@ class Container:
     def words(self, command: Sequence[str]) -> list[str]:
         """Return the words that run a command in this container."""
         shut = "mount -o remount,bind,ro / && " if self._settings.get("read_only") else ""
-        script = f'hostname "$1" && mount --bind "$2" /tmp && {shut}shift 2 && exec "$@"'
+        script = f'hostname "$1" && mount --bind "$2" /tmp && cd /tmp && {shut}shift 2 && exec "$@"'
         rights = _NO_RIGHTS if self._settings.get("cap_drop") == ["ALL"] else []
         environment = ["env", "-i", *(f"{name}={value}" for name, value in self._environment.items())]
         inside = ["sh", "-c", script, "sh", self.name, str(self._folder / "tmp"), *rights, *environment, *command]
