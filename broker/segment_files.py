@@ -59,6 +59,15 @@ class SegmentFiles:
         """
         return await self._shared.fs.fence(self.lease(entry), sync=self.is_synced)
 
+    async def fence_copy(self, entry: SegmentEntry) -> int:
+        """Close a file that has the segment's final name and another id; return its length.
+
+        The log gives no name twice: an operator has put it there, from a snapshot say, since the segment's own file is
+        gone.  Raises NoSuchFile if there is none, and StorageError.
+        """
+        lease = Lease(paths=(self.path.log(entry.name),), holder=entry.holder, file_id=0)
+        return await self._shared.fs.fence(lease, sync=self.is_synced)
+
     def make_first(self, epoch: int) -> None:
         """Make a file for the first batch under an epoch that is not ours yet, if there is a place for more than those
         that are written."""

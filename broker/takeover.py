@@ -65,7 +65,10 @@ class Takeover:
         try:
             length = await self._segments.fence(entry)
         except NoSuchFile:
-            return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
+            try:
+                length = await self._segments.fence_copy(entry)
+            except NoSuchFile:
+                return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
         try:
             status = await self._shared.fs.status(self._segments.path.log(entry.name))
         except NoSuchFile:

@@ -13,7 +13,7 @@ import pytest
 from bmq.broker.transitions import State
 from bmq.storage import layout
 from bmq.storage.checkpoint import encode
-from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable
+from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable, write_once
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
@@ -113,6 +113,7 @@ def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_at_the
         process.crash()
         path = f"{PATH.folder}/{logs(await names(world))[-1]}"
         fs = MemoryFileSystem(world.storage, "thief")
+        data = await fs.read(path, 0, 1 << 20)
         if is_moved:
             await fs.rename(path, "/trash")
         else:
@@ -122,10 +123,12 @@ def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_at_the
         (alarm,) = heir.broker.alarms_raised
         assert path in alarm
         assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
-        if is_moved:  # and back again
+        if is_moved:  # and put back
             await fs.rename("/trash", path)
-            heir = await owner(world)
-            assert writer_of(heir).partition.high_watermark == (3 if is_first else 5)
+        else:  # from a snapshot: a copy, with an id of its own
+            await write_once(fs, path, data)
+        heir = await owner(world)
+        assert writer_of(heir).partition.high_watermark == (3 if is_first else 5)
 
     run(main(), 7)
 
