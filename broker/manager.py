@@ -224,6 +224,12 @@ class Broker:
         return len(self.shared.store_waits)
 
     @property
+    def store_trouble(self) -> str:
+        """Return why partitions wait for the metadata store for long; "" while none does."""
+        waits = self.shared.store_waits
+        return f"{len(waits)} partitions wait for the metadata store: {waits.trouble}" if waits.trouble else ""
+
+    @property
     def waiting_for_place(self) -> int:
         """Partitions that wait until a segment of another is closed, since no more may be open."""
         return self.shared.places.waiting

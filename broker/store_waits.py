@@ -41,6 +41,11 @@ class StoreWaits(Generic[W]):
         """Accepted by partitions that can do nothing with it before the store answers."""
         return sum(waiting.unflushed_bytes for waiting in self._since_ms)
 
+    @property
+    def trouble(self) -> str:
+        """Return why the store is waited for, once that was reported and until nothing waits; else ""."""
+        return (self._why or "no answer") if self._is_reported and self._since_ms else ""
+
     def asked(self, waiting: W, now_ms: int) -> None:
         self._since_ms.setdefault(waiting, now_ms)
 

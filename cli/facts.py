@@ -248,7 +248,9 @@ async def _add_bytes(looked: Sequence[_Looked]) -> None:
 
 
 def _store_trouble(node: Node) -> str:
-    """Return that the metadata store does not answer; "" while it renews the lease, and for a process that is alone."""
+    """Return why the metadata store is waited for, or that it does not renew the lease; else ""."""
+    if node.broker is not None and (trouble := node.broker.broker.store_trouble):
+        return trouble
     age_s = node.joined.membership.lease_age_s if node.joined is not None else 0.0
     if age_s <= TTL_S:
         return ""

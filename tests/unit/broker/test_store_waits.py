@@ -39,3 +39,15 @@ def test_what_is_answered_in_time_is_not_told() -> None:
         waits.asked(Partition("one"), now_ms)
         assert waits.report(now_ms) == ""
         waits.answered(Partition("one"))
+
+
+def test_trouble_is_told_from_the_report_until_nothing_waits() -> None:
+    waits = StoreWaits[Partition](5_000)
+    part = Partition("one")
+    waits.asked(part, 0)
+    waits.failed("etcd is full")
+    assert (waits.report(4_999), waits.trouble) == ("", "")
+    assert (waits.report(5_000), waits.trouble) == ("etcd is full", "etcd is full")
+    assert (waits.report(6_000), waits.trouble) == ("", "etcd is full")
+    waits.answered(part)
+    assert waits.trouble == ""

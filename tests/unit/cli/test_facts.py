@@ -187,7 +187,7 @@ def test_bytes_on_storage_are_those_that_were_counted_last() -> None:
 def test_partitions_that_cannot_be_served_are_said_aloud() -> None:
     def ready(**not_served: str) -> tuple[bool, str]:
         process = cast(Any, node())
-        broker = SimpleNamespace(is_lost=False, storage_trouble="")
+        broker = SimpleNamespace(is_lost=False, storage_trouble="", store_trouble="")
         process.broker = SimpleNamespace(
             broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(not_served.items()))
         )
@@ -203,7 +203,7 @@ def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
     """It fails for all processes at once: each would leave the service, and clients would see nothing at all."""
     process = cast(Any, node())
     trouble = "storage acknowledges nothing: No space left on device"
-    broker = SimpleNamespace(is_lost=False, is_serving=False, storage_trouble=trouble)
+    broker = SimpleNamespace(is_lost=False, is_serving=False, storage_trouble=trouble, store_trouble="")
     process.broker = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(())))
     assert console_state(process).is_ready() == (True, trouble)
     process.joined.membership.is_member = False
@@ -221,6 +221,10 @@ def test_a_store_that_is_silent_is_said_aloud() -> None:
         assert is_ready
         assert (said in reason) if said else reason == ""
     assert console_state(node(is_joined=False)).is_ready() == (True, "")
+    process.joined.membership.lease_age_s = 0.0
+    broker = SimpleNamespace(is_lost=False, storage_trouble="", store_trouble="1 partitions wait: etcd is full")
+    process.broker = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(())))
+    assert console_state(process).is_ready() == (True, "1 partitions wait: etcd is full")
 
 
 def test_a_process_without_a_descriptor_is_not_ready_since_it_takes_no_new_connection() -> None:
