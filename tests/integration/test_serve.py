@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
 from tests.services.bmq import BmqServer
-from tests.services.processes import free_ports
+from tests.services.processes import free_ports, wait_for
 from tests.unit.console.test_http import OPENAPI, faults
 
 BMQ = str(Path(sys.executable).with_name("bmq"))
@@ -111,16 +112,26 @@ def test_http(tmp_path: Path) -> None:
         with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as answer:
             metrics = answer.read().decode()
         assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="orders"} 100.0' in metrics
-        cluster = get(f"{server.http}/api/v1/cluster")
+        cluster: dict[str, Any] = {}
+
+        def is_served() -> bool:
+            """The partitions of the offsets topic are opened behind the first answer to the group."""
+            cluster.update(get(f"{server.http}/api/v1/cluster"))
+            return bool(cluster["partitions_by_state"].get("WRITE") == cluster["partitions"])
+
+        wait_for(is_served, "all partitions in WRITE", timeout_s=TIMEOUT_S)
         assert cluster["brokers"][0]["port"] == server.port
-        assert cluster["partitions_by_state"]["WRITE"] == cluster["partitions"]
         topic = get(f"{server.http}/api/v1/topics/orders")
         assert sum(each["high_watermark"] for each in topic["partitions"]) == 100
         group = get(f"{server.http}/api/v1/groups/g")
         assert sum(each["offset"] for each in group["offsets"]) == 100
         for path, operations in OPENAPI["paths"].items():
             if path.startswith("/api/v1/") and "get" in operations:
-                filled = path.format(name="orders", id="g", partition=0, member=cluster["node_id"])
+                known = {"name": "orders", "id": "g", "partition": 0, "member": cluster["node_id"]}
+                filled = path.format(**known)
+                parameters = [*operations.get("parameters", ()), *operations["get"].get("parameters", ())]
+                needed = {each["name"] for each in parameters if each["in"] == "query" and each.get("required")}
+                filled += "?" + urllib.parse.urlencode({name: known[name] for name in sorted(needed)})
                 ((_, content),) = operations["get"]["responses"]["200"]["content"].items()
                 assert faults(get(server.http + filled), content["schema"]) == [], path
         (record,) = get(f"{server.http}/api/v1/topics/orders/records?partition=0&offset=7&limit=1")["records"]
