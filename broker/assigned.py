@@ -53,6 +53,8 @@ then each 64, it is taken over again in any case: what storage could not give ma
 OFFLINE_LOOKS_MAX = 64
 REPAIR_OWNER = "repair-"
 """How the owner's name begins in a record while `bmq segment repair` is at work."""
+MEMBERSHIP_LOOK_MS = 200
+"""So often it is looked whether a process that was declared dead is a member again."""
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
 
 
@@ -82,6 +84,7 @@ class Assigned:
         }
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, dict[AssignedPartition, None]] = {}  # by the member that is to hand them over
+        self._kept_out: dict[AssignedPartition, None] = {}  # until this process is a member again
         self._leaving: dict[PartitionKey, asyncio.Task[Handed | None]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
@@ -292,13 +295,36 @@ class Assigned:
         if slot.place is not place or self._slots.get(slot.key) is not slot or self._is_closed:
             return  # further in front meanwhile, or gone
         if self._broker.is_lost:
-            self._failed(slot, "this process is no member of the cluster now")
+            self._keep_out(slot)
             return
         slot.place = OpenState.OPENING
         task = asyncio.get_running_loop().create_task(self._open(slot))
         slot.opening = task
         self._opening.add(task)
         task.add_done_callback(lambda done: self._opening_ended(slot, done))
+
+    def _keep_out(self, slot: AssignedPartition) -> None:
+        """Open it once this process is a member again.  That may take as long as it is cut off from the store, so one
+        alarm looks for all of them."""
+        slot.owner, slot.place, slot.reason = None, OpenState.DELAYED, "this process is not a member of the cluster now"
+        if not self._kept_out:
+            self._look_for_membership()
+        self._kept_out[slot] = None
+
+    def _look_for_membership(self) -> None:
+        shared = self._broker.shared
+        shared.alarms.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._let_in)
+
+    def _let_in(self) -> None:
+        if self._is_closed:
+            return
+        if self._broker.is_lost:
+            self._look_for_membership()
+            return
+        kept_out, self._kept_out = self._kept_out, {}
+        for slot in kept_out:
+            if self._slots.get(slot.key) is slot:
+                self._again(slot)
 
     async def _open(self, slot: AssignedPartition) -> None:
         leaving = self._leaving.get(slot.key)

@@ -19,6 +19,7 @@ from bmq.meta.cluster.admission import MemberAdmission
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import PROXY, Address, Member
 from bmq.meta.cluster.membership import TTL_S, Membership
+from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.storage.topics import FORMAT
@@ -33,6 +34,7 @@ class Joined:
     ) -> None:  # fmt: skip
         """``before_join``: see ``Membership``."""
         self.on_lost: Callable[[], None] = _nothing
+        self.on_joined: Callable[[], None] = _nothing
         self.on_failed: Callable[[str], None] = _nothing_more
         self.on_id: Callable[[int], None] = _nothing_told
         self.is_serving: Callable[[], bool] = _never
@@ -55,9 +57,11 @@ class Joined:
         self.membership = Membership(
             kv, config.cluster, member, self.view,
             on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
-            before_join=before_join,
+            on_joined=lambda: self.on_joined(), before_join=before_join,
             ttl_s=ttl_s,
         )  # fmt: skip
+        self.peers.subscribe_unregistered(self.membership.on_unregistered)
+        self._check = RegistrationCheck(self.view, lambda: self.membership.overdue_s, self.peers.greet)
 
     @property
     def member(self) -> Member:
@@ -67,6 +71,7 @@ class Joined:
         """KvError when the store does not answer; NodeIdTaken."""
         await self.view.start()
         await self.membership.start()
+        self._check.start()
 
     def is_at(
         self,
@@ -132,6 +137,7 @@ class Joined:
                 self.peers.forget(incarnation)
 
     async def leave(self) -> None:
+        await self._check.close()
         await self.membership.stop()
         await self.view.close()
         await self.peers.close()

@@ -402,8 +402,8 @@ class Node:
         joined.on_failed = self._failed
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
+        joined.on_lost, joined.on_joined = self._lost, self._joined_again
         if self.broker is not None:
-            joined.on_lost = self.broker.broker.fence_all
             ownership = ShardOwnership(self._kv, self.config.cluster, joined.view, self.catalog)
             shared = self.broker.broker.shared
             register_broker(
@@ -440,6 +440,20 @@ class Node:
 
     def _failed(self, why: str) -> None:
         self.on_failed(why)
+
+    def _lost(self) -> None:
+        """Act on nothing that others have been given, and send clients to them."""
+        if self.broker is not None:
+            self.broker.broker.fence_all()
+        self._set_member(False)
+
+    def _joined_again(self) -> None:
+        self._set_member(True)
+
+    def _set_member(self, is_member: bool) -> None:
+        for proxies in self._proxies.values():
+            proxies.set_member(is_member)
+        self.reading.send_away(all(proxies.sends_away for proxies in self._proxies.values()))
 
     def _renumbered(self, node_id: int) -> None:
         """Joined again as a proxy of another id: clients are told that, and what is set for it holds here."""

@@ -24,6 +24,7 @@ from bmq.core.eager import start
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.rpc import PROTOCOL
 from bmq.core.wire.internal import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse, Refusal
+from bmq.core.wire.internal_fields import Unregistered
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
 _FIXED = struct.Struct(">hhi")
@@ -47,10 +48,14 @@ Body = list[Buffer]
 
 
 class Admission(NamedTuple):
-    """What is known of the process that has said Hello.  ``roles`` is None where it cannot be known now."""
+    """What is known of the process that has said Hello.  ``roles`` is None where it cannot be known now.
+
+    ``unregistered`` goes with a refusal, where the store was found to have no member key of the process.
+    """
 
     refusal: str = ""
     roles: Set[str] | None = None
+    unregistered: Unregistered | None = None
 
 
 Admit = Callable[[str], "Admission | Awaitable[Admission]"]
@@ -186,7 +191,8 @@ class InternalEndpoint:
 
     def _admitted(self, incarnation: str, client: Client, answer: HelloResponse, admission: Admission) -> Body:
         if admission.refusal:
-            return HelloResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, admission.refusal, -1, self._own).encode()
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return HelloResponse(code, admission.refusal, -1, self._own, admission.unregistered).encode()
         if client not in self._callers and not client.is_closed:
             self._callers[client] = _Caller(incarnation, admission.roles)
             client.on_close(partial(self._forget, client))

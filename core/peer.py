@@ -27,6 +27,7 @@ from bmq.core.liveness import Liveness, Verdict
 from bmq.core.signals import Subscribers
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.core.wire.internal_fields import Unregistered
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
 _WRITE_MAX = 64 << 10
@@ -104,6 +105,8 @@ class Peer(asyncio.BufferedProtocol):
         """Why it is lost."""
         self.protocol = -1
         """The one that both sides speak."""
+        self.unregistered: Unregistered | None = None
+        """Set if the peer has refused Hello since the store has no member key of this process."""
         self.bytes_under_way = 0
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -160,6 +163,7 @@ class Peer(asyncio.BufferedProtocol):
         greeting = HelloRequest(protocols, cluster, own, self.incarnation)
         answer = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
         if answer.error is not ErrorCode.NONE:
+            self.unregistered = answer.unregistered
             raise RequestError(answer.error, answer.message)
         if self.is_lost:
             raise PeerLost(self.why, was_sent=True)

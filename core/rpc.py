@@ -30,7 +30,7 @@ from bmq.core.log_fields import fields
 from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
 from bmq.core.signals import Subscribers
 from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse, leading_error
-from bmq.core.wire.internal_fields import Message
+from bmq.core.wire.internal_fields import Message, Unregistered
 
 __all__ = ["PROTOCOL", "Kind", "MemberLike", "Peer", "PeerBusy", "PeerLost", "PeerSettings", "Peers", "ask_peer"]
 
@@ -144,6 +144,7 @@ class Peers:
         self._forgotten: dict[str, None] = {}  # oldest first
         self._ending: dict[asyncio.Task[None], None] = {}
         self._subscribers = Subscribers[str, str]()
+        self._on_unregistered = Subscribers[Unregistered]()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -231,6 +232,17 @@ class Peers:
     def subscribe_broken(self, call: Broken) -> Callable[[], None]:
         """Have ``call(incarnation, why)`` run when a connection breaks or cannot be made; the answer ends that."""
         return self._subscribers.add(call)
+
+    def subscribe_unregistered(self, call: Callable[[Unregistered], None]) -> Callable[[], None]:
+        """Call ``call`` when a member refuses a connection since the store has no member key of this process.  Returns
+        a function that unsubscribes it."""
+        return self._on_unregistered.add(call)
+
+    async def greet(self, member: MemberLike, timeout_s: float) -> None:
+        """Say Hello on a connection that is closed afterwards: a member that finds this process unregistered says so
+        to the subscribers.  Raises PeerLost if it refuses, or does not answer in time."""
+        peer = await self._open(member, Kind.CONTROL, timeout_s)
+        peer.close()
 
     def forget(self, incarnation: str) -> None:
         """It is no member any more: close its connections, make none until it is welcome again.  Idempotent."""
@@ -328,6 +340,8 @@ class Peers:
             why = f"{where}: {error}"
         except RequestError as error:
             why = f"{where} refuses: {error}"
+            if peer is not None and peer.unregistered is not None:
+                self._on_unregistered.tell(peer.unregistered)
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()

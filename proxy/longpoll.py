@@ -175,6 +175,10 @@ class LongPoll:
         """Partitions that are followed."""
         return len(self._followers)
 
+    def keys(self) -> Sequence[PartitionKey]:
+        """Return the partitions that are followed."""
+        return tuple(self._followers)
+
     def is_followed(self, key: PartitionKey) -> bool:
         return key in self._followers
 

@@ -97,9 +97,10 @@ class Reading:
         """How long reads of one partition from storage, or from its blocks in memory, took."""
         self.parked: set[asyncio.Future[None]] = set()
         self.is_draining = False
+        self._sends_away = False
         self.parked_partitions = 0
         """Of large fetches without a session."""
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[object]] = set()
         self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
 
@@ -112,6 +113,17 @@ class Reading:
         for future in self.parked:
             if not future.done():
                 future.set_result(None)
+
+    def send_away(self, sends_away: bool) -> None:
+        """Refuse all partitions with NOT_LEADER_OR_FOLLOWER from now on, or no longer, so that clients ask Metadata.
+
+        For a process that is not a member: what it is told of partitions may be of those that own them no more.
+        Fetches that are parked are answered soon.
+        """
+        if sends_away == self._sends_away:
+            return
+        self._sends_away = sends_away
+        self._spawn(map_in_turns(lambda key: _wake(self.poll.changed(key)), self.poll.keys(), LEFT_AT_ONCE))
 
     async def close(self) -> None:
         """End the work that nobody waits for."""
@@ -183,12 +195,12 @@ class Reading:
             for wanted in partitions:
                 self.poll.leave(wanted)
             return
-        task = asyncio.get_running_loop().create_task(self._leave_in_turns(tuple(partitions)))
+        self._spawn(map_in_turns(self.poll.leave, tuple(partitions), LEFT_AT_ONCE))
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
-
-    async def _leave_in_turns(self, partitions: Sequence[Wanted]) -> None:
-        await map_in_turns(self.poll.leave, partitions, LEFT_AT_ONCE)
 
     def _resume(self, watch: Watch) -> None:
         """A session's next request: it overtakes one that is parked, and asks again for what is unknown."""
@@ -221,6 +233,8 @@ class Reading:
         if follows:
             self.poll.follow(wanted, key)
         wanted.key = key
+        if self._sends_away:
+            return Look(wanted, topic, limit).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         followed = self._owners.follow(key)
         return look_at(wanted, topic, followed, self.tails, limit, at_least_one=at_least_one, committed=committed)
 

@@ -39,6 +39,7 @@ from bmq.core.wire.internal_fields import (
     Text,
     TopicSizes,
     Traffics,
+    UnregisteredCaller,
 )
 
 _ERROR = struct.Struct(">h")
@@ -122,12 +123,16 @@ class HelloRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class HelloResponse(Message):
-    """``protocol`` is the one that both speak, ``incarnation`` who answers."""
+    """``protocol`` is the one that both speak, ``incarnation`` who answers.
+
+    ``unregistered``: why the caller is refused, where the store has no member key of it.
+    """
 
     error: Code
     message: Text = ""
     protocol: Int16 = -1
     incarnation: Text = ""
+    unregistered: UnregisteredCaller = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,6 +313,35 @@ class _NotServed:
         return tuple(found), pos
 
 
+class Unregistered(NamedTuple):
+    """A finding that a process has no member key in the store, at ``revision`` or later.
+
+    ``roles``: those of the members that may be given something, as the finder's view shows them.
+    """
+
+    revision: int
+    roles: frozenset[str]
+
+
+class _Unregistered:
+    _revision = struct.Struct(">q")
+    _text = _Text()
+
+    def write(self, out: Out, value: Unregistered) -> None:
+        out.small += self._revision.pack(value.revision) + uvarint(len(value.roles) + 1)
+        for role in sorted(value.roles):
+            self._text.write(out, role)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Unregistered, int]:
+        (revision,) = self._revision.unpack_from(data, pos)
+        count, pos = read_count(data, pos + self._revision.size, 1, flexible=True)
+        roles = []
+        for _ in range(count):
+            role, pos = self._text.read(data, pos)
+            roles.append(role)
+        return Unregistered(revision, frozenset(roles)), pos
+
+
 class Added:
     """A field that an earlier version does not know: tagged, last in its message, and absent when it is empty."""
 
@@ -359,6 +388,7 @@ TopicSizes = Annotated[tuple[tuple[UUID, int], ...], Rows("16sq")]
 NotServedPartitions = Annotated[tuple[NotServedPartition, ...], _NotServed()]
 Reasons = Annotated[tuple[tuple[int, str], ...], _Reasons()]
 Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]
+UnregisteredCaller = Annotated[Unregistered | None, Added(0, _Unregistered(), None)]
 
 
 class Message:

@@ -3,6 +3,9 @@
 The internal port has no authentication yet.  Until it has, a process believes nothing that it can check: the process
 that asks must be a member, and a coordinator's ownership number must be the controller's.  A store that cannot be
 reached is no reason to refuse (rule 7): then a claim beyond the view is believed, since the view may be behind.
+
+A process that is refused since its key is gone is told at which revision: it may be cut off from the store, and not
+know (``meta.cluster.unregistered``).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.internal_endpoint import ANYBODY, Admission
 from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
+from bmq.core.wire.internal_fields import Unregistered
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.cluster.assignment import decode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
@@ -41,9 +45,12 @@ class MemberAdmission:
         refusal = Admission(refusal=f"{incarnation} is not a member of the cluster")
         if not incarnation or "/" in incarnation:
             return refusal
+        revision = self._view.revision  # before the store is read, so that the key is absent there or later
         try:
             entry = await self._kv.get(member_key(self._cluster, incarnation))
-            return Admission(roles=decode_member(entry.value).roles) if entry is not None else refusal
+            if entry is None:
+                return refusal._replace(unregistered=Unregistered(revision, self._roles_to_give()))
+            return Admission(roles=decode_member(entry.value).roles)
         except KvError as error:
             _log.warning(
                 "a process is let in unchecked, the metadata store does not answer",
@@ -52,6 +59,12 @@ class MemberAdmission:
             return ANYBODY
         except FormatError as error:
             return Admission(refusal=f"{incarnation} is not a member that this version can read: {error}")
+
+    def _roles_to_give(self) -> frozenset[str]:
+        """Return the roles of the members that may be given what another one had."""
+        members = self._view.members.values()
+        able = [member.roles for member in members if member.internal.port and not member.is_draining]
+        return frozenset().union(*able)
 
 
 class ShardOwnership:

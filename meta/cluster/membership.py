@@ -3,7 +3,8 @@
 etcd merely unreachable is not a lost membership (rule 7): storage fences owners, so a process goes on.  Only the
 store's own word ends it: the lease is gone, or the key is (the controller has declared the process dead).  Then
 ``on_lost`` runs before anything else, and the process joins again, under the same incarnation: that names its start,
-and what it owned is fenced.
+and what it owned is fenced.  A process that does not reach the store gets that word from other members, once its lease
+must have ended (``meta.cluster.unregistered``).
 
 A proxy takes its id towards Kafka clients with the same lease, so that no two have one id, and a dead one's is free
 when its lease is.  One that it chose itself it chooses anew when another has it by the time it joins again; one that it
@@ -19,8 +20,10 @@ from collections.abc import Awaitable, Callable
 
 from bmq.core.log_fields import fields
 from bmq.core.signals import wait_for
+from bmq.core.wire.internal_fields import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
 from bmq.meta.cluster.member import PROXY, Member, encode_member
+from bmq.meta.cluster.unregistered import Verdict, judge
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 
@@ -34,6 +37,7 @@ ID_AGAIN_S = 0.05
 ID_AGAIN_MAX_S = 2.0
 """Before a proxy tries another free id: a listing and a commit take some milliseconds."""
 _DECLARED = "it was declared dead"
+_DECLARED_UNSEEN = "it does not reach the metadata store, and others find there that its lease has ended"
 
 
 class NodeIdTaken(Exception):
@@ -57,12 +61,13 @@ class Membership:
         on_lost: Callable[[], None],
         on_failed: Callable[[str], None] | None = None,
         on_id: Callable[[int], None] | None = None,
+        on_joined: Callable[[], None] | None = None,
         before_join: Callable[[], Awaitable[None]] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``on_failed`` hears why the process had better end, ``on_id`` the id under which it has joined again when
-        that is another than before.  ``before_join`` is awaited each time before the process registers: what it raises
-        refuses that; JoinRefused ends the process."""
+        """``on_failed`` is called with the reason why the process had better end, ``on_id`` with the id under which it
+        has joined again when that is another than before, ``on_joined`` when it is a member again.  ``before_join`` is
+        awaited each time before the process registers: what it raises refuses that; JoinRefused ends the process."""
         self.member = member
         self._kv = kv
         self._cluster = cluster
@@ -71,6 +76,7 @@ class Membership:
         self._on_lost = on_lost
         self._on_failed = on_failed or _nothing_more
         self._on_id = on_id or _nobody_asks
+        self._on_joined = on_joined or _nothing
         self._before_join = before_join or _no_check
         self._chooses_id = member.node_id < 0 and member.has(PROXY)
         self._ttl_s = ttl_s
@@ -98,6 +104,26 @@ class Membership:
     def lease_age_s(self) -> float:
         """Seconds since the store last granted or renewed the lease; 0 while there is none."""
         return asyncio.get_running_loop().time() - self._renewed_at if self._lease else 0.0
+
+    @property
+    def overdue_s(self) -> float:
+        """Seconds since the lease has ended if the store has not renewed it since; negative before, and while the
+        process is not a member."""
+        return self.lease_age_s - self._ttl_s if self.is_member else -self._ttl_s
+
+    def on_unregistered(self, found: Unregistered) -> None:
+        """Judge another member's finding that the store has no key of this process."""
+        verdict = judge(
+            found,
+            revision=self._revision,
+            lease_age_s=self.lease_age_s,
+            ttl_s=self._ttl_s,
+            roles=self.member.roles,
+        )
+        if verdict is Verdict.LOST:
+            self._lost(_DECLARED_UNSEEN)
+        elif verdict is Verdict.ASK_STORE:
+            self._is_due.set()
 
     async def start(self) -> None:
         """KvError when the store does not answer: a process that cannot register does not begin.  NodeIdTaken when
@@ -235,6 +261,7 @@ class Membership:
         if not self.is_member:
             await self._join()
             _log.warning("joined the cluster again", extra=fields(member=self.member.incarnation))
+            self._on_joined()
             self._is_due.set()  # for what the view told while the answer was on its way
             return
         if self._is_gone(self._view.revision):

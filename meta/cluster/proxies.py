@@ -21,7 +21,8 @@ class ClusterProxies:
 
     Clients are sent to proxies that have a listener of the same name, and to all of these: any proxy serves every
     partition, so no partition's leader is without such a listener (Kafka's LISTENER_NOT_FOUND).  A proxy that drains is
-    not told of.  Without any other this process tells of itself: whoever asks it has reached it.
+    not told of, nor is this one while it is not a member.  Without any other this process tells of itself: whoever asks
+    it has reached it.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ClusterProxies:
         self._view = view
         self._catalog = catalog
         self._shards = shards
+        self._is_member = True
         self._proxies: tuple[ProxyAddress, ...] = (own,)
         self._places: dict[uuid.UUID | bytes, list[int]] = {}
         view.subscribe(self._view_changed)
@@ -42,6 +44,17 @@ class ClusterProxies:
     @property
     def proxies(self) -> Sequence[ProxyAddress]:
         return self._proxies
+
+    @property
+    def sends_away(self) -> bool:
+        """Whether this process is not a member, and clients are told of others instead."""
+        return not self._is_member and all(proxy.node_id != self.own.node_id for proxy in self._proxies)
+
+    def set_member(self, is_member: bool) -> None:
+        """Tell clients of this process only while it is a member.  The view does not show that where the store cannot
+        be reached."""
+        self._is_member = is_member
+        self.refresh()
 
     def move(self, own: ProxyAddress) -> None:
         """Our own address is this from now on."""
@@ -72,6 +85,7 @@ class ClusterProxies:
             member.node_id: ProxyAddress(member.node_id, address.host, address.port, member.zone)
             for member in self._view.members.values()
             if member.has(PROXY) and not member.is_draining and (address := member.kafka_at(self._listener)).port
+            if self._is_member or member.incarnation != self._view.own
         }
         proxies = tuple(told[node] for node in sorted(told)) or (self.own,)
         if proxies != self._proxies:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
 from bmq.core.internal_endpoint import InternalCall
-from bmq.core.wire.internal import ENDS_SETTLED, AskRequest, HandedOverRequest, InternalKey, Question
+from bmq.core.wire.internal import ENDS_SETTLED, AskRequest, HandedOverRequest, HelloResponse, InternalKey, Question
 from bmq.core.wire.internal_fields import Message
 from bmq.core.wire.primitives import uvarint
 from tests.simulation.loop import PROCESS
@@ -52,9 +52,12 @@ def spoken(world: ClusterWorld) -> Iterator[None]:
         version = world.versions.get(PROCESS.get(), Version.THIS)
         if version is Version.EARLIER and isinstance(message, HandedOverRequest):
             return encode(replace(message, releases=()))
+        if version is Version.EARLIER and isinstance(message, HelloResponse):
+            return encode(replace(message, unregistered=None))
         buffers = encode(message)
         last = buffers[-1]
-        if version is Version.LATER and last[-1] == 0 and not getattr(message, "releases", ()):
+        has_tags = getattr(message, "releases", ()) or getattr(message, "unregistered", None)
+        if version is Version.LATER and last[-1] == 0 and not has_tags:
             buffers[-1] = bytes(last[:-1]) + _LATER_FIELD  # a message ends with the number of its tagged fields
         return buffers
 

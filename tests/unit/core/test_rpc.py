@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.internal_endpoint import Admission
 from bmq.core.peer import PeerSettings
 from bmq.core.rpc import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.wire.internal import (
@@ -23,6 +24,7 @@ from bmq.core.wire.internal import (
     ReportRequest,
     ReportResponse,
 )
+from bmq.core.wire.internal_fields import Unregistered
 from tests.simulation.loop import run
 from tests.unit.core.rpc_world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
 
@@ -383,6 +385,29 @@ def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, 
         assert why in str(caught.value)
         assert world.metrics.connections == 0
         await peers.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> None:
+    """However the connection was asked for; a refusal for another reason says nothing of it."""
+
+    async def story(world: World) -> None:
+        found = Unregistered(7, frozenset({"broker"}))
+        told: list[Unregistered] = []
+        forget = world.peers.subscribe_unregistered(told.append)
+        for admission in (Admission(refusal="no"), Admission(refusal="gone", unregistered=found)):
+            world.endpoint._admit = {"a-1": admission}.__getitem__
+            with pytest.raises(PeerLost, match="refuses: CLUSTER_AUTHORIZATION_FAILED"):
+                await (world.peers.greet(B, 1) if asks else world.peers.open(B, 1))
+        assert told == [found]
+        forget()
+        world.endpoint._admit = lambda incarnation: Admission()
+        await world.peers.greet(B, 1)
+        await asyncio.sleep(1)
+        assert world.metrics.connections == 0
+        assert told == [found]
 
     play(story)
 

@@ -455,3 +455,42 @@ async def act(world: World, partition: int, random_: random.Random) -> None:
 
 
 ACTIONS: Sequence[str] = ("produce", "produce", "produce", "evict", "close")
+
+
+@pytest.mark.parametrize("has_busy_one", [False, True])
+def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_one: bool) -> None:
+    """Each partition is refused, soon, also beside one that always has records; afterwards all goes on."""
+
+    async def main(world: World) -> None:
+        client = Client(world, range(3))
+        world.flush("t", 0)
+        await client.poll(max_wait_s=0.0)
+        await client.poll(max_wait_s=0.0)
+        parked = None
+        if not has_busy_one:
+            parked = asyncio.ensure_future(client.poll(max_wait_s=60.0))
+            await settle()
+            assert not parked.done()
+        world.reading.send_away(True)
+        began = now()
+        if has_busy_one:
+            world.flush("t", 0)
+        fetched = await (parked or client.poll(max_wait_s=60.0))
+        refused, polls = errors(fetched), 0
+        while len(refused) < 3:
+            await settle()
+            refused.update(errors(await client.poll(max_wait_s=0.0)))
+            assert now() - began < 1
+            polls += 1
+            assert polls < 10
+        assert set(refused.values()) == {"NOT_LEADER_OR_FOLLOWER"}
+        world.reading.send_away(True)
+        world.reading.send_away(False)
+        await settle()
+        client.moved = list(range(3))
+        world.flush("t", 1)
+        fetched = await client.poll(max_wait_s=0.0)
+        assert errors(fetched) == {}
+        assert client.got[1] == [0]
+
+    in_world(main)

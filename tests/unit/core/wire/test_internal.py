@@ -21,6 +21,7 @@ from bmq.core.wire.internal_fields import (
     PartitionQuestion,
     PartitionTraffic,
     Release,
+    Unregistered,
 )
 from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
 from tests.unit.core.wire.profile import examples
@@ -56,6 +57,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     ).map(tuple),
     internal_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
     internal_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
+    internal_fields.UnregisteredCaller: st.none()
+    | st.builds(Unregistered, int64, st.frozensets(st.text(max_size=20), max_size=4)),
     internal_fields.PartitionQuestions: st.lists(
         st.builds(PartitionQuestion, st.uuids(), int32, st.integers(-128, 127), int64), max_size=5
     ).map(tuple),

@@ -17,14 +17,15 @@ from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import PROTOCOL
 from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.core.wire.internal_fields import Unregistered
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.cluster.member import Member, encode_member
+from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.kv import Put
+from bmq.meta.kv import Delete, Put
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
@@ -114,6 +115,38 @@ def test_who_is_not_a_member_is_refused_at_hello(is_behind: bool) -> None:
     play(story)
 
 
+def test_who_is_refused_is_told_at_which_revision_its_key_is_absent() -> None:
+    """Together with the roles of those that may be given what it had: neither a draining member's, nor one's that does
+    not listen yet."""
+
+    async def story(w: World) -> None:
+        await w.put_member("broker-1", "broker")
+        await w.seen.start()
+        gone = await w.kv.commit([], [Delete(member_key("c", "broker-1"))])
+        here = Address(host="h", port=1)
+        for one in (
+            Member(incarnation="broker-2", roles=frozenset({"broker"}), internal=here, is_draining=True),
+            Member(incarnation="controller-1", roles=frozenset({"controller"})),
+            Member(incarnation="proxy-1", roles=frozenset({"proxy"}), internal=here),
+        ):
+            await w.kv.commit([], [Put(member_key("c", one.incarnation), encode_member(one))])
+        await w.seen.wait_revision(w.store.revision)
+        answer = await Connection(w).hello("broker-1")
+        assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert answer.unregistered == Unregistered(w.store.revision, frozenset({"proxy"}))
+        assert answer.unregistered.revision > gone.revision
+        await w.seen.close()  # it stands still from here on
+        await w.put_member("broker-3", "broker")
+        known = w.seen.revision
+        late = await Connection(w).hello("broker-1")
+        assert late.unregistered is not None
+        assert late.unregistered.revision == known < w.store.revision, "no later than what this process has seen"
+        await w.kv.commit([], [Put(member_key("c", "broker-1"), b"of a later version")])
+        assert (await Connection(w).hello("broker-1")).unregistered is None, "it is there, though nobody can read it"
+
+    play(story)
+
+
 def test_an_api_is_for_members_of_its_role() -> None:
     async def story(w: World) -> None:
         await w.put_member("proxy-1", "proxy")
@@ -134,6 +167,7 @@ def test_rule_7_a_store_that_is_away_is_no_reason_to_refuse() -> None:
         assert (await one.hello("coordinator-9")).error is ErrorCode.NONE
         await one.send(InternalKey.SHARD_OPEN, b"")
         assert w.asked == ["coordinator-9"]
+        assert (await one.hello("coordinator-9")).unregistered is None
         await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 1 << 62, "coordinator-9")
 
     play(story)

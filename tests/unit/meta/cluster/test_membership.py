@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from bmq.core.wire.internal_fields import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
@@ -27,13 +28,14 @@ class Joined:
 
     def __init__(self, kv: KeyValue, member: Member) -> None:
         self.losses = 0
+        self.joins = 0  # after a loss
         self.failures: list[str] = []
         self.ids: list[int] = []
         self.refusal: JoinRefused | None = None
         self.view = KvClusterView(kv, "c", member.incarnation)
         self.membership = Membership(
             kv, "c", member, self.view, on_lost=self._lost, on_failed=self.failures.append, on_id=self.ids.append,
-            before_join=self._before_join,
+            on_joined=self._joined, before_join=self._before_join,
         )  # fmt: skip
 
     async def _before_join(self) -> None:
@@ -42,6 +44,9 @@ class Joined:
 
     def _lost(self) -> None:
         self.losses += 1
+
+    def _joined(self) -> None:
+        self.joins += 1
 
 
 @asynccontextmanager
@@ -140,6 +145,57 @@ def test_a_store_that_is_away_is_no_lost_membership() -> None:
             kv.faults = KvFaults()
             await until(lambda: one.losses == 1)
             await until(lambda: one.membership.is_member)
+
+    run(main())
+
+
+def test_a_member_that_does_not_reach_the_store_believes_those_who_do() -> None:
+    """Once its lease must be over, of its present key, and once; it joins again when the store is back."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        kv = MemoryKeyValue(store, random=Random(1))
+        async with joined(kv, BROKER) as one:
+            heard = one.membership.on_unregistered
+            brokers = frozenset({"broker", "proxy"})
+            kv.faults = KvFaults(unavailable=1.0)
+            await asyncio.sleep(TTL_S / 2)
+            heard(Unregistered(store.revision, brokers))
+            assert one.losses == 0, "the lease may still hold"
+            await asyncio.sleep(TTL_S)
+            assert one.membership.overdue_s > 0
+            assert await shown(MemoryKeyValue(store), "b") is None
+            heard(Unregistered(0, brokers))
+            assert one.losses == 0, "older than its key"
+            heard(Unregistered(store.revision, frozenset({"proxy"})))
+            assert one.losses == 0, "nobody could have been given its partitions"
+            heard(Unregistered(store.revision, brokers))
+            assert (one.losses, one.membership.is_member) == (1, False)
+            assert one.membership.overdue_s < 0
+            heard(Unregistered(store.revision, brokers))
+            assert one.losses == 1
+            old = Unregistered(store.revision, brokers)
+            kv.faults = KvFaults()
+            await until(lambda: one.membership.is_member)
+            assert one.joins == 1
+            one.membership._renewed_at -= 2 * TTL_S
+            heard(old)
+            assert one.losses == 1, "it has joined again since"
+
+    run(main())
+
+
+def test_a_finding_that_comes_early_has_the_store_asked_at_once() -> None:
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            await kv.revoke(one.membership.lease)
+            one.view._members["b"] = BROKER  # the news is late
+            await one.view.close()
+            began = asyncio.get_running_loop().time()
+            one.membership.on_unregistered(Unregistered(1 << 40, frozenset({"broker"})))
+            await until(lambda: one.losses == 1)
+            assert asyncio.get_running_loop().time() - began < 0.1
 
     run(main())
 

@@ -96,6 +96,41 @@ def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itse
     run(main())
 
 
+def test_one_that_is_not_a_member_tells_of_the_others_while_there_are_any() -> None:
+    """The view may still show it: it is cut off from the store."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
+        await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic)), put(proxy(0)), put(proxy(1))])
+        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+        proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+        await view.start()
+        await catalog.start()
+        assert not proxies.sends_away
+        version = proxies.version
+        proxies.set_member(False)
+        assert proxies.sends_away
+        assert proxies.version > version
+        assert [each.node_id for each in proxies.proxies] == [1]
+        assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {1}
+        assert {proxies.coordinator_of(number) for number in range(50)} == {1}
+        done = await kv.commit([], [Delete(member_key("c", "p1"))])
+        await view.wait_revision(done.revision)
+        assert not proxies.sends_away
+        assert [each.node_id for each in proxies.proxies] == [0], "who asks it has reached it"
+        await kv.commit([], [put(proxy(2))])
+        proxies.set_member(True)
+        done = await kv.commit([], [put(proxy(1))])
+        await view.wait_revision(done.revision)
+        assert not proxies.sends_away
+        assert [each.node_id for each in proxies.proxies] == [0, 1, 2]
+        await view.close()
+        await catalog.close()
+
+    run(main())
+
+
 def listening(number: int, **ports: int) -> Member:
     """A proxy with listeners of these names."""
     named = tuple((name, Address(host=f"{name.lower()}{number}", port=port)) for name, port in ports.items())

@@ -1,0 +1,247 @@
+"""Processes that are cut off from the metadata store while clients and the other processes reach them.
+
+Their leases end, and what they had is given to others.  They cannot read that in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic
+from tests.simulation.cluster_checks import BugsTold, Through, check_logs, check_quiet
+from tests.simulation.cluster_events import run_in
+from tests.simulation.cluster_world import ClusterWorld, Place, Process
+from tests.simulation.kafka_clients import Member, create_topic, produce
+from tests.simulation.loop import run
+from tests.simulation.metadata_clients import MetadataConsumer
+
+TOPIC = "orders"
+PARTITIONS = 4
+CUT_S = 15.0
+BOUND_S = 20.0
+"""From the cut until everything that clients can leave has been left: a lease (10 s), two rounds of questions to others
+(1 s each), and a new owner that opens."""
+PAUSE_MAX_S = 3.0
+ROLES = ("controller", "broker", "coordinator", "proxy")
+SEEDS = range(int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 100 * 2 or 2)
+
+
+class Story:
+    """A cluster with two of each role, a producer through ``proxy1`` for each partition."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self.readers: dict[MetadataConsumer, asyncio.Task[None]] = {}
+        self.members: list[asyncio.Task[None]] = []
+        self.throughs: list[Through] = []
+        for role in ROLES:
+            for number in range(2):
+                world.place(f"{role}{number}", role)
+        self.now = asyncio.get_running_loop().time
+
+    def place(self, host: str) -> Place:
+        (place,) = [place for place in self.world.places if place.host == host]
+        return place
+
+    def process(self, host: str) -> Process:
+        process = self.place(host).process
+        assert process is not None
+        return process
+
+    def owner_of(self, partition: int) -> str:
+        """The host of the broker that a partition is assigned to, as ``proxy1`` sees it."""
+        node = self.process("proxy1").node
+        assert node is not None
+        topic: Topic = node.catalog.topics[TOPIC]
+        return node.view.owner_of(PartitionKey(topic.topic_id, partition)).rpartition("-")[0]
+
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = self.now() + seconds
+        while not condition():
+            assert self.now() < deadline, f"not within {seconds} s: {what}\n{self.world!r}"
+            await asyncio.sleep(0.1)
+
+    def through(self, host: str) -> Through:
+        """The world to a client that knows this proxy only, until the story is over."""
+        self.throughs.append(Through(self.world, host))
+        return self.throughs[-1]
+
+    def cut(self, *hosts: str) -> None:
+        """From the store; everybody else reaches them."""
+        for host in hosts:
+            self.place(host).cut_store(True)
+
+    def heal(self, *hosts: str) -> None:
+        for host in hosts:
+            self.place(host).cut_store(False)
+
+    async def move(self, partition: int, host: str) -> None:
+        """Ask ``proxy1`` for it, as an operator does."""
+        process = self.process("proxy1")
+        node = process.node
+        assert node is not None
+        assert node.cluster_admin is not None
+        run_in(process, node.cluster_admin.move(TOPIC, partition, self.process(host).incarnation))
+        await self.until(lambda: self.owner_of(partition) == host, 10, "it is moved")
+
+    def is_member(self, host: str) -> bool:
+        node = self.process(host).node
+        assert node is not None
+        assert node.joined is not None
+        return node.joined.membership.is_member
+
+
+def play(seed: int, story: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        world = ClusterWorld(seed)
+        with BugsTold(world):
+            one = Story(world)
+            await create_topic(world, TOPIC, PARTITIONS)
+            healthy = one.through("proxy1")
+            producing = [asyncio.create_task(produce_slowly(healthy, partition)) for partition in range(PARTITIONS)]
+            await one.until(lambda: len(world.told.acked) == PARTITIONS, 30, "every partition is written to")
+            await story(one)
+            await world.heal()
+            for reader in one.readers:
+                reader.is_over = True
+            for each in one.throughs:
+                each.is_over = True
+            world.is_over = True
+            await asyncio.gather(*producing, *one.readers.values())
+            await asyncio.gather(*one.members)
+            for host in ("proxy0", "proxy1"):
+                await check_logs(world, host, {TOPIC: PARTITIONS}, set())
+            await check_quiet(world)
+            assert not world.told.errors, world.told.errors
+            await world.shut()
+            assert not world.told.errors, world.told.errors
+
+    run(main(), seed)
+
+
+async def produce_slowly(world: Through, partition: int) -> None:
+    """A record twice a second, each of another producer."""
+    number = 0
+    while not world.is_over:
+        await produce(world, f"p{partition}-{number}", TOPIC, partition, 1)
+        number += 1
+        await asyncio.sleep(0.5)
+
+
+async def demand_progress(one: Story, reader: MetadataConsumer, until: float) -> None:
+    """Every partition is read without a long pause from here on."""
+    while one.now() < until:
+        await asyncio.sleep(PAUSE_MAX_S)
+        behind = {p: one.now() - at for p, at in reader.progress_at.items() if one.now() - at > PAUSE_MAX_S}
+        assert not behind, f"seconds since something was read of: {behind}, of {one.world!r}"
+
+
+async def reading_through(one: Story, host: str) -> MetadataConsumer:
+    """A consumer that has read everything, and what Metadata gave to ``host`` there."""
+    reader = MetadataConsumer(one.world, host, TOPIC, set(range(PARTITIONS)))
+    await reader.refresh()
+    one.readers[reader] = asyncio.create_task(reader.run())
+    await one.until(lambda: len(reader.progress_at) == PARTITIONS, 10, "all is read")
+    return reader
+
+
+def test_readers_leave_a_proxy_that_is_cut_off_together_with_a_broker() -> None:
+    async def story(one: Story) -> None:
+        reader = await reading_through(one, "proxy0")
+        shared = {p for p in range(PARTITIONS) if reader.leaders[p] == "proxy0" and one.owner_of(p) == "broker0"}
+        assert shared, "nobody reads a partition of the broker through the proxy"
+        one.cut("proxy0", "broker0")
+        await asyncio.sleep(BOUND_S)
+        assert not one.is_member("proxy0")
+        assert not one.is_member("broker0")
+        assert set(reader.leaders.values()) == {"proxy1"}
+        await demand_progress(one, reader, one.now() + CUT_S)
+        one.heal("proxy0", "broker0")
+        await one.until(lambda: one.is_member("proxy0") and one.is_member("broker0"), 10, "both join again")
+
+    play(1, story)
+
+
+def test_readers_leave_a_proxy_that_is_cut_off_alone_when_their_partitions_move() -> None:
+    """Beside a partition that stays, and always has something new for the session of the proxy with its broker."""
+
+    async def story(one: Story) -> None:
+        reader = await reading_through(one, "proxy0")
+        one.cut("proxy0")
+        moved = next(p for p in range(PARTITIONS) if reader.leaders[p] == "proxy0" and one.owner_of(p) == "broker0")
+        await one.move(moved, "broker1")
+        await asyncio.sleep(BOUND_S)
+        await demand_progress(one, reader, one.now() + CUT_S)
+
+    play(1, story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_readers_and_groups_go_on_whoever_is_cut_off_together(seed: int) -> None:
+    """Some processes, never all of a role: clients that go where Metadata sends them miss a bounded time."""
+
+    async def story(one: Story) -> None:
+        world = one.world
+        readers = [await reading_through(one, host) for host in ("proxy0", "proxy1")]
+        cut = [role + "0" for role in ROLES if world.rng.random() < 0.7]
+        one.cut(*cut)
+        await asyncio.sleep(BOUND_S)
+        for reader in readers:
+            await demand_progress(one, reader, one.now() + PAUSE_MAX_S)
+        member = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS, leaves_after=3)
+        await asyncio.wait_for(member.run(), CUT_S)
+
+    play(seed, story)
+
+
+def test_rule_7_an_outage_of_the_store_takes_nobodys_membership() -> None:
+    async def story(one: Story) -> None:
+        reader = await reading_through(one, "proxy0")
+        leaders = dict(reader.leaders)
+        one.world.store.stop()
+        await asyncio.sleep(BOUND_S)
+        assert all(one.is_member(place.host) for place in one.world.places)
+        await demand_progress(one, reader, one.now() + CUT_S)
+        assert reader.leaders == leaders
+        one.world.store.start(one.now())
+
+    play(1, story)
+
+
+def test_rule_7_brokers_and_proxies_that_have_all_lost_the_store_go_on() -> None:
+    """A controller reaches it, and finds their leases ended; nobody could be given what they have."""
+
+    async def story(one: Story) -> None:
+        reader = await reading_through(one, "proxy0")
+        one.cut("broker0", "broker1", "proxy0", "proxy1")
+        await asyncio.sleep(BOUND_S)
+        await demand_progress(one, reader, one.now() + CUT_S)
+        assert all(one.is_member(host) for host in ("broker0", "broker1", "proxy0", "proxy1"))
+
+    play(1, story)
+
+
+def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_commit() -> None:
+    """Storage refuses the write, before either hears that it is not a member; later the broker refuses."""
+
+    async def story(one: Story) -> None:
+        world = one.world
+        member = Member(one.through("proxy0"), "g", TOPIC, PARTITIONS)
+        one.members.append(asyncio.create_task(member.run()))
+        await one.until(lambda: len(world.told.committed) == PARTITIONS, 30, "the group commits")
+        one.cut("coordinator0", "broker0", "proxy0")
+        await asyncio.sleep(BOUND_S)
+        other = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS, leaves_after=4)
+        await asyncio.wait_for(other.run(), CUT_S)
+        before = dict(world.told.committed)
+        await asyncio.sleep(CUT_S)
+        again = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS)
+        assert (await again.positions()).keys() == {partition for _, _, partition in before}
+
+    play(1, story)
