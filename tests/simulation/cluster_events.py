@@ -32,6 +32,7 @@ class Events:
             self._pause, self._cut, self._cut, self._cut_clients, self._cut_store, self._cut_storage, self._store_away,
             self._split, self._datanode_dies, self._datanode_stops, self._namenode_restarts, self._connections_break,
             self._add, self._operate, self._operate, self._lack_descriptors, self._die_at_a_step,
+            self._cut_store_of_some,
         ]  # fmt: skip
 
     def befall(self) -> None:
@@ -164,6 +165,15 @@ class Events:
         place.cut_store(True)
         self._after(for_s, place.cut_store, False)
         return f"{place.host} is cut off from the store for {for_s:.1f} s"
+
+    def _cut_store_of_some(self) -> str:
+        """Several hosts, which everybody reaches else."""
+        world, for_s = self._world, self._rng.choice((8.0, 30.0)) * self._rng.uniform(0.5, 1.0)
+        places = self._rng.sample(world.places, min(self._rng.randint(2, 4), len(world.places)))
+        for place in places:
+            place.cut_store(True)
+            self._after(for_s, place.cut_store, False)
+        return f"{[place.host for place in places]} are cut off from the store for {for_s:.1f} s"
 
     def _cut_storage(self) -> str:
         place, for_s = self._place(), self._rng.choice((1.0, 5.0, 15.0)) * self._rng.uniform(0.5, 1.0)
