@@ -169,7 +169,7 @@ def test_readers_leave_a_proxy_that_is_cut_off_together_with_a_broker() -> None:
 
 
 def test_readers_leave_a_proxy_that_is_cut_off_alone_when_their_partitions_move() -> None:
-    """Beside a partition that stays, and always has something new for the session of the proxy with its broker."""
+    """Beside others that stay."""
 
     async def story(one: Story) -> None:
         reader = await reading_through(one, "proxy0")
