@@ -87,7 +87,6 @@ class KeptConnection:
 FAILURES = "bmq_descriptor_failures_total "
 
 
-@pytest.mark.smoke
 def test_a_process_that_runs_out_of_descriptors_says_so_and_says_when_it_is_over(tmp_path: Path) -> None:
     with BmqServer(f"file://{tmp_path}/root") as server, ExitStack() as idle:
         kept = KeptConnection(server)
