@@ -67,7 +67,17 @@ def internal_services(
         admin=nobody,
         coordinator=nobody,
         producer_ids=nobody,
-        reading=Reading(config, catalog, assigned, pool, clock, metrics, beside=beside, served=load.read),
+        reading=Reading(
+            config,
+            catalog,
+            assigned,
+            pool,
+            clock,
+            metrics,
+            beside=beside,
+            served=load.read,
+            owner_patience_s=0.0,  # a proxy or a coordinator that asks here looks for the next owner itself
+        ),
     )
 
 

@@ -2,7 +2,8 @@
 
 A fetch that finds enough in memory is answered in the call that brought it (``try_now``); all others ``run``.  It ends
 when there are ``min_bytes``, when something went wrong that the client must know, when storage was read, or when its
-time is up.  Its bytes are reserved before they are read, and released when the answer was sent.
+time is up: a little later than the client says while an owner is missing (``proxy.fetch_time``).  Its bytes are
+reserved before they are read, and released when the answer was sent.
 
 Storage may be slow.  A fetch that has enough in memory waits for it only shortly; what is read too late is read to its
 end all the same, for the block cache: the next fetch finds it there.  Partitions left out stay at the front of their
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from bmq.core.errors import ErrorCode
@@ -20,6 +22,7 @@ from bmq.core.steps import Steps, batched
 from bmq.core.turns import run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.proxy.budget import Lane, Reservation
+from bmq.proxy.fetch_time import FetchTime
 from bmq.proxy.large_requests import PARTITIONS_MAX
 from bmq.proxy.longpoll import Wanted
 from bmq.proxy.look import Look
@@ -97,7 +100,7 @@ class Fetching:
 
     __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_is_first", "_left", "_on_park", "_params",
                  "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
-                 "_storage_deadline", "_stored", "_turn", "_watch")  # fmt: skip
+                 "_storage_deadline", "_stored", "_time", "_turn", "_watch")  # fmt: skip
 
     def __init__(self, reading: Reading, turn: Turn, params: FetchParams) -> None:
         self._reading = reading
@@ -109,6 +112,7 @@ class Fetching:
         self._left = self._stored = 0  # of the look under way: bytes, and partitions that lie on storage
         self._hurries = self._reads = self._is_first = False
         self._storage_deadline = 0.0
+        self._time = FetchTime(0.0, 0.0)  # of ``run``
         self._on_park = _nothing
         self._parked_partitions = 0  # that count in ``Reading.parked_partitions``
         self._has_looked = False
@@ -128,6 +132,8 @@ class Fetching:
         self._look_at(tuple(self._watch.changed))
         is_late = self._params.max_wait_s <= 0
         if self._reads or not (is_late or self._is_enough()):
+            return None
+        if is_late and not self._size and self._reading.owner_patience_s and self._lacks_owner():
             return None
         reservation = self._take_now(self._reading.budget.memory)
         if reservation is None:
@@ -150,20 +156,22 @@ class Fetching:
         """
         self._on_park = on_park
         now = asyncio.get_running_loop().time
-        deadline = now() + self._params.max_wait_s
         self._storage_deadline = now() + max(STORAGE_PATIENCE_S, self._params.max_wait_s)
         fetched: Fetched | None = None
         try:
-            if not self._may_park():
-                deadline = now()
+            may_park = self._may_park()
+            self._time = FetchTime(
+                now() + (self._params.max_wait_s if may_park else 0.0),
+                self._reading.owner_patience_s if may_park else 0.0,
+            )
             self._follow()
             while fetched is None:
                 await run_in_turns(self._look())
-                is_late = now() >= deadline or self._is_cut_off or self._reading.is_draining
-                if is_late or self._reads or self._is_enough():
-                    fetched = await self._gather(is_late=is_late)
+                self._time.on_look(now(), waits=bool(self._watch.waiting), reads=self._reads)
+                if self._reads or self._is_enough() or self._is_over():
+                    fetched = await self._gather()
                 if fetched is None and self._seen == self._watch.events and not self._is_cut_off:
-                    await self._park(deadline)
+                    await self._park(self._time.next_look_at(now()))
             return fetched
         finally:
             self._leave(is_answered=fetched is not None)
@@ -173,6 +181,25 @@ class Fetching:
         """Its session has ended, or goes on with a later request."""
         session = self._turn.session
         return session is not None and (session.is_closed or self._turn.is_overtaken)
+
+    def _is_over(self) -> bool:
+        """Whether it is answered with what there is."""
+        is_up = self._time.is_up(asyncio.get_running_loop().time())
+        return (is_up and self._size > 0) or self._is_late()
+
+    def _is_late(self) -> bool:
+        """Whether partitions without an owner are told of: no more time is left for one to come."""
+        if self._is_cut_off or self._reading.is_draining:
+            return True
+        now = asyncio.get_running_loop().time()
+        if not self._time.is_up(now):
+            return False
+        return not (self._time.is_patient(now) and (self._time.is_lost or self._lacks_owner()))
+
+    def _lacks_owner(self) -> bool:
+        """Whether one of the partitions that wait has no owner; of many only the first are looked at."""
+        waiting = tuple(islice(self._watch.waiting, LOOKS_A_TURN))
+        return any(self._rest_of(wanted).error is ErrorCode.NOT_LEADER_OR_FOLLOWER for wanted in waiting)
 
     @property
     def _may_follow(self) -> bool:
@@ -272,7 +299,7 @@ class Fetching:
 
     # ------------------------------------------------------------------------------------------------- read, park
 
-    async def _gather(self, *, is_late: bool) -> Fetched | None:
+    async def _gather(self) -> Fetched | None:
         """Reserve, read from storage, answer.  None when there is nothing after all, and time is left."""
         reservation = await self._reserve()
         if reservation is None:
@@ -280,10 +307,10 @@ class Fetching:
         try:
             if self._reads:
                 await self._read(reservation)
-            if not (is_late or self._size or self._is_enough()):
+            if not (self._size or self._is_enough() or self._is_over()):
                 reservation.release()
                 return None
-            return await run_in_turns(self._finish(reservation, is_late=is_late))
+            return await run_in_turns(self._finish(reservation, is_late=self._is_late()))
         except BaseException:
             reservation.release()
             raise
@@ -337,6 +364,7 @@ class Fetching:
         params = self._params
         gate = asyncio.Semaphore(PARALLEL_READS)
         loop = asyncio.get_running_loop()
+        began = loop.time()
         tasks = {loop.create_task(self._reading.read(look, gate)): look for look in self._fresh if look.reads}
         is_rich = 0 < self._size >= params.min_bytes
         patience = SHORT_PATIENCE_S if is_rich else max(0.0, self._storage_deadline - loop.time())
@@ -354,13 +382,15 @@ class Fetching:
             if look.reads:  # still: it goes on without us
                 look.reads = False
                 self._reading.adopt(task, reservation.split(_cost(look)))
+        self._time.on_read(began, is_lost=any(look.waits for look in self._fresh))
         self._fit()
 
     def _take(self, look: Look, outcome: bytes | ErrorCode) -> None:
+        """Take a read's records or its error.  NOT_LEADER_OR_FOLLOWER is waited out: it is read again."""
         look.reads = False
         if isinstance(outcome, ErrorCode):
-            look.fails(outcome)
-            self._hurries = True
+            look.fails(outcome, waits=outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._hurries |= not look.waits
         elif outcome:
             look.buffers, look.size, look.is_stored = (outcome,), len(outcome), True
 
@@ -373,12 +403,12 @@ class Fetching:
                 look.buffers, look.size = (), 0
             self._size += look.size
 
-    async def _park(self, deadline: float) -> None:
-        """Until enough has been flushed, something has changed, or time is up."""
+    async def _park(self, until: float) -> None:
+        """Wait until enough has been flushed, something has changed, or the loop's clock says ``until``."""
         self._on_park()
         loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
         future: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_at(deadline, _ring, future)
+        timer = loop.call_at(until, _ring, future)
         watch.token = future
         watch.park(self._params.min_bytes - self._size)
         self._fresh = []  # what was found may leave the cache meanwhile: it is looked for again
@@ -456,7 +486,7 @@ class Fetching:
                     look.error = ErrorCode.NONE  # not yet: see ``proxy.look``
             return [*self._fresh, *self._rest.values()], ()
         watch = self._watch
-        looks = [look for look in self._fresh if look.is_news]
+        looks = [look for look in self._fresh if look.is_news and (is_late or not look.waits)]
         return looks, (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
 
     def _rest_of(self, wanted: Wanted) -> Look:

@@ -3,7 +3,8 @@
 Rule 2 decides: nothing at or past the high watermark is shown, and OFFSET_OUT_OF_RANGE is said only by an owner in
 WRITE.  Without such an owner the fetch waits: the partition may be moving.  For an offset past the watermark it waits
 until the owner has proven that it is the owner and has flushed what it acknowledged before (acks=1): then it is out of
-range, or below the watermark.  What is not known by the end of the fetch's time is told as a retriable error.
+range, or below the watermark.  What is not known by the end of the fetch's time (``proxy.fetch_time``) is told as a
+retriable error.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from bmq.core.wire.api import ApiKey
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.proxy.budget import FetchBudget, Reservation
 from bmq.proxy.cache import TailCache
+from bmq.proxy.fetch_time import OWNER_PATIENCE_S
 from bmq.proxy.fetching import READ_COPIES, Fetched, Fetching, FetchParams
 from bmq.proxy.longpoll import Identity, LongPoll, Wanted, Watch
 from bmq.proxy.look import Look, look_at
@@ -50,7 +51,7 @@ class Reading:
     stands ``beside`` the first.  They have the tails, the bytes, the readers and the register of who follows what in
     common, so there is one copy of a tail, and owners tell the first one alone: whoever waits for a partition wakes,
     whichever of the two he asked.  Sessions, parked fetches and counters are each one's own.  ``served`` is told of the
-    bytes of each partition that is answered for.
+    bytes of each partition that is answered for.  ``owner_patience_s``: see ``proxy.fetch_time``.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class Reading:
         *,
         beside: Reading | None = None,
         served: Callable[[PartitionKey, int], None] | None = None,
+        owner_patience_s: float = OWNER_PATIENCE_S,
     ) -> None:
+        self.owner_patience_s = owner_patience_s
         self.metrics = metrics
         self.budget: FetchBudget
         self.tails: TailCache

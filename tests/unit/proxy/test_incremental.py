@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode
+from bmq.proxy.fetch_time import OWNER_PATIENCE_S
 from bmq.proxy.fetching import Fetched
 from bmq.proxy.longpoll import Wanted
 from tests.simulation.loop import run
@@ -135,6 +136,26 @@ def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
     in_world(main)
 
 
+def test_a_session_that_gets_other_records_is_not_told_of_a_move() -> None:
+    """Neither while it waits for more of them, nor when its time is up."""
+
+    async def main(world: World) -> None:
+        client = Client(world, range(2))
+        await client.poll(max_wait_s=0)
+        poll = asyncio.create_task(client.poll(max_wait_s=0.5, min_bytes=1 << 20))
+        await asyncio.sleep(0.4)
+        world.flush("t", 0)
+        world.close("t", 1)
+        fetched = await poll
+        assert now() == pytest.approx(0.5)
+        assert (errors(fetched), offsets(fetched)) == ({}, {("t", 0): [0]})
+        world.reopen("t", 1)
+        world.flush("t", 1)
+        assert offsets(await client.poll()) == {("t", 1): [0]}
+
+    in_world(main)
+
+
 def test_a_fetch_of_no_bytes_still_gets_one_batch() -> None:
     async def main(world: World) -> None:
         client = Client(world, range(2), max_bytes=0)
@@ -170,7 +191,7 @@ def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
         world.close("t", 1)
         for _ in range(2):
             assert errors(await client.poll()) == {("t", 1): "NOT_LEADER_OR_FOLLOWER"}
-        assert now() == pytest.approx(1)
+        assert now() == pytest.approx(2 * OWNER_PATIENCE_S)
         world.open("t", 1)
         (look,) = (await client.poll()).looks
         assert (look.wanted.partition, look.error, look.marks) == (1, ErrorCode.NONE, (0, 0, 0))

@@ -14,6 +14,7 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records import HEADER_BYTES
 from bmq.meta.catalog import Topic
+from bmq.proxy.fetch_time import OWNER_PATIENCE_S, READ_AGAIN_S
 from bmq.proxy.fetching import SHORT_PATIENCE_S, Fetched
 from bmq.proxy.longpoll import Wanted
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
@@ -311,6 +312,119 @@ def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_its_ta
         assert world.reading.tails.extent(world.key("t")) is None
         assert errors(await parked) == {T0: "NOT_LEADER_OR_FOLLOWER"}
         assert now() == pytest.approx(1)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("max_wait_s", [0, 0.5])
+def test_a_fetch_whose_time_ends_while_a_partition_moves_waits_for_the_next_owner(max_wait_s: float) -> None:
+    async def main(world: World) -> None:
+        world.flush("t")
+        if not max_wait_s:
+            world.close("t")
+        fetch = asyncio.create_task(world.fetch([want("t", offset=1)], max_wait_s=max_wait_s))
+        if max_wait_s:
+            await asyncio.sleep(max_wait_s - 0.01)
+            world.close("t")
+        await asyncio.sleep(0.06)
+        assert not fetch.done()
+        world.reopen("t")
+        fetched = await fetch
+        assert (errors(fetched), offsets(fetched)) == ({}, {T0: []})
+        assert fetched.looks[0].marks == (1, 1, 0)
+        assert now() < OWNER_PATIENCE_S
+
+    in_world(main)
+
+
+@pytest.mark.parametrize(("max_wait_s", "told_at"), [(0, OWNER_PATIENCE_S), (0.5, OWNER_PATIENCE_S), (3, 3)])
+def test_an_owner_that_does_not_come_is_told_of_in_the_end(max_wait_s: float, told_at: float) -> None:
+    async def main(world: World) -> None:
+        world.close("t")
+        assert errors(await world.fetch([want("t")], max_wait_s=max_wait_s)) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        assert now() == pytest.approx(told_at)
+
+    in_world(main)
+
+
+def test_brokers_tell_proxies_at_once_that_a_partition_is_not_theirs() -> None:
+    async def main(world: World) -> None:
+        world.reading.owner_patience_s = 0.0
+        world.close("t")
+        for max_wait_s in (0.0, 0.5):
+            fetched = await world.fetch([want("t")], max_wait_s=max_wait_s)
+            assert errors(fetched) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+            assert now() == pytest.approx(max_wait_s)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("max_wait_s", [0, 0.5, 100])
+@pytest.mark.parametrize("hears_first", [False, True])
+def test_a_read_whose_owner_goes_is_repeated_with_the_next_owner(max_wait_s: float, hears_first: bool) -> None:
+    """The proxy asks the owner where its open segment ends, and the owner gives the partition away."""
+
+    async def main(world: World) -> None:
+        await world.store("t")
+        owner = world.owner("t")
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def ask() -> Any:
+            return await asked
+
+        owner.knows_live = False
+        owner.ask_live = ask  # type: ignore[method-assign]
+        fetch = asyncio.create_task(world.fetch([want("t")], max_wait_s=max_wait_s))
+        await settle()
+        if hears_first:
+            world.close("t")
+        asked.set_exception(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the owner was lost"))
+        await asyncio.sleep(0.02)
+        if not hears_first:
+            world.close("t")
+        await asyncio.sleep(0.04)
+        assert not fetch.done()
+        world.reopen("t")
+        fetched = await fetch
+        assert (errors(fetched), offsets(fetched)) == ({}, {T0: [0]})
+        assert now() == pytest.approx(0.06)
+        release(fetched)
+
+    in_world(main)
+
+
+def test_an_owner_that_cannot_be_asked_is_asked_a_few_times_then_told_of() -> None:
+    async def main(world: World) -> None:
+        await world.store("t")
+        owner, asked = world.owner("t"), []
+
+        async def refuse() -> Any:
+            asked.append(now())
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not mine")
+
+        owner.knows_live = False
+        owner.ask_live = refuse  # type: ignore[method-assign]
+        assert errors(await world.fetch([want("t")])) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        assert now() == pytest.approx(OWNER_PATIENCE_S)
+        assert 2 < len(asked) <= OWNER_PATIENCE_S / READ_AGAIN_S + 2
+
+    in_world(main)
+
+
+def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None:
+    async def main(world: World) -> None:
+        await world.store("t", 0)
+        world.flush("t", 1)
+
+        async def refuse() -> Any:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not mine")
+
+        world.owner("t").knows_live = False
+        world.owner("t").ask_live = refuse  # type: ignore[method-assign]
+        fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=100)
+        assert (now(), offsets(fetched)) == (0, {T0: [], ("t", 1): [0]})
+        assert errors(fetched) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        release(fetched)
 
     in_world(main)
 

@@ -1,0 +1,62 @@
+"""The time that one fetch has: the client's ``max_wait_ms``, and longer while a partition has no owner.  Pure.
+
+A planned move leaves a partition without an owner for a moment.  A fetch whose time ends in that moment has nothing to
+tell but NOT_LEADER_OR_FOLLOWER, and librdkafka then leaves the partition alone for ``fetch.error.backoff.ms`` (500 ms).
+So a fetch that has no records waits for an owner for ``patience_s``, counted from when it first missed one.
+"""
+
+from __future__ import annotations
+
+OWNER_PATIENCE_S = 1.0
+"""Twice the move of 1,000 partitions (docs/design/hand-over.md), and far below any client's request time-out."""
+READ_AGAIN_S = 0.1
+"""From a read whose owner could not be asked to the next try, unless something happens earlier."""
+
+
+class FetchTime:
+    """Times are seconds on the loop's clock."""
+
+    __slots__ = ("_is_lost", "_patience_s", "_since", "deadline")
+
+    def __init__(self, deadline: float, patience_s: float) -> None:
+        self.deadline = deadline
+        self._patience_s = patience_s
+        self._since: float | None = None
+        self._is_lost = False
+
+    def __repr__(self) -> str:
+        return f"<FetchTime {self.deadline:.3f} waits since {self._since} is_lost={self._is_lost}>"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a read from storage failed because an owner could not be asked, and is to be repeated."""
+        return self._is_lost
+
+    def on_look(self, now: float, *, waits: bool, reads: bool) -> None:
+        """Note whether partitions wait, and whether some are to be read from storage, after a look at what changed."""
+        self._is_lost &= reads
+        if not (waits or self._is_lost):
+            self._since = None
+        elif self._since is None:
+            self._since = now
+
+    def on_read(self, began: float, *, is_lost: bool) -> None:
+        """Note how a read that began at ``began`` has ended."""
+        self._is_lost = is_lost
+        if is_lost and self._since is None:
+            self._since = began
+
+    def is_up(self, now: float) -> bool:
+        """Whether the client's own time has passed."""
+        return now >= self.deadline
+
+    def is_patient(self, now: float) -> bool:
+        """Whether a missing owner may still come."""
+        return self._since is not None and now < self._since + self._patience_s
+
+    def next_look_at(self, now: float) -> float:
+        """Return when to look again if nothing happens."""
+        end = self.deadline
+        if now >= end and self._since is not None:
+            end = max(end, self._since + self._patience_s)
+        return min(end, now + READ_AGAIN_S) if self._is_lost else end
