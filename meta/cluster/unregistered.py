@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Set
 from enum import Enum
 
+from bmq.core.log_fields import fields
 from bmq.core.peer import PeerLost
 from bmq.core.wire.internal_fields import Unregistered
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Member
@@ -117,4 +118,8 @@ class RegistrationCheck:
 def _ended(task: asyncio.Task[None]) -> None:
     """It runs until ``close``: anything else is a bug."""
     if not task.cancelled() and task.exception() is not None:
-        _log.error("bug: others are not asked any more whether this process is registered", exc_info=task.exception())
+        _log.error(
+            "bug: others are not asked any more whether this process is registered",
+            exc_info=task.exception(),
+            extra=fields(error=repr(task.exception())),
+        )
