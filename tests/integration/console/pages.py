@@ -74,7 +74,8 @@ class Console:
         return self.page.get_by_role("region", name=name, exact=True)
 
     def rows(self, name: str) -> list[list[str]]:
-        """Return the texts of a table's body, cell by cell."""
+        """Return the texts of a table's body, cell by cell, once the table is there."""
+        expect(self.table(name).locator("tbody").first).to_be_attached(timeout=WAIT_MS)
         rows = self.table(name).locator("tbody tr").all()
         return [row.locator("th, td").all_inner_texts() for row in rows]
 
