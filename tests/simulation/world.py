@@ -320,10 +320,11 @@ class World:
         """The batch at ``offset``, which ``process`` acknowledges because it is in the log, is on ``asked`` datanodes.
 
         The model does not know the nodes of a joined file's parts, nor does the store tell what an owner of the past
-        has seen.
+        has seen.  What lies below the log start is deleted, and needs no copies.
         """
         assert process.writer is not None
-        if asked < 2 or process.writer.partition.epoch != self.epoch:
+        partition = process.writer.partition
+        if asked < 2 or partition.epoch != self.epoch or offset < partition.log_start:
             return
         held: tuple[SegmentName, File] | None = None
         for file in self.storage.namespace.files.values():
