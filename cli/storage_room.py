@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 from bmq.cli.node import Node
 from bmq.console.state import RootFacts, SpaceFacts, StorageFacts
+from bmq.core.memoized import Memoized
 from bmq.core.urls import without_userinfo
 from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.health import Examined, StorageHealth
@@ -18,24 +18,14 @@ KEPT_S = 15.0
 
 
 class StorageRoom:
-    """Asks storage, once for all who look within `KEPT_S`."""
+    """Storage's facts of itself: one question for all who look."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._asking = asyncio.Lock()
-        self._known: StorageFacts | None = None
-        self._asked = -math.inf
-
-    async def facts(self) -> StorageFacts:
-        """Return what storage tells of itself; what it does not tell in time is null, with the reason."""
-        async with self._asking:
-            now = asyncio.get_running_loop().time()
-            if self._known is None or now - self._asked >= KEPT_S:
-                self._asked = now
-                self._known = await self._ask()
-            return self._known
+        self.facts = Memoized(self._ask, KEPT_S).get
 
     async def _ask(self) -> StorageFacts:
+        """Return what storage tells of itself; what it does not tell in time is null, with the reason."""
         facts = StorageFacts(
             root=without_userinfo(self._node.config.root), datanodes=None, space=None, usage=None,
             is_in_safe_mode=False, missing_blocks=0, error="",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections import Counter
 
 from bmq.broker.log_sizes_api import log_sizes
 from bmq.cli.asked_members import ask_members, others_with
 from bmq.cli.node import Node
 from bmq.console.state import TopicSizes
+from bmq.core.memoized import Memoized
 from bmq.core.wire.internal import InternalKey, LogSizesRequest, LogSizesResponse
 from bmq.meta.cluster.member import BROKER
 
@@ -18,22 +17,11 @@ KEPT_S = 15.0
 
 
 class ClusterTopicSizes:
-    """Asks the brokers, once for all who look within `KEPT_S`."""
+    """The sums of the brokers that answer, and the names of those that do not: one question for all who look."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._asking = asyncio.Lock()
-        self._known: TopicSizes | None = None
-        self._asked = -math.inf
-
-    async def facts(self) -> TopicSizes:
-        """Return the sums of the brokers that answer, and the names of those that do not."""
-        async with self._asking:
-            now = asyncio.get_running_loop().time()
-            if self._known is None or now - self._asked >= KEPT_S:
-                self._asked = now
-                self._known = await self._ask()
-            return self._known
+        self.facts = Memoized(self._ask, KEPT_S).get
 
     async def _ask(self) -> TopicSizes:
         node = self._node

@@ -1,4 +1,4 @@
-"""Numbers that cost too much for a scrape, and are collected in the background between scrapes."""
+"""Numbers that cost too much to be counted for each look, and are counted in the background instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class Refresh:
-    """Run `work` in the background each time that it is asked for: one run at a time, and none within `interval_s`
-    after the beginning of the last.
+    """Runs of `work` in the background, begun by `request` alone: one at a time, and none within `interval_s` seconds
+    after the beginning of the last.  An `interval_s` of 0 turns them off.
 
-    A scrape asks, and shows what the last run has left: where nobody asks, nothing runs.  An `interval_s` of 0
-    turns it off.
+    `request` returns at once.  Its caller shows the numbers of the last run, or waits for this one (`wait`).
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], interval_s: float, name: str) -> None:
@@ -51,7 +50,7 @@ class Refresh:
             self._is_failing = False
         except BmqError as error:
             if not self._is_failing:
-                text = "%s cannot be refreshed; it is tried again with each scrape"
+                text = "%s cannot be refreshed; it is tried again when it is asked for next"
                 logger.warning(text, self._name, extra=fields(error=error))
             self._is_failing = True
         except Exception:  # a metric that is not refreshed must not end anything else; the next request tries again
