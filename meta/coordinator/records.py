@@ -274,7 +274,7 @@ def _usual_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...]
             begin, (host_size,) = at + 2, length_at(data, at)
             at = begin + host_size
             client_host = data[begin:at].decode()
-            rebalance_timeout_ms, session_timeout_ms, size = numbers_at(data, at)
+            rebalance_ms, session_ms, size = numbers_at(data, at)
             begin = at + _MEMBER_NUMBERS.size
             at = begin + size
             subscription = data[begin:at]
@@ -282,16 +282,16 @@ def _usual_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...]
             at = begin + assigned_size
             if instance_size < -1 or min(id_size, client_size, host_size, size, assigned_size) < 0:
                 return None
-            if rebalance_timeout_ms == -1:
-                rebalance_timeout_ms = session_timeout_ms
+            if rebalance_ms == -1:
+                rebalance_ms = session_ms
             members.append(
                 StoredMember(
                     member_id,
                     instance_id,
                     client_id,
                     client_host,
-                    rebalance_timeout_ms,
-                    session_timeout_ms,
+                    rebalance_ms,
+                    session_ms,
                     subscription,
                     data[begin:at],
                 )
@@ -305,21 +305,14 @@ def _decode_member(reader: _Reader, version: int) -> StoredMember:
     member_id = reader.string()
     instance_id = reader.nullable() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
-    rebalance_timeout_ms = reader.i32() if version >= 1 else -1
-    session_timeout_ms = reader.i32()
+    rebalance_ms = reader.i32() if version >= 1 else -1
+    session_ms = reader.i32()
     subscription, assignment = reader.data(), reader.data()
     reader.skip_tags()
-    if rebalance_timeout_ms == -1:
-        rebalance_timeout_ms = session_timeout_ms
+    if rebalance_ms == -1:
+        rebalance_ms = session_ms
     return StoredMember(
-        member_id,
-        instance_id,
-        client_id,
-        client_host,
-        rebalance_timeout_ms,
-        session_timeout_ms,
-        subscription,
-        assignment,
+        member_id, instance_id, client_id, client_host, rebalance_ms, session_ms, subscription, assignment
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, cast
@@ -207,7 +207,7 @@ class FakeRequests:
         self.sent.append((key, message))
         match key:
             case ApiKey.LIST_OFFSETS:
-                return _ends(message, self.fails)
+                return list_offsets_response(message, lambda _, part: (self.fails, 5 if part.timestamp == -2 else 9))
             case ApiKey.DESCRIBE_CONFIGS:
                 return _configs(message, self.fails)
         raise AssertionError(f"no fake answers {key!r}")
@@ -219,19 +219,17 @@ class FakeRequests:
         return 9
 
 
-def _ends(message: Any, code: int) -> Any:
+def list_offsets_response(message: Any, end_of: Callable[[str, Any], tuple[int, int]]) -> Any:
+    """Return the response to a ListOffsets; `end_of` tells the error code and the offset of a topic's partition."""
     Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
+
+    def told(name: str, part: Any) -> Any:
+        code, offset = end_of(name, part)
+        return Topic.ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code, offset=offset)
+
     return m.ListOffsetsResponse(
         topics=[
-            Topic(
-                name=topic.name,
-                partitions=[
-                    Topic.ListOffsetsPartitionResponse(
-                        partition_index=part.partition_index, error_code=code, offset=5 if part.timestamp == -2 else 9
-                    )
-                    for part in topic.partitions
-                ],
-            )
+            Topic(name=topic.name, partitions=[told(topic.name, part) for part in topic.partitions])
             for topic in message.topics
         ]
     )

@@ -13,10 +13,10 @@ from bmq.console import group_lags
 from bmq.console.group_lags import Lag, lags_of
 from bmq.console.state import CommittedFacts
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.wire import messages as m
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from tests.simulation.loop import run
+from tests.unit.console.states import list_offsets_response
 
 
 class Owners:
@@ -34,22 +34,8 @@ class Owners:
         await asyncio.sleep(self.waits_s)
         if self.fails is not None:
             raise self.fails
-        Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
-        return m.ListOffsetsResponse(
-            topics=[
-                Topic(
-                    name=topic.name,
-                    partitions=[
-                        Topic.ListOffsetsPartitionResponse(
-                            partition_index=part.partition_index,
-                            error_code=self.errors.get((topic.name, part.partition_index), ErrorCode.NONE),
-                            offset=10,
-                        )
-                        for part in topic.partitions
-                    ],
-                )
-                for topic in message.topics
-            ]
+        return list_offsets_response(
+            message, lambda name, part: (self.errors.get((name, part.partition_index), ErrorCode.NONE), 10)
         )
 
     async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:

@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from bmq.console import http_connection
 from bmq.console.http import Hosts, HttpServer
+from bmq.console.state import ConsoleState
 from bmq.core.log_limit import BURST
 from tests.unit.console.states import state
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def play(story: Callable[[HttpServer], Awaitable[None]], *names: str) -> None:
+def play(
+    story: Callable[[HttpServer], Awaitable[None]],
+    *names: str,
+    console: ConsoleState | None = None,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> None:
+    """Tell the story of a server that serves `console` under these names, on a loop that `run` makes."""
+
     async def main() -> None:
-        server = HttpServer(state(), "127.0.0.1", 0, names)
+        server = HttpServer(console or state(), "127.0.0.1", 0, names)
         await server.start()
         try:
             async with asyncio.timeout(30):
@@ -27,7 +36,7 @@ def play(story: Callable[[HttpServer], Awaitable[None]], *names: str) -> None:
         finally:
             await server.stop()
 
-    asyncio.run(main())
+    run(main())
 
 
 async def connect(server: HttpServer) -> Streams:

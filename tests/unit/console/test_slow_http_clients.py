@@ -9,9 +9,10 @@ import asyncio
 import io
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import uvloop
@@ -19,9 +20,10 @@ import uvloop
 from bmq.console import exposition, http_connection, queries
 from bmq.console.http import HttpServer
 from bmq.console.listing import Order, Page
-from bmq.console.state import ConsoleState, GroupsFacts
+from bmq.console.state import GroupsFacts
 from tests.unit.console.states import state
 from tests.unit.console.test_http_connection import connect, get
+from tests.unit.console.test_http_connection import play as on_loop
 
 SIZE = 8 << 20
 """Of a response: more than the kernel keeps for a socket whose reader wants little."""
@@ -32,17 +34,7 @@ POST = (
 )
 
 
-def play(story: Callable[[HttpServer], Awaitable[None]], console: ConsoleState | None = None) -> None:
-    async def main() -> None:
-        server = HttpServer(console or state(), "127.0.0.1", 0)
-        await server.start()
-        try:
-            async with asyncio.timeout(30):
-                await story(server)
-        finally:
-            await server.stop()
-
-    uvloop.run(main())
+play = partial(on_loop, run=uvloop.run)
 
 
 @pytest.fixture
@@ -210,7 +202,7 @@ def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pyte
         assert all(b" 200 " in line for line in await asyncio.gather(*waiting))
         assert b" 200 " in await get(server, "/api/v1/cluster")
 
-    play(story, replace(console, groups=groups))
+    play(story, console=replace(console, groups=groups))
 
 
 def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

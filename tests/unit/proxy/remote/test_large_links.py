@@ -163,28 +163,35 @@ def test_one_request_has_so_many_parts() -> None:
     play(story)
 
 
+def send(owners: Sequence[RemoteOwner], number: int) -> None:
+    """Hand each a record of this number, of an idempotent producer: it may be sent again."""
+    for owner in owners:
+        record = bytearray(61)
+        record[43:51] = (7).to_bytes(8, "big")
+        record[60] = number
+        owner.append(memoryview(record), acks_all=True)
+
+
+async def reconnect(senders: Senders) -> FakePeer:
+    """Lose the connection once what was handed over is under way, and return the next as soon as the link has it."""
+    await asyncio.sleep(0)
+    senders.peers.cut()
+    peer = senders.peers.connect()
+    while not senders.link.is_up:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+        await asyncio.sleep(0)
+    return peer
+
+
 def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
     """Partitions that have not heard of the loss hand over more, when the next connection is up already."""
 
     async def story(senders: Senders) -> None:
         last = senders.owners[-200:]
-
-        def send(number: int) -> None:
-            for owner in last:
-                record = bytearray(61)
-                record[43:51] = (7).to_bytes(8, "big")  # of an idempotent producer: it may be sent again
-                record[60] = number
-                owner.append(memoryview(record), acks_all=True)
-
-        send(1)
-        await asyncio.sleep(0)
-        senders.peers.cut()
-        peer = senders.peers.connect()
-        while not senders.link.is_up:  # noqa: ASYNC110 - a turn of the loop is what is waited for
-            await asyncio.sleep(0)
+        send(last, 1)
+        peer = await reconnect(senders)
         assert last[-1].route.is_up, "it has not heard of the loss"
         for number in (2, 3, 4):
-            send(number)
+            send(last, number)
             await asyncio.sleep(0)
         await asyncio.sleep(1)
         assert senders.states == {State.OPEN}
@@ -202,23 +209,12 @@ def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lo
 
     async def story(senders: Senders) -> None:
         owner = senders.owners[-1]
-
-        def send(number: int) -> None:
-            record = bytearray(61)
-            record[43:51] = (7).to_bytes(8, "big")  # of an idempotent producer: it may be sent again
-            record[60] = number
-            owner.append(memoryview(record), acks_all=True)
-
-        send(1)
-        await asyncio.sleep(0)
-        senders.peers.cut()
-        peer = senders.peers.connect()
-        while not senders.link.is_up:  # noqa: ASYNC110 - a turn of the loop is what is waited for
-            await asyncio.sleep(0)
+        send([owner], 1)
+        peer = await reconnect(senders)
         assert owner.route.is_up, "it has not heard of the loss"
         assert len(owner.route.under_way) == 1, "nor of what became of its part"
         owner.assign(senders.link)
-        send(2)
+        send([owner], 2)
         await asyncio.sleep(1)
         sent = [each[60] for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
         assert sent == [1, 2]
