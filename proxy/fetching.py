@@ -2,8 +2,9 @@
 
 A fetch that finds enough in memory is answered in the call that brought it (``try_now``); all others ``run``.  It ends
 when there are ``min_bytes``, when something went wrong that the client must know, when storage was read, or when its
-time is up: a little later than the client says while an owner is missing (``proxy.fetch_time``).  Its bytes are
-reserved before they are read, and released when the answer was sent.
+time is up: a little later than the client says while an owner is missing (``proxy.fetch_time``).  With records of other
+partitions it waits for no owner, and says nothing of one that is missing.  Its bytes are reserved before they are read,
+and released when the answer was sent.
 
 Storage may be slow.  A fetch that has enough in memory waits for it only shortly; what is read too late is read to its
 end all the same, for the block cache: the next fetch finds it there.  Partitions left out stay at the front of their
@@ -133,8 +134,10 @@ class Fetching:
         is_late = self._params.max_wait_s <= 0
         if self._reads or not (is_late or self._is_enough()):
             return None
-        if is_late and not self._size and self._reading.owner_patience_s and self._lacks_owner():
-            return None
+        if is_late and self._reading.owner_patience_s and self._lacks_owner():
+            if not self._size:
+                return None
+            is_late = False
         reservation = self._take_now(self._reading.budget.memory)
         if reservation is None:
             return None
@@ -453,7 +456,7 @@ class Fetching:
         for look in self._fresh:
             look.buffers, look.size, look.reads = (), 0, False
         self._size = 0
-        return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=True))
+        return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=self._is_late()))
 
     def _tell(self, looks: Sequence[Look]) -> None:
         """Count these as told in the response."""
@@ -481,13 +484,25 @@ class Fetching:
         The latter have nothing to read: ``_rest_of``.
         """
         if self._turn.partitions is not None:
-            for look in self._rest.values():
-                if look.waits and not is_late and look.error is ErrorCode.OFFSET_NOT_AVAILABLE:
-                    look.error = ErrorCode.NONE  # not yet: see ``proxy.look``
-            return [*self._fresh, *self._rest.values()], ()
+            looks = [*self._fresh, *self._rest.values()]
+            if not is_late:
+                self._hide_waiting(looks)
+            return looks, ()
         watch = self._watch
         looks = [look for look in self._fresh if look.is_news and (is_late or not look.waits)]
         return looks, (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
+
+    def _hide_waiting(self, looks: Sequence[Look]) -> None:
+        """Tell of no error yet where one may pass: a response must list these partitions, also without news.
+
+        They have no records and no watermark (-1): one from before a move may lie behind by now, and librdkafka would
+        report the end of the partition there.  Processes of our own look for the next owner themselves, so these are
+        told of a missing one (``owner_patience_s``).
+        """
+        hides_missing = self._reading.owner_patience_s > 0
+        for look in looks:
+            if look.waits and (hides_missing or look.error is ErrorCode.OFFSET_NOT_AVAILABLE):
+                look.error = ErrorCode.NONE
 
     def _rest_of(self, wanted: Wanted) -> Look:
         """Its look; a new one if it was looked at by an earlier request of the session."""

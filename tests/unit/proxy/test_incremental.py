@@ -136,6 +136,37 @@ def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
     in_world(main)
 
 
+def test_a_session_that_wants_no_wait_and_gets_other_records_is_not_told_of_a_move() -> None:
+    async def main(world: World) -> None:
+        client = Client(world, range(2))
+        await client.poll(max_wait_s=0)
+        world.flush("t", 0)
+        world.close("t", 1)
+        fetched = await client.poll(max_wait_s=0)
+        assert (errors(fetched), offsets(fetched)) == ({}, {("t", 0): [0]})
+        world.reopen("t", 1)
+        world.flush("t", 1)
+        assert offsets(await client.poll()) == {("t", 1): [0]}
+
+    in_world(main)
+
+
+def test_a_partition_that_moved_when_its_session_began_is_read_once_it_is_open() -> None:
+    async def main(world: World) -> None:
+        world.close("t", 1)
+        world.flush("t", 0)
+        client = Client(world, range(2))
+        fetched = await client.poll(max_wait_s=0)
+        assert (errors(fetched), offsets(fetched)) == ({}, {("t", 0): [0], ("t", 1): []})
+        parked = asyncio.create_task(client.poll(max_wait_s=100))
+        await asyncio.sleep(0.1)
+        world.reopen("t", 1)
+        world.flush("t", 1)
+        assert offsets(await parked) == {("t", 1): [0]}
+
+    in_world(main)
+
+
 def test_a_session_that_gets_other_records_is_not_told_of_a_move() -> None:
     """Neither while it waits for more of them, nor when its time is up."""
 

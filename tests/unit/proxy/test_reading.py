@@ -423,7 +423,7 @@ def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None:
         world.owner("t").ask_live = refuse  # type: ignore[method-assign]
         fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=100)
         assert (now(), offsets(fetched)) == (0, {T0: [], ("t", 1): [0]})
-        assert errors(fetched) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        assert errors(fetched) == {}
         release(fetched)
 
     in_world(main)
@@ -466,14 +466,62 @@ def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
     in_world(main)
 
 
-def test_a_partition_without_an_owner_holds_up_no_other() -> None:
+@pytest.mark.parametrize("session", [(0, -1), (0, 0)], ids=["without a session", "first of a session"])
+@pytest.mark.parametrize("max_wait_s", [0, 100])
+def test_a_response_with_records_says_nothing_of_a_partition_that_moves(
+    max_wait_s: float, session: tuple[int, int]
+) -> None:
+    """It must list each partition: this one without an error, and with no watermark, as none is known for sure."""
+
     async def main(world: World) -> None:
         world.close("t", 0)
         world.flush("t", 1)
-        fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=100)
+        listed = [want("t", 0), want("t", 1)]
+        fetched = await world.fetch(listed, max_wait_s=max_wait_s, session=session)
         assert now() == 0
-        assert offsets(fetched) == {T0: [], ("t", 1): [0]}
-        assert errors(fetched) == {T0: "NOT_LEADER_OR_FOLLOWER"}
+        assert (offsets(fetched), errors(fetched)) == ({T0: [], ("t", 1): [0]}, {})
+        assert {look.wanted.partition: look.marks for look in fetched.looks} == {0: (-1, -1, -1), 1: (1, 1, 0)}
+        release(fetched)
+        await world.fetch(session=(fetched.session_id, -1), max_wait_s=0)
+
+    in_world(main)
+
+
+def test_records_that_are_too_few_say_nothing_of_a_partition_that_moves_when_time_is_up() -> None:
+    async def main(world: World) -> None:
+        world.flush("t", 1)
+        fetch = asyncio.create_task(world.fetch([want("t", 0), want("t", 1)], min_bytes=1 << 19))
+        await asyncio.sleep(0.4)
+        world.close("t", 0)
+        fetched = await fetch
+        assert now() == pytest.approx(0.5)
+        assert (offsets(fetched), errors(fetched)) == ({T0: [], ("t", 1): [0]}, {})
+        release(fetched)
+
+    in_world(main)
+
+
+def test_an_owner_that_is_missing_for_long_is_told_of_beside_records() -> None:
+    async def main(world: World) -> None:
+        world.close("t", 0)
+        world.flush("t", 1)
+        waits_s = OWNER_PATIENCE_S + 1
+        fetched = await world.fetch([want("t", 0), want("t", 1)], min_bytes=1 << 19, max_wait_s=waits_s)
+        assert now() == pytest.approx(waits_s)
+        assert (offsets(fetched), errors(fetched)) == ({T0: [], ("t", 1): [0]}, {T0: "NOT_LEADER_OR_FOLLOWER"})
+        release(fetched)
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("max_wait_s", [0, 100])
+def test_brokers_tell_proxies_at_once_beside_records_of_others(max_wait_s: float) -> None:
+    async def main(world: World) -> None:
+        world.reading.owner_patience_s = 0.0
+        world.close("t", 0)
+        world.flush("t", 1)
+        fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=max_wait_s)
+        assert (now(), errors(fetched)) == (0, {T0: "NOT_LEADER_OR_FOLLOWER"})
         release(fetched)
 
     in_world(main)
