@@ -47,24 +47,23 @@ async def lags_of(
 ) -> Mapping[str, Lag]:
     """Return the lag of each group.  A partition of a deleted topic has none."""
     turns, looked_at = asyncio.Semaphore(PARALLEL), 0
+    deadline = asyncio.get_running_loop().time() + LAG_S
 
     async def offsets_of(group_id: str) -> Sequence[CommittedFacts] | str:
         nonlocal looked_at
-        async with turns:
-            if looked_at > OFFSETS_MAX:
-                return f"more than {OFFSETS_MAX} partitions in front of it: open the group"
-            try:
+        try:
+            async with asyncio.timeout_at(deadline), turns:
+                if looked_at > OFFSETS_MAX:
+                    return f"more than {OFFSETS_MAX} partitions in front of it: open the group"
                 offsets = await committed(group_id)
-            except RequestError as error:
-                return _text(error)
-            looked_at += len(offsets)
-            return offsets
+        except TimeoutError:
+            return _LATE
+        except RequestError as error:
+            return _text(error)
+        looked_at += len(offsets)
+        return offsets
 
-    try:
-        async with asyncio.timeout(LAG_S):
-            found = await asyncio.gather(*map(offsets_of, group_ids))
-    except TimeoutError:
-        return dict.fromkeys(group_ids, Lag(None, _LATE))
+    found = await asyncio.gather(*map(offsets_of, group_ids))
     lags, counted, keys = dict[str, Lag](), dict[str, Sequence[CommittedFacts]](), dict[Key, None]()
     for group_id, offsets in zip(group_ids, found, strict=True):
         if isinstance(offsets, str):

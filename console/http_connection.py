@@ -25,7 +25,9 @@ from bmq.core.log_fields import fields
 
 CONNECTIONS_MAX = 200
 REQUESTS_MAX = 100
-"""Requests that are answered at once, without those for health and metrics."""
+"""Requests that are answered at once, without those for health and metrics, and those whose body has not come."""
+BODIES_MAX = 100
+"""Requests whose body is being read, of 2 MiB at most each."""
 SCRAPES_MAX = 20
 """Requests for metrics, which are rendered one at a time."""
 HEAD_S = 10.0
@@ -50,13 +52,14 @@ class Connections:
     def __init__(self) -> None:
         self._waiting: dict[Connection, None] = {}
         self._answering: set[Connection] = set()
+        self._bodies: dict[Connection, None] = {}  # of those that wait: for the body of a request
         self._sending: dict[Connection, int] = {}  # bytes of the response; the one that began first is the first
         self.sending_bytes = 0
         """Of responses that clients are reading."""
         self.requests = 0
         """Requests whose head has come, so far."""
         self.refused = 0
-        """Connections that came when there were too many: each was closed, or another one for it."""
+        """Connections, and bodies, that came when there were too many: each was closed, or another one for it."""
         self.dropped = 0
         """Connections closed because of what clients had not read of their responses."""
 
@@ -78,8 +81,19 @@ class Connections:
 
     def answers(self, connection: Connection) -> None:
         """Note that a request of `connection` is being answered; nothing if the connection is gone."""
+        self._bodies.pop(connection, None)
         if self._waiting.pop(connection, self) is not self:
             self._answering.add(connection)
+
+    def reads(self, connection: Connection) -> None:
+        """Note that `connection` waits for the body of a request.  If there are too many, the one that has waited for
+        longest is dropped."""
+        if len(self._bodies) >= BODIES_MAX:
+            self.refused += 1
+            next(iter(self._bodies)).drop()
+        self.waits(connection)
+        if connection in self._waiting:
+            self._bodies[connection] = None
 
     def waits(self, connection: Connection) -> None:
         """Note that `connection` waits for its client from now on; nothing if it is gone."""
@@ -105,6 +119,7 @@ class Connections:
     def remove(self, connection: Connection) -> None:
         """Forget `connection`.  Idempotent."""
         self._waiting.pop(connection, None)
+        self._bodies.pop(connection, None)
         self._answering.discard(connection)
         self.has_sent(connection)
 
@@ -152,7 +167,7 @@ class Connection(web.RequestHandler):
 
     def begin_body(self) -> None:
         """Note that the body of the request is waited for, by the one that answers: it sets the time too."""
-        self._connections.waits(self)
+        self._connections.reads(self)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -168,6 +183,8 @@ class Connection(web.RequestHandler):
             self._connections.has_sent(self)
             if self._socket is not None:
                 self._wait(IDLE_S, is_idle=True)
+            else:
+                self._stop_waiting()
 
     def drop(self) -> None:
         """Close the connection now, and forget what the client has not read: it may never."""
@@ -199,15 +216,49 @@ async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
     return await handler(request)
 
 
+class _Turn:
+    """A request's place among those that are answered at once."""
+
+    __slots__ = ("_is_taken", "_kind", "_most", "_running")
+
+    def __init__(self, running: Counter[str], kind: str, most: int) -> None:
+        self._running = running
+        self._kind = kind
+        self._most = most
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Take the place.  Raises NotPossible (503) if there are too many."""
+        if self._running[self._kind] >= self._most:
+            raise NotPossible(503, "busy", f"{self._most} {self._kind} are being answered; ask again in a moment")
+        self._running[self._kind] += 1
+        self._is_taken = True
+
+    def give_back(self) -> None:
+        """Leave it to others.  Idempotent."""
+        if self._is_taken:
+            self._is_taken = False
+            self._running[self._kind] -= 1
+
+
+_TURN = web.RequestKey("turn", _Turn)
+
+
 @contextmanager
 def body_awaited(request: web.Request) -> Iterator[None]:
-    """Have the request's connection wait for its client while the block reads the body."""
-    connection = _connection_of(request)
+    """Have the request's connection wait for its client while the block reads the body.
+
+    The request counts as one that is answered again when the body is there.  Raises NotPossible (503) if there are too
+    many by then.
+    """
+    connection, turn = _connection_of(request), request[_TURN]
     connection.begin_body()
+    turn.give_back()
     try:
         yield
     finally:
         connection.begin_answer()
+    turn.take()
 
 
 def bounded() -> Middleware:
@@ -219,14 +270,13 @@ def bounded() -> Middleware:
         if request.path in _HEALTH:
             return await handler(request)
         is_scrape = request.path == "/metrics"
-        kind, most = ("scrapes", SCRAPES_MAX) if is_scrape else ("requests", REQUESTS_MAX)
-        if running[kind] >= most:
-            raise NotPossible(503, "busy", f"{most} {kind} are being answered; ask again in a moment")
-        running[kind] += 1
+        turn = _Turn(running, *(("scrapes", SCRAPES_MAX) if is_scrape else ("requests", REQUESTS_MAX)))
+        request[_TURN] = turn
+        turn.take()
         try:
             return await handler(request)
         finally:
-            running[kind] -= 1
+            turn.give_back()
 
     return bound
 

@@ -44,7 +44,7 @@ class Page(NamedTuple):
 def cut(rows: Iterable[T], columns: Columns[T], order: Order, page: Page) -> tuple[Sequence[T], str | None]:
     """Return the page of `rows`, and the `after` of the next one: None for the last, and in all orders but by name.
 
-    Equal rows are ordered by name; rows whose value is not known come last, in both directions.
+    Equal rows are ordered by name, of texts in their direction; rows whose value is not known come last in both.
     """
     name, value = next(iter(columns.values())), columns[order.by]
     known, unknown = list[T](), list[T]()

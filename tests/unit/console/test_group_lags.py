@@ -50,6 +50,8 @@ GROUPS = {"audit": {("orders", 0): 4, ("orders", 1): 10}, "billing": {("orders",
 
 def lags(owners: Owners, groups: Mapping[str, Mapping[tuple[str, int], int]] = GROUPS) -> Mapping[str, Lag]:
     async def committed(group_id: str) -> Sequence[CommittedFacts]:
+        if group_id == "hangs":
+            await asyncio.Event().wait()
         if group_id == "lost":
             raise RequestError(ErrorCode.NOT_COORDINATOR, "the shard moves")
         return [
@@ -88,6 +90,12 @@ def test_owners_are_waited_for_within_bounds() -> None:
     owners = Owners()
     owners.waits_s = 60
     assert lags(owners)["audit"] == Lag(None, "orders partition 0: no answer within 5 s, and 1 more")
+
+
+def test_a_coordinator_that_hangs_takes_no_lag_from_the_groups_of_others() -> None:
+    found = lags(Owners(), {"hangs": {}, **GROUPS})
+    assert found["hangs"] == Lag(None, "no answer within 5 s")
+    assert (found["audit"], found["billing"], found["new"]) == (Lag(6), Lag(10), Lag(0))
 
 
 def test_groups_behind_many_offsets_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import uvloop
 
 from bmq.console import exposition, http_connection, queries
 from bmq.console.http import HttpServer
+from bmq.console.http_connection import Connection
 from bmq.console.listing import Order, Page
 from bmq.console.state import GroupsFacts
 from tests.unit.console.states import state
@@ -150,6 +152,84 @@ def test_slow_bodies_make_room_for_others(monkeypatch: pytest.MonkeyPatch, serve
 
     play(story)
     assert server_log.getvalue() == ""
+
+
+def test_slow_bodies_keep_nobody_from_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "REQUESTS_MAX", 3)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, *[POST] * 4):
+            await until(lambda: server.connections.requests == 4)
+            assert b" 200 " in await get(server, "/api/v1/cluster")
+            assert server.open_connections == 4
+
+    play(story)
+
+
+def test_slow_bodies_make_room_for_other_bodies(monkeypatch: pytest.MonkeyPatch, server_log: io.StringIO) -> None:
+    monkeypatch.setattr(http_connection, "BODIES_MAX", 2)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, *[POST] * 5) as clients:
+            await until(lambda: server.connections.requests == 5)
+            await until(lambda: server.open_connections == 2)
+            clients[-1].sendall(b" " * 98 + b"}")
+            clients[-1].setblocking(False)
+            told = await asyncio.get_running_loop().sock_recv(clients[-1], 100)
+            assert told.startswith(b"HTTP/1.1 200 ")
+
+    play(story)
+    assert server_log.getvalue() == ""
+
+
+def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "REQUESTS_MAX", 1)
+    gate = asyncio.Event()
+    console = state()
+
+    async def groups(search: str, order: Order, page: Page) -> GroupsFacts:
+        await gate.wait()
+        return await console.groups(search, order, page)
+
+    async def story(server: HttpServer) -> None:
+        reader, writer = await connect(server)
+        writer.write(POST)
+        await until(lambda: server.connections.requests == 1)
+        waiting = asyncio.create_task(get(server, "/api/v1/groups"))
+        await until(lambda: server.connections.requests == 2)
+        writer.write(b" " * 98 + b"}")
+        assert b" 503 " in await reader.readline()
+        gate.set()
+        assert b" 200 " in await waiting
+        for _ in range(3):
+            assert b" 200 " in await get(server, "/api/v1/cluster")
+        writer.close()
+
+    play(story, console=replace(console, groups=groups))
+
+
+def test_who_leaves_within_a_body_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response to it has nowhere to go."""
+    timers, ended = list[asyncio.TimerHandle | None](), asyncio.Event()
+    finish = Connection.finish_response
+
+    async def finish_response(self: Connection, *args: Any) -> Any:
+        try:
+            return await finish(self, *args)
+        finally:
+            timers.append(self._deadline)
+            ended.set()
+
+    monkeypatch.setattr(Connection, "finish_response", finish_response)
+
+    async def story(server: HttpServer) -> None:
+        with asked(server, POST):
+            await until(lambda: server.connections.requests == 1)
+        await ended.wait()
+        await until(lambda: server.open_connections == 0)
+
+    play(story)
+    assert timers == [None]
 
 
 def test_who_leaves_within_a_body_is_no_fault_of_ours(server_log: io.StringIO) -> None:
