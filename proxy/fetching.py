@@ -407,17 +407,20 @@ class Fetching:
             self._size += look.size
 
     async def _park(self, until: float) -> None:
-        """Wait until enough has been flushed, something has changed, or the loop's clock says ``until``."""
+        """Wait until enough has been flushed, something has changed, or the loop's clock says ``until``.
+
+        Once the client's own time has passed, anything is enough.
+        """
         self._on_park()
         loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
         future: asyncio.Future[None] = loop.create_future()
         timer = loop.call_at(until, _ring, future)
         watch.token = future
-        watch.park(self._params.min_bytes - self._size)
+        began = loop.time()
+        watch.park(1 if self._time.is_up(began) else self._params.min_bytes - self._size)
         self._fresh = []  # what was found may leave the cache meanwhile: it is looked for again
         reading.metrics.parked_fetches += 1
         reading.parked.add(future)
-        began = loop.time()
         try:
             await future
         finally:

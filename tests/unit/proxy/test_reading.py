@@ -411,6 +411,23 @@ def test_an_owner_that_cannot_be_asked_is_asked_a_few_times_then_told_of() -> No
     in_world(main)
 
 
+def test_records_that_come_while_an_owner_is_waited_for_past_the_clients_time_are_sent_at_once() -> None:
+    """However few: min_bytes hold for the client's own time."""
+
+    async def main(world: World) -> None:
+        world.close("t")
+        fetch = asyncio.create_task(world.fetch([want("t"), want("t", 1)], min_bytes=10_000, max_wait_s=0.5))
+        await asyncio.sleep(0.6)
+        assert not fetch.done()
+        world.flush("t", 1)
+        fetched = await fetch
+        assert offsets(fetched) == {("t", 1): [0], T0: []}
+        assert now() == pytest.approx(0.6)
+        release(fetched)
+
+    in_world(main)
+
+
 def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None:
     async def main(world: World) -> None:
         await world.store("t", 0)
