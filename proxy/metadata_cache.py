@@ -6,13 +6,11 @@ An answer is then::
 
     header, throttle time, brokers, cluster id, controller id | topic count | topics ... | cluster operations, error
 
-Leader epochs are asked of the owners.  Nobody tells us when one changes, so they are looked at when somebody asks,
-but not more often than ``LOOK_S`` a partition: an epoch may be shown that much too late, and whoever uses it meanwhile
-is told FENCED_LEADER_EPOCH and asks again.  A partition whose owner is not known, one that is moving, shows the last
-epoch for ``EPOCH_KEPT_S`` more: clients ignore metadata whose epoch goes back, and -1 makes them forget what they know
-and check nothing (``Metadata.updateLatestMetadata``).  After that -1 is shown: the old epoch would have them fenced,
-time and again, by an owner whom nobody here has heard.  A leader is always given, owner or not: the proxy named holds
-what comes for the partition until it is open.
+Leader epochs are those that ``Owners`` gives, from the moment that it does (``epoch_changed``).  All of a topic are
+looked at besides, not more often than ``LOOK_S`` a partition.  A client that is fenced (FENCED_LEADER_EPOCH) asks
+Metadata: were it given the same epoch, it would be fenced with it again.  So one that is not sure any more, as of a
+partition that is moving, is -1: clients check nothing then.  A leader is always given, owner or not: the proxy named
+holds what comes for the partition until it is open.
 
 Bounded by the catalog: what it no longer has is dropped.
 """
@@ -23,7 +21,7 @@ import asyncio
 import uuid
 from collections.abc import Generator, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +30,7 @@ from bmq.core.call import Answer, Buffer
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.steps import run_in_steps
+from bmq.core.steps import Steps, batched, run_in_steps
 from bmq.core.turns import run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
@@ -43,21 +41,16 @@ from bmq.proxy.operations import Operations
 from bmq.proxy.owners import Owners
 
 LOOK_S = 100e-6
-"""Between two looks at the epochs, for each partition: a look takes 1 us, so looking takes a hundredth of a core."""
+"""Between two looks at all epochs, for each partition: a look takes 1 us, so looking takes a hundredth of a core."""
 LOOK_MIN_S = 0.01
+JOIN_S = 2e-6
+"""Between two joins of all topics because of changed epochs, for each partition: a topic's element takes 0.2 us, so
+joining takes a tenth of a core at most."""
 COST_OF_TOPIC = 25
 COST_PER_STEP = 4_000
 """Work between two turns of the loop, in partitions' worth of it: a topic's element costs 50 us and 2 us a partition:
 some 8 ms."""
-EPOCH_KEPT_S = 10.0
-"""A move takes less; a client that is fenced with the epoch shown meanwhile asks again for no longer than this."""
-
 _FIRST_FLEXIBLE = 9
-
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work that yields where others should have a turn of the loop, and returns a result."""
 
 
 class PartitionPlace(NamedTuple):
@@ -97,7 +90,7 @@ class _TopicEntry:
     has fewer takes one step.  Several may be under way at once: each step leaves places that are true.
     """
 
-    __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_members_version", "_replicas", "_seen_at", "_unsure",
+    __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_marked", "_members_version", "_replicas",
                  "changes", "encoded", "topic")  # fmt: skip
 
     def __init__(self, topic: Topic, before: _TopicEntry | None) -> None:
@@ -107,10 +100,9 @@ class _TopicEntry:
         """How often what is shown has changed: ``encoded`` was cleared then."""
         self._keys: list[PartitionKey] = []  # of the partitions that a step has come to
         known: list[int] = []
-        self._unsure: dict[int, float] = {}  # when the epoch shown was confirmed last, where it is not now
-        self._seen_at = 0.0
+        self._marked: set[int] = set()  # partitions whose epoch has changed since it was looked at
         if before is not None and before.topic.topic_id == topic.topic_id:
-            known, self._unsure, self._seen_at = before._epochs, dict(before._unsure), before._seen_at
+            known = before._epochs
         self._epochs: list[int] = known + [-1] * (topic.partitions - len(known))
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
@@ -121,16 +113,24 @@ class _TopicEntry:
         """Bring the places up to date, as far as it is time for that."""
         if members.version != self._members_version:
             yield from self._place(members)
+        marked, self._marked = self._marked, set()
+        for number, part in enumerate(batched(marked, COST_PER_STEP)):
+            if number:
+                yield
+            for index in part:
+                self._show(index, owners.epoch_of(PartitionKey(self.topic.topic_id, index)))
         if now >= self._due:
             self._due = now + max(LOOK_MIN_S, LOOK_S * self.topic.partitions)
             for start, stop in self._steps():
                 if start:
                     yield
                 for index, key in enumerate(self._keys_between(start, stop), start):
-                    epoch = owners.epoch_of(key)
-                    if epoch != self._epochs[index] or self._unsure:
-                        self._show(index, epoch, now)
-            self._seen_at = now
+                    self._show(index, owners.epoch_of(key))
+
+    def mark(self, index: int) -> None:
+        """Look at this partition's epoch before anybody is told of the topic again."""
+        if index < self.topic.partitions:
+            self._marked.add(index)
 
     def _place(self, members: Members) -> Steps[None]:
         """Find the leaders and replicas anew.  If members change between two steps, the next refresh does it again."""
@@ -149,13 +149,8 @@ class _TopicEntry:
                 self._leaders, self._replicas = leaders, replicas
                 self._clear()
 
-    def _show(self, index: int, epoch: int, now: float) -> None:
-        """Show a newer epoch at once; an older one, or none, once the one shown has not been confirmed for a while."""
-        shown = self._epochs[index]
-        if epoch < shown and now - self._unsure.setdefault(index, self._seen_at) < EPOCH_KEPT_S:
-            return
-        self._unsure.pop(index, None)
-        if epoch != shown:
+    def _show(self, index: int, epoch: int) -> None:
+        if epoch != self._epochs[index]:
             self._epochs[index] = epoch
             self._clear()
 
@@ -224,11 +219,16 @@ def _row(version: int, replicas: int) -> npt.DTypeLike:
 
 
 class _AllTopics(NamedTuple):
-    """``versions``: the catalog's and the members'."""
+    """``versions``: the catalog's and the members'; ``elements`` by topic.
+
+    All topics are looked at again when it is ``due``, those with changed epochs from ``join_at`` on.
+    """
 
     versions: tuple[int, int]
+    partitions: int
     due: float
-    topics: int
+    join_at: float
+    elements: dict[str, bytes]
     joined: bytes
 
 
@@ -245,6 +245,8 @@ class MetadataCache:
     def __init__(self) -> None:
         self.encoded_topics = 0
         self._topics: dict[str, _TopicEntry] = {}
+        self._by_id: dict[uuid.UUID, _TopicEntry] = {}
+        self._changed: dict[tuple[int, Operations], set[str]] = {}  # topics with other epochs than in ``_all``
         self._all: dict[tuple[int, Operations], _AllTopics] = {}
         self._running: dict[tuple[int, Operations], _Encoding] = {}
         self._heads: dict[tuple[int, Operations], bytes] = {}
@@ -253,6 +255,14 @@ class MetadataCache:
 
     def __repr__(self) -> str:
         return f"MetadataCache(topics={len(self._topics)}, encoded={self.encoded_topics})"
+
+    def epoch_changed(self, key: PartitionKey) -> None:
+        """Show what ``Owners.epoch_of`` gives for the partition from now on, to the next client that asks."""
+        entry = self._by_id.get(key.topic_id)
+        if entry is not None:
+            entry.mark(key.partition)
+            for changed in self._changed.values():
+                changed.add(entry.topic.name)
 
     async def places(
         self, topic: Topic, start: int, stop: int, owners: Owners, members: Members, clock: Clock
@@ -305,10 +315,12 @@ class MetadataCache:
     ) -> tuple[int, bytes] | None:
         """How many there are, and all their elements; None when some are to be encoded first (``encode_all``)."""
         found = self._all.get((version, operations))
-        is_kept = found is not None and found.versions == (catalog.version, members.version)
-        if found is None or not is_kept or clock.monotonic() >= found.due:
+        if found is None or found.versions != (catalog.version, members.version):
             return None
-        return found.topics, found.joined
+        now = clock.monotonic()
+        if now >= found.due or (now >= found.join_at and self._changed.get((version, operations))):
+            return None
+        return len(found.elements), found.joined
 
     async def encode_all(
         self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
@@ -325,24 +337,36 @@ class MetadataCache:
             task = asyncio.get_running_loop().create_task(run_in_steps(steps), name="metadata of all topics")
             running = self._running[key] = _Encoding((catalog.version, members.version), task)
         found = await asyncio.shield(running.task)
-        return found.topics, found.joined
+        return len(found.elements), found.joined
 
     def _encode_all(
         self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
     ) -> Generator[None, None, _AllTopics]:
-        topics, versions = list(catalog.topics.values()), (catalog.version, members.version)
-        elements: list[bytes] = []
+        """Encode all topics; only those with changed epochs if the others are as they were and not due."""
+        key, versions, now = (version, operations), (catalog.version, members.version), clock.monotonic()
+        changed = self._changed.setdefault(key, set())
+        changed &= catalog.topics.keys()
+        before = self._all.get(key)
+        if before is not None and (before.versions != versions or now >= before.due):
+            before = None
+        topics = list(catalog.topics.values()) if before is None else [catalog.topics[name] for name in changed]
+        elements = {} if before is None else dict(before.elements)
         partitions = cost = 0
         for topic in topics:
-            elements.append((yield from self.topic(topic, version, operations, owners, members, clock)))
+            changed.discard(topic.name)
+            elements[topic.name] = yield from self.topic(topic, version, operations, owners, members, clock)
             partitions += topic.partitions
             cost += topic.partitions % COST_PER_STEP + COST_OF_TOPIC
             if cost >= COST_PER_STEP:
                 cost = 0
                 yield
-        due = clock.monotonic() + max(LOOK_MIN_S, LOOK_S * partitions)
-        found = self._all[(version, operations)] = _AllTopics(versions, due, len(topics), b"".join(elements))
-        del self._running[(version, operations)]
+        joined, now = b"".join(elements.values()), clock.monotonic()
+        if before is not None:
+            partitions, due = before.partitions, before.due
+        else:
+            due = now + max(LOOK_MIN_S, LOOK_S * partitions)
+        found = self._all[key] = _AllTopics(versions, partitions, due, now + JOIN_S * partitions, elements, joined)
+        del self._running[key]
         return found
 
     def answer(
@@ -358,6 +382,7 @@ class MetadataCache:
         """The whole response around the encoded ``topics``."""
         if len(self._topics) > len(catalog.topics):
             self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
+            self._by_id = {entry.topic.topic_id: entry for entry in self._topics.values()}
         if tuple(members.proxies) != self._heads_of:
             self._heads.clear()
             self._heads_of = tuple(members.proxies)
@@ -373,7 +398,9 @@ class MetadataCache:
     def _entry(self, topic: Topic) -> _TopicEntry:
         entry = self._topics.get(topic.name)
         if entry is None or entry.topic is not topic:
-            entry = self._topics[topic.name] = _TopicEntry(topic, entry)
+            if entry is not None:
+                self._by_id.pop(entry.topic.topic_id, None)
+            entry = self._topics[topic.name] = self._by_id[topic.topic_id] = _TopicEntry(topic, entry)
         return entry
 
 

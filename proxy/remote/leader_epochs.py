@@ -32,10 +32,14 @@ _WITH_EPOCH = (Question.ENDS, Question.CONFIRM_END)
 
 
 class LeaderEpochs:
-    """One process's.  ``owner_of`` gives the incarnation that a partition is assigned to; times are in seconds."""
+    """One process's.  ``owner_of`` gives the incarnation that a partition is assigned to; times are in seconds.
 
-    def __init__(self, owner_of: Callable[[PartitionKey], str]) -> None:
+    ``changed`` is called with each partition of which another epoch is known, or none any more.
+    """
+
+    def __init__(self, owner_of: Callable[[PartitionKey], str], changed: Callable[[PartitionKey], None]) -> None:
         self._owner_of = owner_of
+        self._changed = changed
         self._known: dict[PartitionKey, tuple[int, float]] = {}  # the epoch, and when it was confirmed last
 
     def __repr__(self) -> str:
@@ -57,6 +61,8 @@ class LeaderEpochs:
         known = self._known.get(key)
         if known is None or known[0] <= epoch:
             self._known[key] = (epoch, now)
+            if known is None or known[0] < epoch:
+                self._changed(key)
 
     def heard(self, key: PartitionKey, member: Member, request: Message, response: Response, now: float) -> None:
         """Remember the epoch in an owner's answer, if there is one in it."""
@@ -68,10 +74,11 @@ class LeaderEpochs:
                 self.note(key, member.incarnation, response.values[0], now)
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is assigned to another owner."""
-        self._known.pop(key, None)
+        """Forget what was known: the partition is assigned to another owner, or the epoch is old."""
+        if self._known.pop(key, None) is not None:
+            self._changed(key)
 
     def sweep(self, now: float) -> None:
         """Drop what is not believed any more."""
         for key in [key for key, (_, at) in self._known.items() if now - at > TRUST_S]:
-            del self._known[key]
+            self.forget(key)

@@ -57,7 +57,10 @@ class RemoteOwners:
         held_s: float,
         relays: Relays | None = None,
         sampled: SampledRecords | None = None,
+        epoch_changed: Callable[[PartitionKey], None],
     ) -> None:
+        """``epoch_changed`` is called for partitions of which ``epoch_of`` gives another one, as far as ``told`` is not
+        told of that."""
         self._view = view
         self._sampled = sampled
         self._peers = peers
@@ -65,7 +68,7 @@ class RemoteOwners:
         self._told = told
         self._credit_bytes = credit_bytes
         self._held_s = held_s
-        self._epochs = LeaderEpochs(view.owner_of)
+        self._epochs = LeaderEpochs(view.owner_of, epoch_changed)
         self._questions = BatchedQuestions(relays if relays is not None else peers)
         self._asking = Asking(self._questions, self._member_of, self._epochs, held_s)
         self._deadlines = Deadlines(GRAIN_S)

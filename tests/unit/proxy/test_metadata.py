@@ -24,7 +24,7 @@ from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import COST_PER_STEP, EPOCH_KEPT_S, MetadataCache, encode_error
+from bmq.proxy.metadata_cache import COST_PER_STEP, JOIN_S, LOOK_S, MetadataCache, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
 from tests.unit.proxy.admin_serving import AdminServing, FakeClient, FakeOwners, Spread, decode, serving
@@ -243,8 +243,8 @@ def test_another_topics_change_does_not_encode_this_one_again() -> None:
     run(main())
 
 
-def test_epochs_are_shown_soon_and_go_back_only_when_nobody_confirms_them() -> None:
-    """A partition that is moving shows the last epoch for a while: clients would ignore, or forget, what goes back."""
+def test_epochs_are_shown_soon_and_are_unknown_when_their_owner_is() -> None:
+    """An old epoch would have clients fenced with it, again and again."""
 
     async def main() -> None:
         async with serving() as w:
@@ -264,20 +264,7 @@ def test_epochs_are_shown_soon_and_go_back_only_when_nobody_confirms_them() -> N
             w.owners.epochs[key] = 5
             assert await epochs() == [5, -1]
             del w.owners.epochs[key]
-            assert await epochs() == [5, -1]
-            w.owners.epochs[key] = 4
-            assert await epochs() == [5, -1]
-            w.owners.epochs[key] = 6
-            assert await epochs() == [6, -1]
-            del w.owners.epochs[key]
-            assert await epochs() == [6, -1]
-            await asyncio.sleep(EPOCH_KEPT_S)
-            assert await epochs() == [-1, -1], "whoever uses the old one is fenced for ever"
-            w.owners.epochs[key] = 6
-            assert await epochs() == [6, -1]
-            await asyncio.sleep(EPOCH_KEPT_S)
-            w.owners.epochs[key] = 5
-            assert await epochs() == [5, -1], "nobody has asked since: the owner is believed"
+            assert await epochs() == [-1, -1]
             w.owners.epochs[key] = 6
             assert await epochs() == [6, -1]
             await w.admin.add_partitions("t", 3)
@@ -534,6 +521,76 @@ def test_what_changes_while_a_large_topic_is_encoded_is_not_kept() -> None:
         after = await run_in_turns(cache.topic(topic, 12, None, *views))
         fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, *views))
         assert after == fresh != before
+
+    run(main())
+
+
+def test_a_changed_epoch_is_shown_before_all_are_looked_at_again() -> None:
+    """Of a topic whose epochs are looked at every second, and in the elements of all topics."""
+
+    async def main() -> None:
+        topic = Topic(name="large", topic_id=uuid.UUID(int=1_000_000), partitions=10_000)
+        catalog = StillCatalog([*many_topics(2_000), topic])
+        owners, members, cache = FakeOwners(), Spread(proxies(1, 2)), MetadataCache()
+        views: Any = (owners, members, LoopClock())
+        key = PartitionKey(topic.topic_id, 7)
+        cache.epoch_changed(key)  # nobody has asked yet
+        before = await run_in_turns(cache.topic(topic, 12, None, *views))
+        _, all_before = await cache.encode_all(12, None, catalog, *views)  # type: ignore[arg-type]
+        assert before in all_before
+        encoded = cache.encoded_topics
+        owners.epochs[key] = 5
+        cache.epoch_changed(key)
+        cache.epoch_changed(PartitionKey(topic.topic_id, topic.partitions))  # not in this catalog yet
+        after = await run_in_turns(cache.topic(topic, 12, None, *views))
+        assert after != before
+        await asyncio.sleep(2 * JOIN_S * 12_000)
+        assert cache.all_topics(12, None, catalog, *views) is None  # type: ignore[arg-type]
+        count, all_after = await cache.encode_all(12, None, catalog, *views)  # type: ignore[arg-type]
+        assert (count, all_after == all_before.replace(before, after)) == (2_001, True)
+        assert cache.encoded_topics == encoded + 1
+        assert cache.all_topics(12, None, catalog, *views) == (count, all_after)  # type: ignore[arg-type]
+
+        owners.epochs[key] = 6
+        await asyncio.sleep(2 * LOOK_S * 12_000)  # all are looked at, whether or not somebody tells of it
+        assert await run_in_turns(cache.topic(topic, 12, None, *views)) != after
+
+    run(main())
+
+
+def test_an_epoch_that_changes_while_all_topics_are_encoded_is_in_the_next_response() -> None:
+    async def main() -> None:
+        cache, catalog, owners = MetadataCache(), StillCatalog(many_topics(2_000)), FakeOwners()
+        views: Any = (catalog, owners, Spread(proxies(1, 2)), LoopClock())
+        work = asyncio.ensure_future(cache.encode_all(12, None, *views))
+        while not cache.encoded_topics:  # noqa: ASYNC110 - one turn after another
+            await asyncio.sleep(0)
+        first = next(iter(catalog.topics.values()))
+        key = PartitionKey(first.topic_id, 0)
+        owners.epochs[key] = 5
+        cache.epoch_changed(key)
+        _, before = await work
+        await asyncio.sleep(2 * JOIN_S * 2_000)
+        _, after = await cache.encode_all(12, None, *views)
+        assert (after != before, len(after)) == (True, len(before))
+
+    run(main())
+
+
+def test_a_deleted_topics_epochs_are_not_looked_for() -> None:
+    async def main() -> None:
+        cache, catalog = MetadataCache(), StillCatalog(many_topics(10))
+        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        await cache.encode_all(12, None, *views)
+        gone = next(iter(catalog.topics.values()))
+        del catalog.topics[gone.name]
+        catalog.version += 1
+        cache.epoch_changed(PartitionKey(gone.topic_id, 0))
+        assert (await cache.encode_all(12, None, *views))[0] == 9
+        cache.epoch_changed(PartitionKey(gone.topic_id, 0))
+        await asyncio.sleep(2 * JOIN_S * 10)
+        assert (await cache.encode_all(12, None, *views))[0] == 9
+        assert cache.all_topics(12, None, *views) is not None
 
     run(main())
 

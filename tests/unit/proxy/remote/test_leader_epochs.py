@@ -26,9 +26,9 @@ from bmq.core.wire.messages import (
 )
 from bmq.meta.cluster.member import Member
 from bmq.meta.members import OneNode, ProxyAddress
+from bmq.proxy import metadata_cache
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
 from bmq.proxy.longpoll import Wanted
-from bmq.proxy.metadata_cache import EPOCH_KEPT_S
 from bmq.proxy.remote.leader_epochs import TRUST_S, LeaderEpochs
 from bmq.proxy.remote.remote_tails import UNREAD_S
 from tests.simulation.loop import run
@@ -38,7 +38,9 @@ from tests.unit.proxy.remote.cluster import Cluster, cluster, plain
 METADATA_VERSION, LIST_VERSION, EPOCH_VERSION = 12, 7, 4
 EARLIEST = -2
 SETTLED_S = 1.0
-"""Longer than a planned move takes here, and than an epoch in Metadata may be late."""
+"""Longer than a planned move takes here."""
+LATE_S = 0.05
+"""An epoch in Metadata may be so late."""
 
 
 def play(story: Callable[[ProxyClient], Awaitable[None]], **options: Any) -> None:
@@ -173,10 +175,10 @@ def test_what_another_proxy_told_does_not_keep_a_client_out() -> None:
 
     async def story(client: ProxyClient) -> None:
         await client.read_and_leave()
-        await client.refresh()
+        assert await client.refresh() >= 0
         client.world.move(0, "b2")
-        await asyncio.sleep(EPOCH_KEPT_S + SETTLED_S)
-        assert await client.refresh() == -1
+        await asyncio.sleep(LATE_S)
+        assert await client.refresh() == -1, "it is known that the epoch before is not the owner's"
         assert await client.described() == -1
         assert await client.earliest() is ErrorCode.NONE
 
@@ -188,13 +190,15 @@ def test_an_epoch_that_rises_without_a_move_is_not_told_wrongly_for_long() -> No
 
     async def story(client: ProxyClient) -> None:
         await client.read_and_leave()
-        await asyncio.sleep(TRUST_S + EPOCH_KEPT_S + SETTLED_S)
+        await asyncio.sleep(TRUST_S + LATE_S)
         assert await client.refresh() == -1
 
     play(story)
 
 
-def test_a_partition_that_is_read_keeps_its_epoch_through_a_move() -> None:
+def test_a_partition_that_is_read_shows_its_owners_epoch_or_none() -> None:
+    """None while it moves; the next one from the moment that this proxy may fence a client with it."""
+
     async def story(client: ProxyClient) -> None:
         await client.world.send(plain())
         await client.fetch()
@@ -206,11 +210,39 @@ def test_a_partition_that_is_read_keeps_its_epoch_through_a_move() -> None:
         for _ in range(100):
             seen.append(await client.refresh())
             await asyncio.sleep(0.05)
-        assert seen == sorted(seen), "never -1, never back"
-        assert seen[0] == old
+        known = [epoch for epoch in seen if epoch != -1]
+        assert known == sorted(known), "never back"
+        assert old not in known, "once the move is known"
         assert seen[-1] > old
         await client.world.send(plain())
         await parked
+
+    play(story)
+
+
+@pytest.mark.parametrize("asks", ["fetch", "earliest"])
+def test_a_client_that_is_fenced_is_given_the_new_epoch_by_the_next_metadata(
+    asks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a topic of so many partitions that all epochs are looked at only every few seconds."""
+    monkeypatch.setattr(metadata_cache, "LOOK_MIN_S", 3600.0)
+
+    async def story(client: ProxyClient) -> None:
+        await client.refresh()
+        await client.world.send(plain())
+        assert await client.fetch() is ErrorCode.NONE
+        old = await client.refresh()
+        assert old >= 0
+        if asks == "earliest":
+            await asyncio.sleep(UNREAD_S + 15)
+            assert client.world.remote.followed == 0
+            assert await client.refresh() == old
+        client.world.move(0, "b2")
+        await asyncio.sleep(SETTLED_S)
+        ask = client.fetch if asks == "fetch" else client.earliest
+        assert await ask() is ErrorCode.FENCED_LEADER_EPOCH
+        assert await client.refresh() > old
+        assert await ask() is ErrorCode.NONE
 
     play(story)
 
@@ -220,8 +252,8 @@ def test_a_partition_that_is_read_keeps_its_epoch_through_a_move() -> None:
 KEY = PartitionKey(uuid.UUID(int=7), 3)
 
 
-def known(owners: dict[PartitionKey, str]) -> LeaderEpochs:
-    return LeaderEpochs(lambda key: owners.get(key, ""))
+def known(owners: dict[PartitionKey, str], changed: Callable[[PartitionKey], None] = lambda key: None) -> LeaderEpochs:
+    return LeaderEpochs(lambda key: owners.get(key, ""), changed)
 
 
 def test_only_the_owner_is_believed() -> None:
@@ -242,6 +274,25 @@ def test_an_epoch_rises_and_is_believed_for_a_while() -> None:
     assert epochs.of(KEY, 2 * TRUST_S) == 4
     epochs.forget(KEY)
     assert epochs.of(KEY, TRUST_S) == -1
+
+
+def test_each_change_of_what_is_known_is_told_once() -> None:
+    changed: list[PartitionKey] = []
+    epochs = known({KEY: "b1"}, changed.append)
+    acts: list[tuple[Callable[[], None], int]] = [
+        (lambda: epochs.note(KEY, "b1", 4, 0.0), 1),
+        (lambda: epochs.note(KEY, "b1", 4, 1.0), 1),
+        (lambda: epochs.note(KEY, "b1", 3, 1.0), 1),
+        (lambda: epochs.note(KEY, "b1", 5, 1.0), 2),
+        (lambda: epochs.forget(KEY), 3),
+        (lambda: epochs.forget(KEY), 3),
+        (lambda: epochs.note(KEY, "b1", 5, 2.0), 4),
+        (lambda: epochs.sweep(TRUST_S), 4),
+        (lambda: epochs.sweep(TRUST_S + 3.0), 5),
+    ]
+    for act, told in acts:
+        act()
+        assert changed == [KEY] * told
 
 
 def test_what_is_old_takes_no_memory() -> None:
