@@ -14,7 +14,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bmq.core.call import Client
 from bmq.core.config import NodeConfig
@@ -58,17 +58,24 @@ class _Line:
         self.task: asyncio.Task[None] | None = None
 
 
+class _Span(NamedTuple):
+    """The sequences of one producer's refused batches: the `first` of all, and the `last` that came behind it."""
+
+    first: int
+    last: int
+
+
 class _Refused:
-    """One connection's: the sequence by partition and producer, oldest first, and the producers of each partition."""
+    """One connection's: the span by partition and producer, oldest first, and the producers of each partition."""
 
     __slots__ = ("_producers", "sequences")
 
     def __init__(self) -> None:
-        self.sequences: dict[tuple[PartitionKey, int], int] = {}
+        self.sequences: dict[tuple[PartitionKey, int], _Span] = {}
         self._producers: dict[PartitionKey, set[int]] = {}
 
-    def put(self, key: PartitionKey, producer_id: int, sequence: int) -> None:
-        self.sequences[key, producer_id] = sequence
+    def put(self, key: PartitionKey, producer_id: int, span: _Span) -> None:
+        self.sequences[key, producer_id] = span
         self._producers.setdefault(key, set()).add(producer_id)
         if len(self.sequences) > STUMBLES_MAX:
             self.remove(*next(iter(self.sequences)))
@@ -94,6 +101,11 @@ class Stumbles:
     a new leader on a new connection; ours stay on theirs while a partition moves, so the order is kept here.
 
     An entry goes when its batch comes again, or one before it, or the sequence begins anew; all go with the connection.
+    It also goes when a batch comes again that was refused for it: whoever repeats that has read the answers before it,
+    in which the earlier batch was refused, and sends what is open in order; so the earlier one was accepted at another
+    proxy, where Metadata had sent the producer meanwhile.  What comes further behind is on its way already, or refused
+    once.
+
     A proxy's connection carries many clients' batches, to a partition that may have been elsewhere meanwhile: it tells
     when it has heard all answers (``begin_anew``), and keeps the order itself from there.
     """
@@ -111,9 +123,9 @@ class Stumbles:
         if refused is None:
             refused = self._refused[client] = _Refused()
             client.on_close(lambda: self._forget(client))
-        earlier = refused.sequences.get((key, producer_id))
-        if earlier is None or not _follows(sequence, earlier):
-            refused.put(key, producer_id, sequence)
+        span = refused.sequences.get((key, producer_id))
+        if span is None or not _follows(sequence, span.first):
+            refused.put(key, producer_id, _Span(sequence, sequence))
 
     def _forget(self, client: Client) -> None:
         self._refused.pop(client, None)
@@ -125,16 +137,17 @@ class Stumbles:
             refused.forget(key)
 
     def may_pass(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> bool:
-        """Whether no batch before this one was refused and is still to come again."""
+        """Return whether no batch before this one was refused and is still to come again."""
         if not self._refused:
             return True
         refused = self._refused.get(client)
-        earlier = refused.sequences.get((key, producer_id)) if refused is not None else None
-        if earlier is None:
+        span = refused.sequences.get((key, producer_id)) if refused is not None else None
+        if span is None:
             return True
-        if sequence != 0 and _follows(sequence, earlier):
-            return False
         assert refused is not None
+        if sequence != 0 and _follows(sequence, span.first) and _follows(sequence, span.last):
+            refused.sequences[key, producer_id] = _Span(span.first, sequence)
+            return False
         refused.remove(key, producer_id)
         return True
 

@@ -230,6 +230,10 @@ class Place:
         if process is not None and process.is_alive and not process.is_stopped:
             process.ask()
 
+    def may_start(self) -> None:
+        """Start the next process, however long it was to stay down."""
+        self._may_start.set()
+
     def _stay_down(self, down_s: float) -> None:
         self._may_start.clear()
         asyncio.get_running_loop().call_later(down_s, self._may_start.set)

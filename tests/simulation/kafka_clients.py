@@ -93,7 +93,7 @@ async def pause(world: World, longest_s: float = 0.3) -> None:
 # ------------------------------------------------------------------------------------------------------- producing
 
 
-def _produce_request(topic: str, partition: int, data: bytes, acks: int) -> Any:
+def produce_request(topic: str, partition: int, data: bytes, acks: int) -> Any:
     Topic = ProduceRequest.TopicProduceData
     part = Topic.PartitionProduceData(index=partition, records=data)
     return ProduceRequest(
@@ -125,7 +125,7 @@ async def produce(world: World, name: str, topic: str, partition: int, count: in
                     producer_epoch=0,
                     base_sequence=number,
                 )
-                request = _produce_request(topic, partition, bytes(batch), -1)
+                request = produce_request(topic, partition, bytes(batch), -1)
                 calls.append(client.call(request, ProduceResponse, version))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             for number, outcome in zip(numbers, outcomes, strict=True):
@@ -135,7 +135,7 @@ async def produce(world: World, name: str, topic: str, partition: int, count: in
                 if part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and number > numbers[0]:
                     raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # an earlier one of this window was refused
                 check(part.error_code)
-                _acked(world, topic, partition, part.base_offset, f"{name}:{number}".encode())
+                note_acked(world, topic, partition, part.base_offset, f"{name}:{number}".encode())
                 first = number + 1
             await pause(world)
         except Disconnected as lost:
@@ -150,7 +150,7 @@ async def produce(world: World, name: str, topic: str, partition: int, count: in
     client.close()
 
 
-def _acked(world: World, topic: str, partition: int, offset: int, value: bytes) -> None:
+def note_acked(world: World, topic: str, partition: int, offset: int, value: bytes) -> None:
     known = world.told.acked[topic, partition].setdefault(offset, value)
     if known != value:
         world.told.errors.append(f"{topic}-{partition}: offset {offset} was answered for {known!r} and {value!r}")
@@ -175,7 +175,7 @@ async def produce_plain(world: World, name: str, topic: str, partition: int, cou
         acks = [rng.choice((-1, -1, 1, 0)) for _ in values]
         calls = [
             client.call(
-                _produce_request(topic, partition, bytes(build_batch([Record(value=value)])), each),
+                produce_request(topic, partition, bytes(build_batch([Record(value=value)])), each),
                 ProduceResponse,
                 version,
             )
@@ -192,7 +192,7 @@ async def produce_plain(world: World, name: str, topic: str, partition: int, cou
                     if not ErrorCode(part.error_code).is_retriable:
                         world.told.errors.append(world.told.refused[-1])
                 elif each == -1:
-                    _acked(world, topic, partition, part.base_offset, value)
+                    note_acked(world, topic, partition, part.base_offset, value)
         unknown += any(_is_unknown(outcome) for outcome in outcomes)
         first = numbers.stop
         await pause(world)
@@ -621,16 +621,14 @@ class Member:
 # --------------------------------------------------------------------------------------------------- administration
 
 
-async def create_topic(world: World, name: str, partitions: int) -> None:
+async def create_topic(world: World, name: str, partitions: int, copies: int = 1) -> None:
     """Until the server says that it is there."""
     client = world.client()
     Topic = CreateTopicsRequest.CreatableTopic
     while not world.is_over:
         try:
-            request = CreateTopicsRequest(
-                topics=[Topic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])],
-                timeout_ms=20_000,
-            )
+            topic = Topic(name=name, num_partitions=partitions, replication_factor=copies, assignments=[], configs=[])
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
             answer = await client.call(request, CreateTopicsResponse, 4)
             code = answer.topics[0].error_code
             if code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):

@@ -1,23 +1,44 @@
-"""A consumer that goes where Metadata sends it, as real clients do, and asks the worst-placed proxy for Metadata."""
+"""Clients that go where Metadata sends them, as real clients do."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
-from bmq.core.records import Batch, split_batches
+from bmq.core.errors import ErrorCode
+from bmq.core.records import Batch, Record, build_batch, split_batches
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
-from tests.simulation.kafka_clients import BYTES_MAX
+from tests.simulation.kafka_clients import BYTES_MAX, Refused, check, note_acked, produce_request
 from tests.simulation.network import Disconnected
 
-FETCH, METADATA = 11, 9
+FETCH, METADATA, PRODUCE = 11, 9, 9
 MAX_WAIT_MS = 500
 PAUSE_S = 0.1
 """Java's retry.backoff.ms."""
+REQUEST_S = 10.0
+"""librdkafka's socket.timeout.ms, as the tests of real clusters set it: the connection is given up after that."""
+WINDOW = 5
+"""max.in.flight.requests.per.connection of an idempotent producer."""
+BATCH_S = 0.25
+"""Between two batches of a partition."""
+
+
+async def find_leaders(client: ClusterClient, topic: str) -> tuple[dict[int, str], list[str]]:
+    """Return the host of each partition's leader, and all proxies' hosts, as Metadata has them."""
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    answer = await client.call(request, MetadataResponse, METADATA, REQUEST_S)
+    nodes = {node.node_id: node.host for node in answer.brokers}
+    return {part.partition_index: nodes[part.leader_id] for part in answer.topics[0].partitions}, list(nodes.values())
 
 
 class _Session:
@@ -69,21 +90,12 @@ class MetadataConsumer:
 
     async def refresh(self) -> None:
         """Take leaders from Metadata."""
-        wanted = MetadataRequest.MetadataRequestTopic(name=self._topic)
-        request = MetadataRequest(
-            topics=[wanted],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-        answer = await self._client(self._host).call(request, MetadataResponse, METADATA)
-        nodes = {node.node_id: node.host for node in answer.brokers}
-        found = {part.partition_index: nodes[part.leader_id] for part in answer.topics[0].partitions}
+        found, hosts = await find_leaders(self._client(self._host), self._topic)
         if not self.offsets.keys() <= found.keys():
             return
         self.leaders = found
-        if self._host not in nodes.values():
-            self._host = min(nodes.values())
+        if self._host not in hosts:
+            self._host = min(hosts)
         self._is_due = False
 
     def _client(self, host: str) -> ClusterClient:
@@ -137,3 +149,124 @@ class MetadataConsumer:
         for view in split_batches(memoryview(bytes(part.records or b""))):
             self.offsets[partition] = max(self.offsets[partition], Batch(view).next_offset)
             self.progress_at[partition] = asyncio.get_running_loop().time()
+
+
+class MetadataProducer:
+    """An idempotent producer of all partitions of one topic, each at the proxy that Metadata names as its leader.
+
+    As librdkafka's: one producer id, one connection to each proxy, which all partitions share, one partition in a
+    request, five requests of it under way.  After an error it waits for the answers to the others, asks for Metadata of
+    any proxy that it talks to, and sends all that is open again, in order, to the leader of now.
+    """
+
+    def __init__(self, world: ClusterWorld, name: str, topic: str, partitions: int) -> None:
+        self.is_over = False
+        self.acked = [0] * partitions
+        """Batches of each partition that were acknowledged."""
+        self.leaders: dict[int, str] = {}
+        self.refused: deque[str] = deque(maxlen=20)
+        self._world = world
+        self._name = name
+        self._topic = topic
+        self._clients: dict[str, ClusterClient] = {}
+        self._producer_id = -1
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<MetadataProducer {self._name} {self.acked} at {self.leaders}, refused: {list(self.refused)}>"
+
+    async def run(self) -> None:
+        await self.start()
+        await asyncio.gather(*map(self._produce, range(len(self.acked))))
+        self.close()
+
+    async def start(self) -> None:
+        """Ask for leaders and a producer id, until they are given."""
+        while not self.is_over and self._producer_id < 0:
+            try:
+                await self._refresh()
+                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+                answer = await self._client(self._any_host()).call(request, InitProducerIdResponse, 2, REQUEST_S)
+                check(answer.error_code)
+                self._producer_id = answer.producer_id
+            except (Disconnected, Refused):
+                await asyncio.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _client(self, host: str) -> ClusterClient:
+        if host not in self._clients:
+            self._clients[host] = ClusterClient(self._world, host)
+        return self._clients[host]
+
+    def _any_host(self) -> str:
+        """Return one of the leaders' hosts; of all proxies (bootstrap.servers) while no leader is known."""
+        known = sorted(set(self.leaders.values())) or [place.host for place in self._world.with_role("proxy")]
+        return self._world.rng.choice(known)
+
+    async def _refresh(self) -> None:
+        """Ask for Metadata, once for all that ask meanwhile."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._ask_leaders())
+        await asyncio.shield(self._refreshing)
+
+    async def _ask_leaders(self) -> None:
+        try:
+            found, _ = await find_leaders(self._client(self._any_host()), self._topic)
+        except Disconnected:
+            self.leaders = {}
+            raise
+        if len(found) >= len(self.acked):
+            self.leaders = found
+
+    async def _produce(self, partition: int) -> None:
+        while not self.is_over:
+            await self.send_some(partition)
+            await asyncio.sleep(BATCH_S)
+
+    async def send_some(self, partition: int) -> None:
+        """Send to the leader, or ask who that is."""
+        try:
+            if partition not in self.leaders:
+                await self._refresh()
+            else:
+                await self._send_window(partition)
+        except Disconnected as lost:
+            self._note(partition, lost)
+        except Refused as refused:
+            self._note(partition, refused)
+            if not refused.code.is_retriable:
+                self._world.told.errors.append(f"{self._name}: {refused} for partition {partition}")
+
+    def _note(self, partition: int, error: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        self.refused.append(f"{now:.3f} {partition} at {self.leaders.get(partition, 'nobody')}: {error}")
+
+    async def _send_window(self, partition: int) -> None:
+        """Send up to five batches, and note what is acknowledged.  Leave the leader after the first that is not."""
+        first = self.acked[partition]
+        numbers = range(first, first + (self._world.rng.randint(1, WINDOW) if first else 1))
+        client = self._client(self.leaders[partition])
+        calls = []
+        for number in numbers:
+            record = Record(value=self._value(number))
+            batch = build_batch([record], producer_id=self._producer_id, producer_epoch=0, base_sequence=number)
+            request = produce_request(self._topic, partition, bytes(batch), -1)
+            calls.append(client.call(request, ProduceResponse, PRODUCE, REQUEST_S))
+        for number, outcome in zip(numbers, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(outcome, BaseException):
+                self.leaders.pop(partition, None)
+                raise outcome
+            part = outcome.responses[0].partition_responses[0]
+            if part.error_code:
+                self.leaders.pop(partition, None)
+            if part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and number > first:
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # an earlier one of this window was refused
+            check(part.error_code)
+            note_acked(self._world, self._topic, partition, part.base_offset, self._value(number))
+            self.acked[partition] = number + 1
+
+    def _value(self, number: int) -> bytes:
+        return f"{self._name}:{number}".encode()

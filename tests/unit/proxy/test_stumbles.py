@@ -54,6 +54,33 @@ def test_the_earliest_of_several_counts(client: FakeClient) -> None:
     assert stumbles.may_pass(client, KEY, 7, 10)
 
 
+@pytest.mark.parametrize("again", [12, 14])
+def test_a_repeated_follower_shows_that_the_refused_one_was_accepted_elsewhere(again: int, client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    assert not stumbles.may_pass(client, KEY, 7, 12)
+    assert not stumbles.may_pass(client, KEY, 7, 14)
+    assert stumbles.may_pass(client, KEY, 7, again)
+    assert stumbles.may_pass(client, KEY, 7, 16)
+
+
+def test_a_producer_that_comes_back_further_on_is_refused_once_each_time(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    assert not stumbles.may_pass(client, KEY, 7, 12)
+    assert not stumbles.may_pass(client, KEY, 7, 40), "12 was accepted elsewhere, or is on its way behind 10"
+    assert stumbles.may_pass(client, KEY, 7, 40)
+
+
+def test_followers_before_the_refused_one_came_again_and_was_refused_anew_do_not_count(client: FakeClient) -> None:
+    stumbles = Stumbles()
+    stumbles.note(client, KEY, 7, 10)
+    assert not stumbles.may_pass(client, KEY, 7, 11)
+    assert stumbles.may_pass(client, KEY, 7, 10)
+    stumbles.note(client, KEY, 7, 10)
+    assert not stumbles.may_pass(client, KEY, 7, 11), "it was sent right behind the second 10"
+
+
 @pytest.mark.parametrize("sequence", [10, 3, 0])
 def test_an_earlier_batch_or_a_new_beginning_passes(sequence: int, client: FakeClient) -> None:
     stumbles = Stumbles()

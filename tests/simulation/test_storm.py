@@ -1,0 +1,247 @@
+"""Rounds of several faults at a time, as ``integration/cluster/test_storm.py`` draws them on real services.
+
+While the faults last, every partition goes on: each producer and each reader gets on with each of them in `GOES_ON_S`.
+Up to one process of each role breaks, so that one of each is left, and at most one datanode of five; topics have three
+copies.  ``BMQ_SIM_SEEDS`` says how many histories; ``BMQ_SIM_SEED`` replays the one that a failure printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+
+from bmq.core.errors import RequestError
+from tests.simulation.cluster_checks import BugsTold, check_logs, check_quiet
+from tests.simulation.cluster_events import run_in
+from tests.simulation.cluster_world import ClusterWorld, Place, Process
+from tests.simulation.kafka_clients import create_topic
+from tests.simulation.loop import run
+from tests.simulation.metadata_clients import PAUSE_S, MetadataConsumer, MetadataProducer
+
+SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 100 * 4 or 4
+ONE = os.environ.get("BMQ_SIM_SEED")
+BLOCKS = 4
+TOPIC, PARTITIONS, COPIES = "orders", 6, 3
+ROLES_APART = (("controller", 2), ("broker", 3), ("coordinator", 2), ("proxy", 3))
+ROUNDS = 3
+GOES_ON_S = 45.0
+"""From the last fault until all go on: a lease (10 s), a stall that is noticed (5 s) and told (5 s), a take-over of
+files behind a dead datanode, a client's own time-out (10 s), and what each waits for the other."""
+MORE = 5
+"""Batches of each partition."""
+FOR_EVER = 1 << 20
+"""Seconds until a process would be started again by itself."""
+
+
+class Storm:
+    """A cluster, two producers and a reader of each partition, and what is broken."""
+
+    def __init__(self, world: ClusterWorld, rng: Random) -> None:
+        self.told: list[str] = []
+        self._world = world
+        self._rng = rng
+        for role, count in ROLES_APART:
+            for number in range(count):
+                world.place(f"{role}{number}", role)
+        self.producers = [MetadataProducer(world, f"writer{n}", TOPIC, PARTITIONS) for n in range(2)]
+        self.reader = MetadataConsumer(world, "proxy0", TOPIC, set(range(PARTITIONS)))
+
+    def _tell(self, text: str) -> None:
+        self.told.append(f"{self._world.loop.time():7.3f} {text}")
+
+    def strike(self) -> None:
+        """Break up to one process of each role, and at times a datanode."""
+        acts: list[Callable[[], str]] = []
+        for role, _ in self._rng.sample(ROLES_APART, self._rng.randint(1, len(ROLES_APART))):
+            place = self._rng.choice(self._world.with_role(role))
+            faults = [self._kill, self._stop, self._pause, self._cut_store]
+            if role == "broker":
+                faults += [self._cut_storage, self._cut_storage]
+            acts.append(partial(self._rng.choice(faults), place))
+        if self._rng.random() < 0.5:
+            acts.append(self._kill_datanode)
+        self._rng.shuffle(acts)
+        for act in acts:
+            self._tell(act())
+
+    def _kill(self, place: Place) -> str:
+        place.crash(FOR_EVER)
+        return f"{place.host} dies"
+
+    def _stop(self, place: Place) -> str:
+        place.stop_politely(FOR_EVER)
+        return f"{place.host} is stopped"
+
+    def _pause(self, place: Place) -> str:
+        assert place.process is not None
+        place.process.stop()
+        return f"{place.host} hangs"
+
+    def _cut_store(self, place: Place) -> str:
+        place.cut_store(True)
+        return f"{place.host} is cut off from the store"
+
+    def _cut_storage(self, place: Place) -> str:
+        place.cut_storage(True)
+        return f"{place.host} is cut off from storage"
+
+    def _kill_datanode(self) -> str:
+        name = self._rng.choice(sorted(self._world.storage.datanodes))
+        self._world.storage.kill_datanode(name)
+        return f"datanode {name} dies"
+
+    def move_some(self) -> None:
+        """An operator gives one broker some partitions more."""
+        processes = [place.process for place in self._world.with_role("broker") if place.process is not None]
+        target = self._rng.choice(processes)
+        through = self._rng.choice([place.process for place in self._world.with_role("proxy") if place.process])
+        moved = [number for number in range(PARTITIONS) if self._rng.random() < 0.5]
+        for number in moved:
+            run_in(through, _move(through, number, target.incarnation))
+        self._tell(f"partitions {moved} are moved to {target.incarnation}")
+
+    async def settle(self) -> None:
+        """Until all faults of the last round are over, and every process serves."""
+        for place in self._world.places:
+            place.may_start()
+        await self._world.heal()
+        deadline = self._world.loop.time() + 2 * GOES_ON_S
+        while not all(place.is_ready for place in self._world.places):
+            assert self._world.loop.time() < deadline, f"not all serve again: {self._world!r}"
+            await asyncio.sleep(0.5)
+        self._tell("healed")
+
+    async def demand(self) -> None:
+        """Every producer and the reader get on with every partition."""
+        begun = self._world.loop.time()
+        goals = [[count + MORE for count in producer.acked] for producer in self.producers]
+        while True:
+            waiting = [
+                (number, partition)
+                for number, producer in enumerate(self.producers)
+                for partition in range(PARTITIONS)
+                if producer.acked[partition] < goals[number][partition]
+            ]
+            unread = [p for p in range(PARTITIONS) if self.reader.progress_at.get(p, 0.0) <= begun]
+            if not waiting and not unread:
+                break
+            passed = self._world.loop.time() - begun
+            assert passed < GOES_ON_S, (
+                f"after {passed:.0f} s (producer, partition) do not go on: {waiting}, nor the reader: {unread}"
+                f"\n{self._world!r}\n{self.producers}\nreader: {self.reader.leaders}"
+            )
+            await asyncio.sleep(0.2)
+        self._tell(f"all go on after {self._world.loop.time() - begun:.1f} s")
+
+
+async def _move(process: Process, partition: int, incarnation: str) -> None:
+    node = process.node
+    if node is None or node.cluster_admin is None:
+        return
+    try:
+        await node.cluster_admin.move(TOPIC, partition, incarnation)
+    except RequestError:
+        return  # an operator is told what is wrong
+
+
+async def history(seed: int) -> ClusterWorld:
+    rng = Random(seed)
+    world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.01)))
+    storm = Storm(world, rng)
+    try:
+        with BugsTold(world):
+            await create_topic(world, TOPIC, PARTITIONS, COPIES)
+            clients = [asyncio.create_task(producer.run()) for producer in storm.producers]
+            clients.append(asyncio.create_task(storm.reader.run()))
+            for _ in range(ROUNDS):
+                await storm.demand()
+                if rng.random() < 0.7:
+                    storm.move_some()
+                    await asyncio.sleep(rng.uniform(0.0, 3.0))
+                storm.strike()
+                await storm.demand()
+                await storm.settle()
+            await storm.demand()
+            storm.reader.is_over = world.is_over = True
+            for producer in storm.producers:
+                producer.is_over = True
+            await asyncio.gather(*clients)
+            for place in world.with_role("proxy"):
+                await check_logs(world, place.host, {TOPIC: PARTITIONS}, set())
+            await check_quiet(world)
+            await world.shut()
+            assert not world.told.errors, world.told.errors
+    except BaseException as error:
+        error.add_note("\n".join(storm.told))
+        raise
+    return world
+
+
+async def sent_back(seed: int) -> None:
+    """A producer's batches are refused at one proxy and accepted at another; then it is sent back to the first."""
+    world = ClusterWorld(seed)
+    with BugsTold(world):
+        for role, count in ROLES_APART:
+            for number in range(count):
+                world.place(f"{role}{number}", role)
+        await create_topic(world, TOPIC, 1, COPIES)
+        producer = MetadataProducer(world, "writer", TOPIC, 1)
+        await producer.start()
+        producer.leaders = {0: "proxy0"}
+        await _acknowledged(producer, 3)
+        brokers = world.with_role("broker")
+        for place in brokers:
+            place.crash(FOR_EVER)
+        while not any("NOT_LEADER_OR_FOLLOWER" in refusal for refusal in producer.refused):
+            producer.leaders = {0: "proxy0"}
+            await producer.send_some(0)
+            await asyncio.sleep(PAUSE_S)
+        for place in brokers:
+            place.may_start()
+        producer.leaders = {0: "proxy1"}
+        await _acknowledged(producer, 6)
+        producer.leaders = {0: "proxy0"}
+        begun, refused = producer.acked[0], len(producer.refused)
+        for _ in range(3):
+            await producer.send_some(0)
+            producer.leaders = {0: "proxy0"}
+        assert producer.acked[0] > begun, f"refused for ever: {list(producer.refused)}"
+        assert len(producer.refused) <= refused + 1, f"refused more than once: {list(producer.refused)}"
+        world.is_over = True
+        producer.close()
+        await check_logs(world, "proxy0", {TOPIC: 1}, set())
+        await world.shut()
+        assert not world.told.errors, world.told.errors
+
+
+async def _acknowledged(producer: MetadataProducer, count: int) -> None:
+    """Send to the leader of now until so many batches are acknowledged."""
+    host = producer.leaders[0]
+    while producer.acked[0] < count:
+        await producer.send_some(0)
+        producer.leaders = {0: host}
+        await asyncio.sleep(PAUSE_S)
+
+
+def play(seed: int) -> ClusterWorld:
+    try:
+        return run(history(seed), seed, limit_s=7200)
+    except BaseException as error:
+        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_storm.py")
+        raise
+
+
+@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+def test_history(block: int) -> None:
+    for seed in [int(ONE)] if ONE else range(block, SEEDS, BLOCKS):
+        play(seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_producer_that_is_sent_back_to_a_proxy_that_refused_it_goes_on(seed: int) -> None:
+    run(sent_back(seed), seed, limit_s=600)
