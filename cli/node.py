@@ -134,6 +134,7 @@ class Node:
             for listener in config.kafka_listeners()
         }  # fmt: skip
         """The proxies as clients of each listener are told of them."""
+        self.view.subscribe(lambda change: self._send_away() if change.members else None)  # they have looked before
         self.members = next(iter(self._proxies.values()))
         self.pool = ReadPool(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
@@ -456,6 +457,10 @@ class Node:
     def _set_member(self, is_member: bool) -> None:
         for proxies in self._proxies.values():
             proxies.set_member(is_member)
+        self._send_away()
+
+    def _send_away(self) -> None:
+        """Refuse fetches while this process is not a member, and Metadata names others of every listener."""
         self.reading.send_away(all(proxies.sends_away for proxies in self._proxies.values()))
 
     def _renumbered(self, node_id: int) -> None:

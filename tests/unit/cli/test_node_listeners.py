@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -16,13 +17,15 @@ from bmq.console.kafka import LocalRequests
 from bmq.core.call import Answer, Client
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.header import is_flexible
 from bmq.meta.broker_configs import describe
-from bmq.meta.cluster.member import Address
+from bmq.meta.cluster.member import Address, Member
+from bmq.meta.cluster.one_view import OneView
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from bmq.proxy import metadata_cache
 from bmq.storage.layout import PartitionPath
@@ -164,5 +167,46 @@ def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkeypatch:
         with pytest.raises(RuntimeError, match="a bug"):
             await node.close()
         assert closed == ["broker"]
+
+    asyncio.run(main())
+
+
+def test_fetches_are_refused_only_while_metadata_names_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that is not a member: who is sent to it again must be answered."""
+
+    async def main() -> None:
+        fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+        node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
+        node.is_at(ADDRESSES)
+        await node.start()
+        assert isinstance(node.view, OneView)
+        own, at = node.view.members["n"], Address(host="other", port=9092)
+        other = replace(own, incarnation="m", node_id=5, kafka=at, listeners=tuple((name, at) for name in ADDRESSES))
+        members = dict[str, Member]()
+        monkeypatch.setattr(OneView, "members", members)
+        request = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
+            allow_auto_topic_creation=True,
+        )
+
+        async def told() -> tuple[list[int], ErrorCode]:
+            """Return the brokers in Metadata, and the error of a fetch."""
+            metadata = await ask(node, "INSIDE", ApiKey.METADATA, 12, request)
+            error = ErrorCode.NONE
+            try:
+                await LocalRequests(node.console_endpoint).fetch(metadata.topics[0].topic_id, 0, 0, 1 << 20)
+            except RequestError as refusal:
+                error = refusal.code
+            return [each.node_id for each in metadata.brokers], error
+
+        node._set_member(False)
+        assert await told() == ([0], ErrorCode.NONE), "nobody else is there"
+        members["m"] = other
+        node.view.move(own)
+        assert await told() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        members.clear()
+        node.view.move(own)
+        assert await told() == ([0], ErrorCode.NONE)
+        await node.close()
 
     asyncio.run(main())
