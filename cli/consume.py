@@ -426,8 +426,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
                 if monotonic() >= self._commit_due:
                     self._commit()
                 self._check_moving(bool(found))
-        self._commit()
-        self._written = {}  # leaving the group does not wait for one more try
+        self._commit(is_last=True)
 
     def _write(self, found: Mapping[TopicPartition, Sequence[Consumed]]) -> None:
         written = dict(self._written)
@@ -494,8 +493,9 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
                     f"{_name(left[0])} gave nothing for {self._timeout_s:g} s; try again, or see --timeout"
                 )
 
-    def _commit(self) -> None:
-        """Commit what was written.  What may succeed later is tried again, though no more records come."""
+    def _commit(self, *, is_last: bool = False) -> None:
+        """Commit what was written.  What may succeed later is tried again, though no more records come; unless
+        ``is_last``: leaving the group does not wait for one more try."""
         self._commit_due = monotonic() + COMMIT_S
         if not self._commits or not self._written:
             return
@@ -503,8 +503,8 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             self._consumer.commit(offsets, timeout_ms=int(self._timeout_s * 1000))
         except KafkaError as error:
-            is_later = error.retriable or isinstance(error, RebalanceInProgressError)
-            if not self._is_commit_failing:
+            is_later = not is_last and (error.retriable or isinstance(error, RebalanceInProgressError))
+            if is_last or not self._is_commit_failing:
                 again = "; it is tried again" if is_later else ""
                 fail(f"note: not committed, others of the group may get these records again: {explain(error)}{again}")
             if is_later:

@@ -53,19 +53,17 @@ class GroupLagHistory:
             await asyncio.sleep(INTERVAL_MS / 1000)
 
     async def sample(self) -> None:
-        """Count the lag once.  A group with partitions whose owner does not answer has no sample: its sum would dip."""
+        """Count the lag once.  A group of which a part is not known or not shown has no sample: its sum would dip."""
         collected = self._node.collected
         if collected.group_lag is None:
             return
         await collected.count_group_lag()
         lags: defaultdict[str, int] = defaultdict(int)
-        partial: set[str] = set()
-        for pair in collected.group_lag.report.pairs:
-            if pair.group != OTHER_TOPICS:
+        report = collected.group_lag.report
+        for pair in report.pairs:
+            if pair.group != OTHER_TOPICS and pair.group not in report.groups_in_part:
                 lags[pair.group] += pair.lag
-                if pair.unknown:
-                    partial.add(pair.group)
-        self._own.add(self._now_ms(), {group: lag for group, lag in lags.items() if group not in partial})
+        self._own.add(self._now_ms(), lags)
 
     def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = GroupLagRequest.decode(body)

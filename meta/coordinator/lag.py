@@ -7,7 +7,7 @@ the loop, and one question to each broker for the watermarks of the partitions t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,8 +36,6 @@ class PairLag(NamedTuple):
     """Sum of the committed offsets: its rate is the rate of consumption."""
     lag: int
     """Sum over the partitions whose high watermark is known."""
-    unknown: int = 0
-    """Partitions whose owner did not tell it."""
 
 
 class PartitionLag(NamedTuple):
@@ -58,6 +56,8 @@ class LagReport:
     partitions: Sequence[PartitionLag] = ()
     partitions_unknown: int = 0
     """Partitions with committed offsets whose owner did not tell the high watermark."""
+    groups_in_part: Set[str] = frozenset()
+    """Groups whose lag is not whole in `pairs`: an owner did not answer, or a pair of theirs shares its series."""
 
 
 class _Totals:
@@ -102,6 +102,7 @@ class GroupLag:
             pairs=_pair_lags(totals, shown),
             partitions=await self._partition_lags(by_partition, ends),
             partitions_unknown=len(keys) - len(ends),
+            groups_in_part={pair[0] for pair, each in totals.items() if each.unknown or pair not in shown},
         )
 
     async def _count(self, ends: Mapping[PartitionKey, int]) -> dict[Pair, _Totals]:
@@ -154,7 +155,7 @@ class GroupLag:
 
 
 def _pair_lags(totals: Mapping[Pair, _Totals], shown: set[Pair]) -> list[PairLag]:
-    pairs = [PairLag(*pair, each.offset_sum, each.lag, each.unknown) for pair, each in totals.items() if pair in shown]
+    pairs = [PairLag(*pair, each.offset_sum, each.lag) for pair, each in totals.items() if pair in shown]
     others = [each for pair, each in totals.items() if pair not in shown]
     if others:
         lag, offsets = sum(each.lag for each in others), sum(each.offset_sum for each in others)

@@ -216,10 +216,15 @@ def test_a_commit_that_may_succeed_later_is_tried_again(
     assert consumer.committed == {ONE: 4}
 
 
-def test_a_commit_that_fails_at_the_end_is_not_tried_when_the_group_is_left(bmq: Run, consumer: FakeConsumer) -> None:
+def test_a_commit_that_fails_at_the_end_is_not_tried_when_the_group_is_left(
+    bmq: Run, consumer: FakeConsumer, capsys: Told
+) -> None:
     consumer.given = [ONE]
     consumer.commit_error = KafkaTimeoutError("x")
     assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+    told = capsys.readouterr().err
+    assert "note: not committed" in told
+    assert "tried again" not in told
     consumer.commit_error = None
     consumer.listener.on_partitions_revoked([ONE])
     assert consumer.committed == {}

@@ -28,7 +28,7 @@ class Collected:
         self.group_lag = SimpleNamespace(report=LagReport())
 
     async def count_group_lag(self) -> None:
-        self.group_lag.report = LagReport(pairs=self._pairs)
+        self.group_lag.report = LagReport(pairs=self._pairs, groups_in_part={"partial"})
 
 
 class Peers:
@@ -46,7 +46,7 @@ class Peers:
 def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: int = 15_000) -> Any:
     pairs = (
         PairLag("billing", "orders", 10, 5), PairLag("billing", "payments", 10, 3), PairLag("audit", "orders", 1, 0),
-        PairLag("partial", "orders", 10, 5, unknown=1), PairLag("partial", "payments", 10, 3),
+        PairLag("partial", "orders", 10, 5), PairLag("partial", "payments", 10, 3),
         PairLag(OTHER_TOPICS, OTHER_TOPICS, 1, 900),
     )  # fmt: skip
     handlers: dict[int, Any] = {}

@@ -77,7 +77,7 @@ def test_an_offset_past_the_watermark_is_no_lag() -> None:
 
 def test_an_owner_that_does_not_answer_is_counted_and_its_partition_has_no_lag() -> None:
     found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 1), ("g", "orders", 1, 1)))
-    assert found.pairs == [PairLag("g", "orders", 2, 4, unknown=1)]
+    assert (found.pairs, found.groups_in_part) == ([PairLag("g", "orders", 2, 4)], {"g"})
     assert found.partitions == [PartitionLag("g", "orders", 0, 4)]
     assert found.partitions_unknown == 1
 
@@ -98,6 +98,15 @@ def test_pairs_past_the_bound_share_one_series_and_nothing_is_lost() -> None:
     assert [pair.group for pair in found.pairs] == ["g0", "g1", "g2", OTHER_TOPICS], "those that lag most"
     assert sum(pair.lag for pair in found.pairs) == sum(100 - number for number in range(50))
     assert [each.group for each in found.partitions] == ["g0", "g1", "g2"]
+
+
+def test_a_group_with_a_pair_past_the_bound_is_in_part_there() -> None:
+    ends = Ends({("orders", 0): 100, ("events", 0): 10})
+    found = report(ends, committed(("g", "orders", 0, 0), ("g", "events", 0, 0), ("h", "orders", 0, 1)), series_max=2)
+    assert found.pairs == [
+        PairLag("g", "orders", 0, 100), PairLag("h", "orders", 1, 99), PairLag(OTHER_TOPICS, OTHER_TOPICS, 0, 10)
+    ]  # fmt: skip
+    assert found.groups_in_part == {"g"}
 
 
 def test_a_wide_topic_has_its_sum_where_its_partitions_have_no_room() -> None:
@@ -156,7 +165,7 @@ def test_a_group_of_a_large_topic_is_counted_in_turns() -> None:
     worked, found = run(main())
     assert sum(worked) == 2 * size
     assert max(worked) <= ELEMENTS_A_TURN, "no turn is long"
-    assert found.pairs == [PairLag("billing", "orders", size, 2 * (size - 1), unknown=1)]
+    assert found.pairs == [PairLag("billing", "orders", size, 2 * (size - 1))]
     assert (len(found.partitions), found.partitions_unknown) == (size - 1, 1)
 
 
