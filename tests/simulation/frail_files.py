@@ -30,6 +30,8 @@ class FrailFileSystem(MemoryFileSystem):
         super().__init__(storage, holder)
         self.last_step = ""
         self.lacks_descriptors = False
+        self.pipelines: dict[int, int] = {}
+        """Datanodes of each pipeline that it got, by file id: as many as acknowledge a flush."""
         self._on_last_step = on_last_step
 
     async def call(self, operation: Callable[[], T], *, writes: bool = True) -> T:
@@ -40,7 +42,9 @@ class FrailFileSystem(MemoryFileSystem):
 
     async def create(self, path: str, options: CreateOptions = _DEFAULT) -> MemoryAppender:
         if not self.lacks_descriptors:
-            return await super().create(path, options)
+            appender = await super().create(path, options)
+            self.pipelines[appender.lease.file_id] = len(appender.nodes)
+            return appender
         if self.storage.chance(0.5):  # the NameNode has made it; the socket to its first datanode is missing
             await self.call(lambda: self.storage.create(path, self.holder, options))
         raise OutOfSpace(f"{path}: {_TOO_MANY}")

@@ -44,6 +44,8 @@ class Judge:
     """The timestamp of each batch that an owner had flushed, by its offset (one record a batch)."""
     copies_asked: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """By process and batch: how many copies a batch is to have when that process acknowledges it, if more than one."""
+    copies_flushed: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """By process, epoch and offset: how many copies a batch had when that owner acknowledged it."""
 
     def ask_copies(self, process: str, batch: bytes, copies: int) -> None:
         """``process`` has accepted a batch that needs so many."""
@@ -55,11 +57,15 @@ class Judge:
         for key, asked in self.copies_asked.items():
             self.copies_asked[key] = min(asked, copies)
 
-    def check_copies(self, process: str, batches: Sequence[Batch], copies: int) -> None:
+    def check_copies(self, process: str, batch: Batch, copies: int) -> None:
         """What ``process`` acknowledges lies on ``copies`` datanodes."""
-        for batch in batches:
-            asked = self.copies_asked.get((process, identity(batch)), 1)
-            assert copies >= asked, f"{process} acknowledges {batch!r} with {copies} copies of {asked}"
+        asked = self.copies_asked.get((process, identity(batch)), 1)
+        assert copies >= asked, f"{process} acknowledges {batch!r} with {copies} copies of {asked}"
+        self.copies_flushed[process, batch.leader_epoch, batch.base_offset] = copies
+
+    def doubt(self, process: str) -> None:
+        """Forget what ``process`` has flushed: it was for fewer copies than are asked for now."""
+        self.copies_flushed = {key: copies for key, copies in self.copies_flushed.items() if key[0] != process}
 
     def acknowledge(self, sent: Sent, offset: int) -> None:
         assert sent.offset is None or sent.offset == offset, f"{sent} was answered {offset} the second time"

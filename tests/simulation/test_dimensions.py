@@ -19,14 +19,17 @@ from bmq.meta import ownership
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import OutOfSpace, StorageUnavailable, write_once
-from bmq.storage.memory import MemoryStorage
+from bmq.storage.memory import Faults, MemoryStorage
+from bmq.storage.memory.namespace import Datanode, NodeState
 from tests.simulation.cluster_network import ClusterNetwork
 from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, Judge, encode, make
 from tests.simulation.loop import PROCESS, run
+from tests.simulation.stories import delete_records, nodes_of, owner, write, writer_of
 from tests.simulation.versions import SpokenKeyValue, Version
+from tests.simulation.world import SMALL_LOG, World, until
 
 RECORD = ownership.partition_key("bmq", KEY)
 LEFT = PartitionRecord(
@@ -186,9 +189,88 @@ def test_the_judge_counts_copies() -> None:
     judge = Judge()
     batch = Batch(make(1, 7, pid=1, size=5))
     judge.ask_copies("p0", encode(1, 7), 3)
-    judge.check_copies("p0", [batch], 3)
+    judge.check_copies("p0", batch, 3)
     with pytest.raises(AssertionError, match="2 copies of 3"):
-        judge.check_copies("p0", [batch], 2)
-    judge.check_copies("p1", [batch], 1)
+        judge.check_copies("p0", batch, 2)
+    judge.check_copies("p1", batch, 1)
     judge.lower_copies(2)
-    judge.check_copies("p0", [batch], 2)
+    judge.check_copies("p0", batch, 2)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_copies_are_those_of_the_pipeline_that_acknowledged(is_deleted: bool) -> None:
+    """A paused owner receives its ack when the file has one copy left, after a take-over, or is deleted."""
+
+    async def story() -> None:
+        world = World(1, datanodes=3, log_config=replace(SMALL_LOG, min_insync=3, file_delete_delay_ms=0))
+        zombie = await owner(world)
+        await write(zombie, range(1))
+        world.storage.faults = Faults(ack_s=(0.2, 0.2))
+        world.judge.ask_copies("p0", encode(1, 1), 3)
+        answer = writer_of(zombie).append(make(1, 1, pid=1, size=100))
+        await asyncio.sleep(0)
+        zombie.pause()
+        await asyncio.sleep(1)
+        *dead, kept = nodes_of(zombie)
+        world.storage.faults = Faults()
+        for name in dead:
+            world.storage.datanodes[name].state = NodeState.DEAD  # its connections hang
+        heir = await owner(world)
+        assert writer_of(heir).partition.high_watermark == 2
+        (file,) = (file for file in world.storage.namespace.files.values() if file.name.endswith(".log"))
+        assert [replica.node.name for replica in file.replicas] == [kept]
+        if is_deleted:
+            for name in dead:
+                world.storage.start_datanode(name)
+            await write(heir, range(2, 3))
+            await delete_records(heir, 2)
+            await until(lambda: file.is_deleted, every_s=0.1)
+        zombie.resume()
+        assert await answer == 1
+
+    play(story())
+
+
+def test_copies_of_a_repeated_batch_are_those_that_its_owner_has_flushed() -> None:
+    """The take-over of the owner's own failed file leaves one; it acknowledges the batch again nevertheless."""
+
+    async def story() -> None:
+        world = World(1, log_config=replace(SMALL_LOG, min_insync=2))
+        process = await owner(world)
+        world.judge.ask_copies("p0", encode(1, 0), 2)
+        await write(process, range(1))
+        segment = writer_of(process).partition.current
+        assert segment is not None
+        file = world.storage.namespace.files[segment.entry.file_id]
+        for name in nodes_of(process)[1:]:
+            world.storage.kill_datanode(name)
+        await write(process, range(1, 2))
+        await until(lambda: not file.is_open)
+        assert len(file.replicas) == 1
+        assert await writer_of(process).append(make(1, 0, pid=1, size=100)) == 0
+        world.check_repeated(process, 0, 2)
+        world.ask_copies(3)  # a setting that is raised has the owner count again
+        with pytest.raises(AssertionError, match="offset 0 again with 1 copies of 3"):
+            world.check_repeated(process, 0, 3)
+
+    play(story())
+
+
+def test_the_judge_looks_at_the_segment_that_holds_the_batch() -> None:
+    """The next segment, on more nodes, says nothing of it."""
+
+    async def story() -> None:
+        world = World(1, datanodes=1)
+        process = await owner(world)
+        await write(process, range(1))
+        for name in ("dn1", "dn2"):
+            world.storage.datanodes[name] = Datanode(name)
+        world.storage.kill_datanode("dn0")
+        await write(process, range(1, 2))
+        world.storage.start_datanode("dn0")
+        first, second = (Batch(make(1, number, pid=1, size=5)) for number in range(2))
+        second.assign(1, 1)
+        assert world.copies_of(process, first) == 1
+        assert world.copies_of(process, second) == 2
+
+    play(story())

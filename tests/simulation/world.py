@@ -87,8 +87,9 @@ class Told:
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
         self._judge.flush(batches)
         if self._judge.copies_asked:
-            copies = self._process.world.copies_of(self._process)
-            self._judge.check_copies(self._process.name, batches, copies)
+            world, process = self._process.world, self._process
+            for batch in batches:
+                self._judge.check_copies(process.name, batch, world.copies_of(process, batch))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         self._judge.move_start(log_start, self._clock.latest_ms)
@@ -310,21 +311,28 @@ class World:
         entry = self.store.get(ownership.partition_key("bmq", KEY))
         return ownership.decode(entry.value).epoch if entry is not None else 0
 
-    def copies_of(self, process: Process) -> int:
-        """Datanodes that the newest segment of ``process`` is written to."""
+    def copies_of(self, process: Process, batch: Batch) -> int:
+        """Count the datanodes that have acknowledged ``batch``, which ``process`` acknowledges now.
+
+        They are its pipeline's.  When a paused process receives the ack, its file may have been fenced, with fewer
+        copies left, joined or deleted.
+        """
         assert process.writer is not None
-        file = self.storage.namespace.files.get(process.writer.partition.record.segments[-1].file_id)
-        return len(file.replicas) if file is not None else 0
+        *_, held = (entry for entry in process.writer.partition.record.segments if entry.name.base <= batch.base_offset)
+        return process.fs.pipelines[held.file_id]
 
     def check_repeated(self, process: Process, offset: int, asked: int) -> None:
         """The batch at ``offset``, which ``process`` acknowledges because it is in the log, is on ``asked`` datanodes.
 
-        The model does not know the nodes of a joined file's parts, nor does the store tell what an owner of the past
-        has seen.  What lies below the log start is deleted, and needs no copies.
+        If this owner has flushed it to so many, that is enough.  The model does not know the nodes of a joined file's
+        parts, nor does the store tell what an owner of the past has seen.  What lies below the log start is deleted,
+        and needs no copies.
         """
         assert process.writer is not None
         partition = process.writer.partition
         if asked < 2 or partition.epoch != self.epoch or offset < partition.log_start:
+            return
+        if self.judge.copies_flushed.get((process.name, partition.epoch, offset), 0) >= asked:
             return
         held: tuple[SegmentName, File] | None = None
         for file in self.storage.namespace.files.values():
@@ -345,6 +353,8 @@ class World:
         self.judge.lower_copies(copies)
         for process in self.processes:
             if process.is_alive and process.writer is not None:
+                if copies > process.writer.partition.config.min_insync:
+                    self.judge.doubt(process.name)
                 process.writer.reconfigure(self.log_config)
 
     def confirm_start(self, offset: int) -> None:
