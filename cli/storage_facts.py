@@ -17,8 +17,8 @@ from bmq.storage.log import Listed, walk
 
 PARALLEL = 8
 """Files whose blocks are asked for at once."""
-BLOCKS_S = 5.0
-"""How long storage is waited for, for the blocks of all segments of a page."""
+TELL_S = 5.0
+"""How long storage is waited for, for the names of a page's segments and the blocks of all of them."""
 
 
 async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -> SegmentsFacts:
@@ -26,10 +26,11 @@ async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -
     topic = node.catalog.topics[topic_name]
     path = PartitionPath(topic_name, str(topic.topic_id), partition)
     after = _name(page.after) if page.after else None
+    deadline = asyncio.get_running_loop().time() + TELL_S
     listed: list[Listed] = []
     error = ""
     try:
-        async with aclosing(walk(node.fs, path, after)) as found:
+        async with asyncio.timeout_at(deadline), aclosing(walk(node.fs, path, after)) as found:
             async for each in found:
                 if each.is_live and each.name != after:
                     listed.append(each)
@@ -37,16 +38,19 @@ async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -
                     break
     except StorageError as failed:
         error = f"{type(failed).__name__}: {failed}"
-        if not listed:
-            raise NotPossible(503, "storage_unavailable", f"storage does not list the segments: {error}") from None
+    except TimeoutError:
+        error = f"no answer within {TELL_S:g} s"
+    if error and not listed:
+        raise NotPossible(503, "storage_unavailable", f"storage does not list the segments: {error}")
+    if error:
+        error = f"storage does not list all segments: {error}"
     has_more = len(listed) > page.limit
     listed = listed[: page.limit]
-    deadline = asyncio.get_running_loop().time() + BLOCKS_S
     described = await ask_all(listed, lambda each: _segment(node.fs, path, each, deadline), PARALLEL)
     segments = [each for each in described if each]
     untold = sum(each["blocks"] is None for each in segments)
     if untold and not error and asyncio.get_running_loop().time() >= deadline:
-        error = f"storage did not tell the blocks of {untold} segments within {BLOCKS_S:g} s"
+        error = f"storage did not tell the blocks of {untold} segments within {TELL_S:g} s"
     following = str(listed[-1].name) if has_more else None
     return SegmentsFacts(topic=topic_name, partition=partition, segments=segments, next=following, error=error)
 

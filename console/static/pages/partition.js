@@ -44,7 +44,7 @@ export function partitionPage(app, name, number) {
 
 function segmentsCard(topic, { segments, next, error }, go, after) {
   const body = [
-    error ? h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, "Some segments are missing here"), h("p", null, error))) : null,
+    error ? h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, "Storage does not tell all"), h("p", null, error))) : null,
     segments.length
       ? table({
           label: "Segments",

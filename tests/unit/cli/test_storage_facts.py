@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bmq.cli import storage_facts
-from bmq.cli.storage_facts import BLOCKS_S, PARALLEL, segments_of
+from bmq.cli.storage_facts import PARALLEL, TELL_S, segments_of
 from bmq.console.listing import Page
+from bmq.console.operations import NotPossible
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import BlockPlace, StorageUnavailable
 from bmq.storage.log import Listed
@@ -47,9 +48,22 @@ async def listed(*_: object) -> AsyncIterator[Listed]:
         yield Listed(name, end=number * 10 + 10, length=7, modified_ms=0, has_idx=True)
 
 
-def look(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, float]:
+async def listed_in_part(*_: object) -> AsyncIterator[Listed]:
+    """The first three segments; then storage is silent."""
+    async for each in listed():
+        if each.name.base == 30:
+            await asyncio.Event().wait()
+        yield each
+
+
+async def listed_never(*_: object) -> AsyncIterator[Listed]:
+    await asyncio.Event().wait()
+    yield Listed(SegmentName(0, 1, 0), None, 0, 0, has_idx=False)
+
+
+def look(storage: Storage, monkeypatch: pytest.MonkeyPatch, walk: Any = listed) -> tuple[Any, float]:
     """Return the facts, and how many seconds it took to find them."""
-    monkeypatch.setattr(storage_facts, "walk", listed)
+    monkeypatch.setattr(storage_facts, "walk", walk)
     topic = SimpleNamespace(topic_id=uuid.UUID(int=1))
     node: Any = SimpleNamespace(catalog=SimpleNamespace(topics={"orders": topic}), fs=storage)
 
@@ -72,8 +86,21 @@ def test_storage_that_falls_silent_is_waited_for_once(refuses_s: float | None, m
     """And not once for every few segments: the listing is shown without the blocks that were not told."""
     storage = Storage(10, refuses_s)
     facts, took_s = look(storage, monkeypatch)
-    assert took_s <= BLOCKS_S
+    assert took_s <= TELL_S
     assert [each["base_offset"] for each in facts["segments"]] == list(range(0, SEGMENTS * 10, 10))
     assert sum(each["blocks"] is not None for each in facts["segments"]) == 10
-    assert facts["error"] == f"storage did not tell the blocks of 190 segments within {BLOCKS_S:g} s"
+    assert facts["error"] == f"storage did not tell the blocks of 190 segments within {TELL_S:g} s"
     assert storage.asked <= 10 + 2 * PARALLEL
+
+
+def test_what_is_listed_before_storage_falls_silent_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, took_s = look(Storage(SEGMENTS), monkeypatch, listed_in_part)
+    assert took_s == pytest.approx(TELL_S)
+    assert [(each["base_offset"], each["blocks"]) for each in facts["segments"]] == [(0, None), (10, None), (20, None)]
+    assert facts["error"] == f"storage does not list all segments: no answer within {TELL_S:g} s"
+
+
+def test_storage_that_lists_nothing_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotPossible, match="storage does not list the segments: no answer within 5 s") as refused:
+        look(Storage(0), monkeypatch, listed_never)
+    assert refused.value.status == 503
