@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -440,6 +441,20 @@ def test_a_page_of_five_thousand_groups_is_bounded() -> None:
     assert (len(found["groups"]), found["total"]) == (25, 5_000)
     assert len(json.dumps(found)) < 16 << 10
     assert set(coordinator.described) == {each["group_id"] for each in found["groups"]}
+
+
+def test_the_loop_does_not_look_through_all_groups_itself() -> None:
+    """A hundred thousand take 0.2 s."""
+    looked_in = set[int]()
+
+    class Name(str):
+        def lower(self) -> str:
+            looked_in.add(threading.get_ident())
+            return super().lower()
+
+    assert groups_of(FakeCoordinator({Name("g"): 0})) == ["g"]
+    assert looked_in
+    assert threading.get_ident() not in looked_in
 
 
 def test_groups_are_sorted_by_what_the_list_of_them_has() -> None:
