@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -32,6 +33,11 @@ _ABANDONED_MAX = 1_000
 _SEAL_PARALLEL = 8
 _FLUSH_BYTES_MAX = 8 << 20
 _BLOCK_BYTES_MIN = 64 << 20
+_COPIES_PATIENCE_S = 5.0
+"""So long the next file waits for room for all its copies: more than a datanode's heartbeat (3 s), which tells the
+NameNode of room that was made.  Takeovers wait as long."""
+_FULLER_S = 60.0
+"""From a file with fewer copies to the next try to replace it."""
 SNAPSHOT_A_TURN = 200
 """Checkpoints of a snapshot, at up to 40 us each."""
 
@@ -68,6 +74,10 @@ class JournalWriter:
     next file is begun with a snapshot, which contains what was queued: callers only wait longer.  ``snapshot`` gives a
     full checkpoint of each partition held; other work runs while it is iterated.  A flush that takes longer than
     ``late_s`` counts as failed.  ``no_room`` is called each time that storage has no room for the next file.
+
+    A file asks for all its copies: its broker and its last node may be one machine, and partitions are not taken over
+    while a dead broker's journal cannot be read.  Where datanodes live that have no room, it takes fewer after a while,
+    and is replaced as soon as there is room (docs/design/places.md).
     """
 
     def __init__(
@@ -103,6 +113,8 @@ class JournalWriter:
         self._ended = False
         self._appender: Appender | None = None
         self._n = 0
+        self._no_room_since: float | None = None  # for the next file
+        self._fuller_at = math.inf  # when to try to replace a file with fewer copies
         self._snapshot_bytes = 0
         self._abandoned: list[Lease] = []
         self.bytes_written = 0
@@ -150,6 +162,8 @@ class JournalWriter:
                 await self._write_queue()
                 if self._appender is not None and self._is_full(self._appender):
                     await self._roll()
+                elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
+                    await self._roll(may_be_short=False)
             if self._appender is not None:
                 await self._close_file(self._appender)
                 self._appender = None
@@ -238,13 +252,20 @@ class JournalWriter:
         with contextlib.suppress(StorageError):  # then it is chosen without knowing
             await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
 
-    async def _begin(self) -> None:
-        """Open the next file and write a snapshot; on failure wait a little and let ``run`` come again."""
+    async def _begin(self, *, may_be_short: bool = True) -> None:
+        """Open the next file and write a snapshot; on failure wait a little and let ``run`` come again.
+
+        ``may_be_short``: with fewer copies, if storage has had no room for all of them for a while.
+        """
         self._n += 1
         appender: Appender | None = None
         size = self._snapshot_bytes
+        now = asyncio.get_running_loop().time()
+        is_patient = self._no_room_since is None or now - self._no_room_since < _COPIES_PATIENCE_S
+        all_copies = is_patient or not may_be_short
+        block_bytes = _block_bytes(max(self._roll_bytes, 4 * size))
         try:
-            options = CreateOptions(block_bytes=_block_bytes(max(self._roll_bytes, 4 * size)), chunk_bytes=512)
+            options = CreateOptions(block_bytes=block_bytes, chunk_bytes=512, all_copies=all_copies)
             appender = await self._fs.create(layout.journal(self.incarnation, self._n), options)
             # Taken when the file is open: what is flushed from here on is covered by records that follow.
             records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
@@ -257,8 +278,10 @@ class JournalWriter:
         except StorageError as error:
             if appender is not None:
                 self._leave(appender)
-            if isinstance(error, OutOfSpace) and self._no_room is not None:
-                self._no_room(str(error))
+            if not may_be_short:
+                self._fuller_at = now + _FULLER_S
+            elif isinstance(error, OutOfSpace):
+                self._lack_room(str(error), now)
             await asyncio.sleep(self._retry_s)
             return
         except BaseException:
@@ -266,7 +289,15 @@ class JournalWriter:
                 appender.abort()
             raise
         self._appender = appender
+        self._no_room_since = None
+        self._fuller_at = math.inf if all_copies else asyncio.get_running_loop().time() + _FULLER_S
         self._wake.set()
+
+    def _lack_room(self, why: str, now: float) -> None:
+        if self._no_room_since is None:
+            self._no_room_since = now
+        if self._no_room is not None:
+            self._no_room(why)
 
     async def _snapshot_records(self) -> list[bytes]:
         records, turns = [], Turns(SNAPSHOT_A_TURN)
@@ -306,11 +337,11 @@ class JournalWriter:
             for lease in self._abandoned:
                 group.create_task(seal(lease))
 
-    async def _roll(self) -> None:
+    async def _roll(self, *, may_be_short: bool = True) -> None:
         old, self._appender = self._appender, None
         assert old is not None
         try:
-            await self._begin()
+            await self._begin(may_be_short=may_be_short)
             if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
                 self._appender = old
                 return

@@ -22,7 +22,14 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import PRODUCERS_A_STEP, Checkpoint, ProducerBatch, ProducerState, encode
-from bmq.storage.filesystem import CreateOptions, Lease, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import (
+    CreateOptions,
+    Lease,
+    OutOfSpace,
+    StorageError,
+    StorageUnavailable,
+    write_once,
+)
 from bmq.storage.journal import (
     CHECKPOINT,
     OVERHEAD,
@@ -897,6 +904,85 @@ def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
 def test_the_journal_hides_no_other_error() -> None:
     """Only storage's own errors are taken for a broken pipeline."""
     assert not issubclass(FormatError, StorageError)
+
+
+class FullFileSystem(MemoryFileSystem):
+    """Some datanodes that live have no room for a block: a file can have fewer copies, if it takes that."""
+
+    is_full = True
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        super().__init__(storage, BROKER)
+        self.asked: list[tuple[float, bool]] = []
+
+    async def create(self, path: str, options: CreateOptions = CreateOptions()) -> MemoryAppender:  # noqa: B008
+        now = asyncio.get_running_loop().time()
+        self.asked.append((now, options.all_copies))
+        if self.is_full and options.all_copies:
+            raise OutOfSpace(f"{path}: 1 of 3 datanodes take a block")
+        return await super().create(path, options)
+
+
+def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
+    async def main() -> None:
+        world, told = World(), list[str]()
+        fs = world.fs = FullFileSystem(world.storage)
+        world.journal = JournalWriter(fs, BROKER, world._snapshot, no_room=told.append)
+        async with world.running():
+            await world.append(full(5))
+            now = asyncio.get_running_loop().time()
+            assert now == pytest.approx(5.0, abs=0.5), "takeovers wait no longer"
+            assert [all_copies for _, all_copies in fs.asked] == [True] * (len(fs.asked) - 1) + [False]
+            assert len(told) == len(fs.asked) - 1, "others are asked to make room"
+            assert (await world.read())[key()].end_offset == 5
+
+    run(main())
+
+
+def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> None:
+    """It goes on meanwhile, and has nobody make room for that."""
+
+    async def main() -> None:
+        world, told = World(), list[str]()
+        fs = world.fs = FullFileSystem(world.storage)
+        world.journal = JournalWriter(fs, BROKER, world._snapshot, no_room=told.append)
+        async with world.running():
+            await world.append(full(5))
+            refusals, tries = len(told), len(fs.asked)
+            for number in range(6, 16):
+                await asyncio.sleep(20)
+                await world.append(full(number))
+            assert 3 <= len(fs.asked) - tries <= 4, "once a minute"
+            assert len(told) == refusals
+            fs.is_full = False
+            tries, begun = len(fs.asked), world.journal._n
+            for number in range(16, 26):
+                await asyncio.sleep(20)
+                await world.append(full(number))
+            assert (len(fs.asked) - tries, world.journal._n) == (1, begun + 1)
+            assert fs.asked[-1][1]
+            assert (await world.read())[key()].end_offset == 25
+
+    run(main())
+
+
+def test_a_full_journal_goes_on_in_its_file_while_the_next_one_waits_for_room() -> None:
+    async def main() -> None:
+        world = World(roll_bytes=200)
+        fs = world.fs = FullFileSystem(world.storage)
+        world.journal = JournalWriter(fs, BROKER, world._snapshot, roll_bytes=200)
+        fs.is_full = False
+        async with world.running():
+            await world.append(full(5))
+            fs.is_full = True
+            for number in range(6, 60):
+                await world.append(full(number))
+            begun = asyncio.get_running_loop().time()
+            assert begun >= 5.0
+            assert [all_copies for _, all_copies in fs.asked].count(False) >= 1
+            assert (await world.read())[key()].end_offset == 59
+
+    run(main())
 
 
 def test_a_file_left_behind_is_closed_in_the_end() -> None:
