@@ -52,6 +52,8 @@ from tests.simulation.kafka_world import Told
 from tests.simulation.network import Disconnected
 
 BYTES_MAX = 1 << 20
+REFRESHED = 0.03
+"""So often a fetch is preceded by Metadata, as for ``metadata.max.age.ms`` or for another topic of the client's."""
 
 
 class Client(Protocol):
@@ -206,11 +208,12 @@ class LeaderEpochs:
     """The leader epochs of one topic, as a consumer keeps them from its Metadata responses.
 
     Java's (``Metadata.updateLatestMetadata``) and librdkafka's (``rd_kafka_toppar_leader_update``) do alike: a larger
-    epoch is taken, -1 is taken and nothing checked from there on, and metadata with a smaller one is ignored.
+    epoch is taken, -1 is taken and nothing checked from there on, and metadata with a smaller one is ignored.  Both ask
+    any server, not the one that they fetch from.
     """
 
-    def __init__(self, client: Client, topic: str) -> None:
-        self.client = client
+    def __init__(self, world: World, topic: str) -> None:
+        self.world = world
         self.topic = topic
         self.is_due = True
         self._epochs: dict[int, int] = {}
@@ -224,7 +227,11 @@ class LeaderEpochs:
             return
         wanted = MetadataRequest.MetadataRequestTopic(name=self.topic)
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
-        answer = await self.client.call(request, MetadataResponse, 12)
+        client = self.world.client()
+        try:
+            answer = await client.call(request, MetadataResponse, 12)
+        finally:
+            client.close()
         check(answer.topics[0].error_code)
         for part in answer.topics[0].partitions:
             if part.leader_epoch == -1 or part.leader_epoch > self.of(part.partition_index):
@@ -236,7 +243,7 @@ class Fetcher:
     """Fetches with an incremental session, or without one, as the version and the luck of the draw have it."""
 
     def __init__(self, world: World, client: Client, topic: str) -> None:
-        self.epochs = LeaderEpochs(client, topic)
+        self.epochs = LeaderEpochs(world, topic)
         self.world = world
         self.client = client
         self.topic = topic
@@ -244,28 +251,31 @@ class Fetcher:
         self.has_session = self.version >= 7 and world.rng.random() < 0.7
         self.topic_id: Any = None
         self.offsets: dict[int, int] = {}
+        self._fenced: set[tuple[int, int]] = set()
         self._reset()
 
     def _reset(self) -> None:
         self._session, self._epoch = 0, 0 if self.has_session else -1
-        self._told: dict[int, int] = {}
+        self._told: dict[int, tuple[int, int]] = {}  # offset and leader epoch, by partition, that the session has
 
     async def poll(self) -> dict[int, list[Record]]:
         """Records by partition, from the offsets on, which move past them.  Disconnected, Refused."""
         if self.version >= 13 and self.topic_id is None:
             self.topic_id = await topic_id(self.client, self.topic)
+        self.epochs.is_due |= self.world.rng.random() < REFRESHED
         await self.epochs.refresh()
-        changed = {p: o for p, o in self.offsets.items() if self._told.get(p) != o}
-        gone = [p for p in self._told if p not in self.offsets]
+        wanted = {p: (o, self.epochs.of(p)) for p, o in self.offsets.items()}
+        gone = [p for p in self._told if p not in wanted]
         Topic = FetchRequest.FetchTopic
         listed = [
             Topic.FetchPartition(
                 partition=p,
-                current_leader_epoch=self.epochs.of(p),
-                fetch_offset=o,
+                current_leader_epoch=epoch,
+                fetch_offset=offset,
                 partition_max_bytes=self.world.rng.choice((50, 4000)),
             )
-            for p, o in changed.items()
+            for p, (offset, epoch) in wanted.items()
+            if self._told.get(p) != (offset, epoch)
         ]
         names = {"topic": self.topic} if self.version < 13 else {"topic_id": self.topic_id}
         request = FetchRequest(
@@ -288,8 +298,8 @@ class Fetcher:
         if self.has_session:
             self._session = answer.session_id
             self._epoch = self._epoch + 1 if answer.session_id else 0
-            self._told = dict(self.offsets) if answer.session_id else {}
-        return self._records(answer)
+            self._told = dict(wanted) if answer.session_id else {}
+        return self._records(answer, wanted)
 
     async def close(self) -> None:
         """End the session, as Java's consumer does: from then on nobody follows its partitions for it."""
@@ -308,15 +318,19 @@ class Fetcher:
             self._reset()
             await self.client.call(request, FetchResponse, self.version)
 
-    def _records(self, answer: Any) -> dict[int, list[Record]]:
+    def _records(self, answer: Any, wanted: dict[int, tuple[int, int]]) -> dict[int, list[Record]]:
         found: dict[int, list[Any]] = {}
         refused: Refused | None = None
         for topic in answer.responses:
             for part in topic.partitions:
                 if part.error_code:
-                    refused = Refused(part.error_code)
                     self.epochs.is_due = True
                     self._told.pop(part.partition_index, None)
+                    _, epoch = wanted[part.partition_index]
+                    if part.error_code != ErrorCode.FENCED_LEADER_EPOCH or self._is_fenced_again(
+                        part.partition_index, epoch
+                    ):
+                        refused = Refused(part.error_code)
                     continue
                 if part.partition_index not in self.offsets:
                     continue
@@ -327,6 +341,14 @@ class Fetcher:
         if refused is not None and not found:
             raise refused
         return found
+
+    def _is_fenced_again(self, partition: int, epoch: int) -> bool:
+        """Whether it was fenced with this epoch before.  Once is Kafka's way to tell of a leader change (KIP-320)."""
+        if (partition, epoch) not in self._fenced:
+            self._fenced.add((partition, epoch))
+            return False
+        self.world.told.refused.append(f"reader of {self.topic}-{partition}: fenced again with epoch {epoch}")
+        return True
 
     def _decode(self, partition: int, data: bytes) -> list[Any]:
         told, start = self.world.told, self.offsets[partition]
