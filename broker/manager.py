@@ -149,6 +149,8 @@ class Broker:
             await self._registration.start()
         self._tasks = [
             loop.create_task(self._journal_task(), name="journal"),
+            loop.create_task(self._watch_storage(), name="watch of storage"),
+            loop.create_task(self._probe_nodes(), name="probes"),
             loop.create_task(self._upkeep(), name="upkeep"),
             loop.create_task(self.janitor.run(), name="janitor"),
             loop.create_task(self._seal_journals(), name="journal sealing"),
@@ -435,14 +437,23 @@ class Broker:
             await self.journal.seal_abandoned()
             await self._journals.seal_dead()
 
-    async def _upkeep(self) -> None:
-        """Once a second: probe excluded nodes, leave slow ones, look for the files of segments, forget partitions that
-        were lost.  Costs by the open pipelines, not by the partitions."""
+    async def _watch_storage(self) -> None:
+        """Once a second: look for a shortage and for a stall.  Waits for nothing else, least of all for storage."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
             self._look_for_shortage()
             self._look_for_stall()
+
+    async def _probe_nodes(self) -> None:
+        while True:
+            await asyncio.sleep(_UPKEEP_S)
             await self._probe()
+
+    async def _upkeep(self) -> None:
+        """Once a second: leave slow nodes, look for the files of segments, forget partitions that were lost.  Costs by
+        the open pipelines, not by the partitions."""
+        while True:
+            await asyncio.sleep(_UPKEEP_S)
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
             self._file_check.look(busy, self.shared.now_ms())

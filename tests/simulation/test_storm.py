@@ -130,6 +130,7 @@ class Storm:
             unread = [p for p in range(PARTITIONS) if self.reader.progress_at.get(p, 0.0) <= begun]
             if not waiting and not unread:
                 break
+            assert not self._world.told.errors, self._world.told.errors
             passed = self._world.loop.time() - begun
             assert passed < GOES_ON_S, (
                 f"after {passed:.0f} s (producer, partition) do not go on: {waiting}, nor the reader: {unread}"

@@ -196,3 +196,30 @@ def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> None:
             task.cancel()
 
     play(story, broker=BrokerConfig(buffer_bytes_total=8 << 20))
+
+
+def test_a_probe_that_is_never_answered_hides_no_stall() -> None:
+    """As on a host that is cut off from storage after a datanode had died: partitions would stay where they are."""
+
+    async def story(w: World) -> None:
+        w.topic()
+        assert (await w.produce_one(batch())).base_offset == 0
+        probed = asyncio.Event()
+        plain = w.fs.probe
+
+        async def probe(node: str) -> bool:
+            probed.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        setattr(w.fs, "probe", probe)  # noqa: B010
+        w.broker.shared.health.failed(["dn0"], w.broker.shared.now_ms())
+        await probed.wait()
+        w.storage.faults = Faults(hung_ack=1.0)
+        waiting = asyncio.ensure_future(w.produce_one(batch(), timeout_ms=120_000))
+        await until(lambda: not w.broker.is_serving)
+        w.storage.faults = Faults()
+        setattr(w.fs, "probe", plain)  # noqa: B010
+        waiting.cancel()
+
+    play(story, broker=BrokerConfig(stalled_ms=5_000))
