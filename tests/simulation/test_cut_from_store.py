@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.simulation.cluster_checks import BugsTold, Through, check_logs, check
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
 from tests.simulation.kafka_clients import Member, create_topic, produce
+from tests.simulation.kafka_world import CONFIG
 from tests.simulation.loop import run
 from tests.simulation.metadata_clients import MetadataConsumer
 
@@ -28,6 +30,8 @@ BOUND_S = 20.0
 """From the cut until everything that clients can leave has been left: a lease (10 s), two rounds of questions to others
 (1 s each), and a new owner that opens."""
 PAUSE_MAX_S = 3.0
+SEGMENT_BYTES = 1 << 20
+"""More than is written in a story: while the store is away no segment is begun, and a full one takes no more."""
 ROLES = ("controller", "broker", "coordinator", "proxy")
 SEEDS = range(int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 100 * 2 or 2)
 
@@ -99,7 +103,7 @@ class Story:
 
 def play(seed: int, story: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        world = ClusterWorld(seed)
+        world = ClusterWorld(seed, config=replace(CONFIG, log_segment_bytes=SEGMENT_BYTES))
         with BugsTold(world):
             one = Story(world)
             await create_topic(world, TOPIC, PARTITIONS)
