@@ -91,8 +91,12 @@ class HdfsSettings:
     # ---- take-over
 
     takeover_node_timeout_s: float = 0.5
-    """One datanode, asked to stop its writer and tell its length.  It takes 5 ms; a stopped datanode must not hold up
-    the take-over, since one stopped member is enough."""
+    """Datanodes, asked to stop a file's writer and send its length, or to close it.  It takes 5 ms; a stopped datanode
+    must not hold up the take-over of a file that others have two copies of."""
+
+    takeover_copies_timeout_s: float = 2.0
+    """The same while fewer than two have done so.  A busy machine takes half a second for 5 ms of work, and what was
+    acknowledged would be on one disk until HDFS has copied it."""
 
     takeover_rounds: int = 4
     """Rounds tried before lease recovery: each failed one means that somebody else acted on the file meanwhile."""
@@ -135,6 +139,8 @@ class HdfsSettings:
             raise ValueError("window_bytes must hold at least one packet")
         if self.call_deadline_s < self.call_timeout_s:
             raise ValueError("call_deadline_s must allow one attempt of call_timeout_s")
+        if self.takeover_copies_timeout_s < self.takeover_node_timeout_s:
+            raise ValueError("takeover_copies_timeout_s must not be below takeover_node_timeout_s")
         if self.lease_renewal_s > 30:
             raise ValueError("lease_renewal_s must be at most half of HDFS's soft limit of 60 s")
         if self.length_told_s <= 0:

@@ -6,13 +6,19 @@ about 30 ms:
 
 1. ``getBlockLocations``: the last block and its nodes.  Complete: the file is closed, done.
 2. ``updateBlockForPipeline``: a new generation stamp G'.  Nothing has changed yet.
-3. Each node apart and at once, half a second each: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the
-   old writer's thread, cuts its replica to what it has acknowledged, and takes G'.  **From the first node that did so
-   the old writer hears no acknowledgement any more**, since one needs every node of its pipeline.
+3. Each node apart and at once: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the old writer's thread,
+   cuts its replica to what it has acknowledged, and takes G'.  **From the first node that did so the old writer
+   receives no acknowledgement any more**, since one needs every node of its pipeline.  All of them have half a second,
+   and two seconds as long as fewer than two have responded: what was acknowledged is not left on one disk because
+   datanodes, or this process, were busy for a moment.
 4. Each node's length, and its last bytes read back: a writer that is interrupted between data and checksum leaves a
    replica that is open and unreadable (seen once in some hundred), which is left out.  All bytes ever acknowledged are
    on every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through
    the pipes just opened.  If the fence is to sync, an empty sync packet puts each replica on disk.
+   A node that is left out may have taken G', now or when it goes on.  Then the others are stopped once more, with a
+   newer G'.  For a datanode refuses a copy of a block that it has open with the same stamp
+   (FsDatasetImpl.createTemporary), and the NameNode, which likes to choose just that node, tries again only after
+   five minutes (dfs.namenode.reconstruction.pending.timeout-sec).
 5. ``updatePipeline`` with G', that length and the nodes that answered: the **linearisation point**.  The NameNode takes
    it only if G' is above, and the length not below, what it knows.
 6. The last, empty packet to each node closes the replicas; ``complete`` until true.
@@ -49,7 +55,8 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block import ReplicaFailed, read_replica
 from bmq.storage.hdfs.client import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
-from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.patience import wait_for_enough
+from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.setup import Member, Setup, members_of
 from bmq.storage.hdfs.wire import STATUS_SUCCESS, status_name
 
@@ -62,6 +69,8 @@ _LENGTH_MAX = 1 << 62
 # Read back from each stopped replica: far more than a datanode can have been writing when it was interrupted.
 _VERIFY_BYTES = 64 << 10
 _POLL_S = 0.1
+_COPIES_ENOUGH = 2
+"""With so many, slower nodes are left out: the NameNode has the block copied again."""
 _OWNER = re.compile(r"is not the lease owner \(=(.+?): /")  # FSNamesystem.checkLease
 _NAMENODE_HOLDER = "HDFS_NameNode"  # it has taken the lease itself, to recover the file
 
@@ -120,6 +129,7 @@ class _Fence:
         self._holder = holder
         self._file_id = file_id
         self._sync = sync
+        self._stamped: set[str] = set()  # nodes that have taken the newest generation stamp, or may yet
 
     async def run(self) -> Fenced:
         if not self._holder:
@@ -174,16 +184,21 @@ class _Fence:
             if await self._namenode.complete(self._path, self._holder, self._file_id, None):
                 return await self._closed_length()
             raise RoundFailed(str(error)) from error
-        stopped = await self._stop_all(last, fresh)
-        try:
-            length = await self._make_equal(stopped, last, fresh)
-            if self._sync:
-                await self._sync_all(stopped)
-            await self._close(stopped, last, fresh, length)
-        finally:
-            for node in stopped:
-                node.pipe.abort()
-        return last.offset + length
+        members = members_of(last)
+        while True:
+            stopped = await self._stop_all(members, last, fresh)
+            try:
+                length = await self._make_equal(stopped, last, fresh)
+                if self._sync:
+                    await self._sync_all(stopped)
+                members = [node.member for node in stopped]
+                if self._stamped <= {member.name for member in members}:
+                    await self._close(stopped, last, fresh, length)
+                    return last.offset + length
+            finally:
+                for node in stopped:
+                    node.pipe.abort()
+            fresh = await self._namenode.update_block_for_pipeline(last.block, self._holder)
 
     async def _close_without_block(self) -> int:
         if not await self._namenode.complete(self._path, self._holder, self._file_id, None):
@@ -198,19 +213,33 @@ class _Fence:
 
     # ---- step 3 and 4: stop, measure
 
-    async def _stop_all(self, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> list[Stopped]:
-        attempts = [asyncio.create_task(self._stop(member, last, fresh)) for member in members_of(last)]
+    async def _stop_all(
+        self, members: Sequence[Member], last: pb.LocatedBlock, fresh: pb.LocatedBlock
+    ) -> list[Stopped]:
+        """Stop the writer on these nodes.  Return those that responded in time, at least one."""
+        self._stamped.clear()
+        attempts = [asyncio.create_task(self._stop(member, last, fresh)) for member in members]
         try:
-            answers = await asyncio.gather(*attempts)
+            responses = await wait_for_enough(
+                attempts,
+                lambda response: isinstance(response, Stopped),
+                enough=_COPIES_ENOUGH,
+                soon_s=self._settings.takeover_node_timeout_s,
+                late_s=self._settings.takeover_copies_timeout_s,
+            )
         except BaseException:
             for attempt in attempts:
                 attempt.cancel()
-            for answer in await asyncio.gather(*attempts, return_exceptions=True):
-                if isinstance(answer, Stopped):
-                    answer.pipe.abort()
+            for response in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(response, Stopped):
+                    response.pipe.abort()
             raise
-        stopped = [answer for answer in answers if isinstance(answer, Stopped)]
-        reasons = [answer for answer in answers if isinstance(answer, str)]
+        stopped = [response for response in responses if isinstance(response, Stopped)]
+        reasons = [response for response in responses if isinstance(response, str)]
+        silent = [member.name for member, response in zip(members, responses, strict=True) if response is None]
+        if silent:
+            self._client.suspect(silent)
+            reasons += [f"{name} is silent" for name in silent]
         if reasons:
             log.info("fencing: datanodes not stopped", extra=fields(path=self._path, error="; ".join(reasons)))
         if not stopped:
@@ -218,11 +247,10 @@ class _Fence:
         return stopped
 
     async def _stop(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped | str:
-        """Stop the writer on one node, in time; or say why not."""
+        """Stop the writer on one node, or return why not."""
         try:
-            async with asyncio.timeout(self._settings.takeover_node_timeout_s):
-                return await self._stop_open_replica(member, last, fresh)
-        except TimeoutError:
+            return await self._stop_open_replica(member, last, fresh)
+        except (SetupTimedOut, TimeoutError):
             self._client.suspect([member.name])
             return f"{member.name} is silent"
         except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed) as error:
@@ -235,11 +263,13 @@ class _Fence:
         recovery = self._setup(stage, last.block, fresh, received=(0, _LENGTH_MAX))
         try:
             pipe = await self._open(member, recovery, chunk_bytes)
+        except SetupTimedOut:
+            raise
         except PipelineFailed:
             if chunk_bytes != _CHUNK_BYTES:
                 raise
             return await self._stop_other_replica(member, last, fresh)
-        timeout_s = self._settings.takeover_node_timeout_s
+        timeout_s = self._settings.takeover_copies_timeout_s
         block = _renewed(last, fresh)
         try:
             length = await self._client.datanodes.visible_length(member.node.id, block, timeout_s)
@@ -253,11 +283,15 @@ class _Fence:
 
     async def _stop_other_replica(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped:
         """The datanode closes the connection and does not say why: see what replica it has, if any."""
-        timeout_s = self._settings.takeover_node_timeout_s
+        timeout_s = self._settings.takeover_copies_timeout_s
         node, block = member.node.id, last.block
         try:
             length = await self._client.datanodes.visible_length(node, block, timeout_s)
+        except (ReplicaNotReady, NodeUnreachable):
+            self._stamped.discard(member.name)
+            raise
         except NoReplica:
+            self._stamped.discard(member.name)
             if block.length:
                 raise
             return await self._occupy(member, last, fresh)
@@ -351,16 +385,35 @@ class _Fence:
             [node.member.node.id for node in stopped],
             [node.member.storage_id for node in stopped],
         )
-        closed = await asyncio.gather(*map(self._finish, stopped))
+        await self._finish_all(stopped)
+        await self._client.complete(self._path, self._holder, self._file_id, block)
+
+    async def _finish_all(self, stopped: list[Stopped]) -> None:
+        """Close the replicas: at least one, and two if they can be closed in time."""
+        attempts = [asyncio.create_task(self._finish(node)) for node in stopped]
+        try:
+            closed = await wait_for_enough(
+                attempts,
+                lambda is_closed: is_closed,
+                enough=_COPIES_ENOUGH,
+                soon_s=self._settings.takeover_node_timeout_s,
+                late_s=self._settings.takeover_copies_timeout_s,
+            )
+        except BaseException:
+            for attempt in attempts:
+                attempt.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
+            raise
+        late = [node.member.name for node, is_closed in zip(stopped, closed, strict=True) if is_closed is None]
+        if late:
+            log.info("fencing: replicas are not closed in time", extra=fields(path=self._path, nodes=", ".join(late)))
         if not any(closed):
             raise RoundFailed("no node closed its replica")
-        await self._client.complete(self._path, self._holder, self._file_id, block)
 
     async def _finish(self, node: Stopped) -> bool:
         try:
-            async with asyncio.timeout(self._settings.takeover_node_timeout_s):
-                await node.pipe.finish()
-        except (PipelineFailed, TimeoutError) as error:
+            await node.pipe.finish()
+        except PipelineFailed as error:
             log.info(
                 "fencing: a replica is not closed", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
@@ -405,7 +458,7 @@ class _Fence:
         )
 
     async def _open(self, member: Member, setup: Setup, chunk_bytes: int) -> Pipeline:
-        """Datanodes refuse to go on with a replica in other chunks than it has."""
+        """Datanodes refuse to go on with a replica in other chunks than it has, though it takes the new stamp."""
         node = member.node.id
         pipe = Pipeline(
             members=[node],
@@ -418,7 +471,8 @@ class _Fence:
         )
         host = self._client.datanodes.host(node)
         request = setup.request([member], chunk_bytes)
-        response = await pipe.open(host, node.data_port, request, self._settings.takeover_node_timeout_s)
+        self._stamped.add(member.name)
+        response = await pipe.open(host, node.data_port, request, self._settings.takeover_copies_timeout_s)
         if response.status != STATUS_SUCCESS:
             raise PipelineFailed(f"{member.name}: {status_name(response.status)} {response.message}")
         return pipe

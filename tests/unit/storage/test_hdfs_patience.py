@@ -1,0 +1,71 @@
+"""How long several datanodes are waited for: a table of when each responds, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from bmq.storage.hdfs.patience import wait_for_enough
+from tests.simulation.loop import run
+
+SOON_S, LATE_S = 1.0, 4.0
+NEVER = 100.0
+
+
+class Refused(Exception):
+    pass
+
+
+async def respond(after_s: float, response: bool | None) -> bool:
+    await asyncio.sleep(after_s)
+    if response is None:
+        raise Refused
+    return response
+
+
+@pytest.mark.parametrize(
+    ("responses", "enough", "expected", "took_s"),
+    [
+        ([(0, True), (0, True), (0.9, True)], 2, [True, True, True], 0.9),
+        ([(0, True), (0, True), (NEVER, True)], 2, [True, True, None], SOON_S),
+        ([(0, True), (0, True), (0, False)], 2, [True, True, False], 0),
+        ([(0, True), (2, True), (NEVER, True)], 2, [True, True, None], 2),
+        ([(0, True), (2, True), (2, True)], 2, [True, True, True], 2),
+        ([(0, True), (2, False), (3, True)], 2, [True, False, True], 3),
+        ([(0, True), (2, False), (NEVER, True)], 2, [True, False, None], LATE_S),
+        ([(0, True), (0, False), (0, False)], 2, [True, False, False], 0),
+        ([(0, False), (2, False)], 2, [False, False], 2),
+        ([(2, True), (3, True), (3.5, True)], 1, [True, None, None], 2),
+        ([(NEVER, True)], 2, [None], LATE_S),
+        ([(2, True)], 2, [True], 2),
+    ],
+)
+def test_all_are_waited_for_a_short_time_and_enough_of_them_longer(
+    responses: Sequence[tuple[float, bool]], enough: int, expected: list[bool | None], took_s: float
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        attempts = [loop.create_task(respond(*each)) for each in responses]
+        found = await wait_for_enough(attempts, lambda each: each, enough=enough, soon_s=SOON_S, late_s=LATE_S)
+        assert found == expected
+        assert loop.time() - began == pytest.approx(took_s)
+        assert all(attempt.done() for attempt in attempts), "nothing goes on behind it"
+
+    run(main())
+
+
+@pytest.mark.parametrize("after_s", [0, 0.5, 2])
+def test_what_is_raised_is_raised_at_once(after_s: float) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        attempts = [loop.create_task(respond(*each)) for each in ((0, True), (after_s, None), (NEVER, True))]
+        with pytest.raises(Refused):
+            await wait_for_enough(attempts, lambda each: each, enough=2, soon_s=SOON_S, late_s=LATE_S)
+        assert loop.time() - began == pytest.approx(after_s)
+        attempts[2].cancel()
+
+    run(main())

@@ -1,0 +1,266 @@
+"""How many copies a fence leaves, and whether HDFS can add the missing ones.  NameNode and datanodes are played.
+
+A datanode refuses a copy of a block whose replica it has open with the same generation stamp or a later one
+(FsDatasetImpl.createTemporary), and the NameNode tries again only after
+dfs.namenode.reconstruction.pending.timeout-sec, five minutes.  So an open replica that a fence leaves behind must be of
+an earlier generation than the closed ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmq.storage.filesystem import PipelineFailed
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs import takeover
+from bmq.storage.hdfs.block import ReplicaFailed
+from bmq.storage.hdfs.datanode import NodeUnreachable
+from bmq.storage.hdfs.pipeline import SetupTimedOut
+from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.wire import STATUS_SUCCESS
+from tests.simulation.loop import run
+
+NEVER = 1e6
+SOON_S = HdfsSettings().takeover_node_timeout_s
+LATE_S = 1.5
+LENGTH = 1000
+
+
+@dataclass
+class Node:
+    """One datanode with a replica of the block.  It does at once what it is asked, and says so later."""
+
+    stop_s: float = 0.0
+    """Seconds until it answers that the old writer is stopped."""
+    close_s: float = 0.0
+    """Seconds until it answers that the replica is closed."""
+    is_dead: bool = False
+    is_unreadable: bool = False
+    length: int = LENGTH
+    generation: int = 1
+    is_closed: bool = False
+
+
+ON_TIME = Node()
+DEAD = Node(is_dead=True)
+
+
+class Hdfs:
+    """Datanodes by their data port, and one file with one block on all of them."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = dict(enumerate(nodes, 1))
+        self.generation = 1
+        self.final: pb.Block | None = None
+        self.members: list[int] = []
+        self.settings = HdfsSettings()
+        self.holder = "heir"
+        self.suspects: set[str] = set()
+        self.clock = None
+        self.namenode = self
+        self.datanodes = SimpleNamespace(host=lambda _: "", visible_length=self.visible_length)
+
+    # ---- HdfsClient
+
+    def suspect(self, names: Sequence[str]) -> None:
+        self.suspects |= set(names)
+
+    async def complete(self, path: str, holder: str, file_id: int, block: pb.Block) -> bool:
+        assert any(node.is_closed for node in self.nodes.values()), "no datanode has reported the block"
+        return True
+
+    # ---- the NameNode
+
+    async def block_locations(self, path: str) -> pb.LocatedBlocks:
+        block = pb.Block(pool="pool", id=7, generation=1, length=0)
+        last = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=TOKEN)
+        last.nodes.extend(pb.Node(id=_id(port)) for port in self.nodes)
+        last.storage_types.extend([0] * len(self.nodes))
+        last.storage_ids.extend(f"storage-{port}" for port in self.nodes)
+        return pb.LocatedBlocks(file_length=0, under_construction=True, last_block=last, last_block_complete=False)
+
+    async def update_block_for_pipeline(self, block: pb.Block, holder: str) -> pb.LocatedBlock:
+        self.generation += 1
+        fresh = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=TOKEN)
+        fresh.block.generation = self.generation
+        return fresh
+
+    async def update_pipeline(
+        self, holder: str, old: pb.Block, new: pb.Block, nodes: Sequence[pb.NodeId], storage_ids: Sequence[str]
+    ) -> None:
+        self.final, self.members = new, [node.data_port for node in nodes]
+
+    # ---- the datanodes
+
+    async def visible_length(self, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
+        if self.nodes[node.data_port].is_dead:
+            raise NodeUnreachable("connection refused")
+        return self.nodes[node.data_port].length
+
+    async def read(self, client: Any, node: pb.NodeId, block: pb.Block, token: object, start: int, size: int) -> Any:
+        if self.nodes[node.data_port].is_unreadable:
+            raise ReplicaFailed("bad checksum")
+        return SimpleNamespace(data=bytes(size), chunk_bytes=512)
+
+    def pipeline(self, *, members: list[pb.NodeId], chunk_bytes: int, **_: object) -> Pipe:
+        return Pipe(self, self.nodes[members[0].data_port], chunk_bytes)
+
+    # ---- what is left
+
+    @property
+    def copies(self) -> int:
+        """Those that the NameNode counts."""
+        assert self.final is not None
+        closed = [port for port, node in self.nodes.items() if node.is_closed]
+        assert all(self.nodes[port].generation == self.final.generation for port in closed)
+        assert all(self.nodes[port].length == self.final.length for port in closed)
+        assert set(closed) <= set(self.members)
+        return len(closed)
+
+    @property
+    def refusing(self) -> list[int]:
+        """Living datanodes that take no copy of the closed block."""
+        assert self.final is not None
+        return [
+            port
+            for port, node in self.nodes.items()
+            if not node.is_dead and not node.is_closed and node.generation >= self.final.generation
+        ]
+
+
+TOKEN = pb.Token(identifier=b"", password=b"", kind="", service="")
+
+
+def _id(port: int) -> pb.NodeId:
+    return pb.NodeId(ip="dn", host="dn", uuid=str(port), data_port=port, info_port=1, ipc_port=1)
+
+
+class Pipe:
+    """``pipeline.Pipeline`` to one datanode."""
+
+    def __init__(self, hdfs: Hdfs, node: Node, chunk_bytes: int) -> None:
+        self._hdfs = hdfs
+        self._node = node
+        self._written = 0
+        self.chunk_bytes = chunk_bytes
+
+    async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
+        if self._node.is_dead:
+            raise PipelineFailed("connection refused")
+        self._node.generation = self._hdfs.generation
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.sleep(self._node.stop_s)
+        except TimeoutError:
+            raise SetupTimedOut("no answer") from None
+        return pb.BlockOpResponse(status=STATUS_SUCCESS)
+
+    def start_at(self, length: int) -> None:
+        self._written = length
+
+    def write(self, data: bytes) -> None:
+        self._written += len(data)
+
+    async def flush(self, *, sync: bool) -> int:
+        self._node.length = self._written
+        return self._written
+
+    async def finish(self) -> None:
+        await asyncio.sleep(self._node.close_s)
+        self._node.is_closed = True
+
+    def abort(self) -> None: ...
+
+
+def fence(monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False) -> tuple[Hdfs, float]:
+    """Fence a file whose block is on copies of these; return what is left, and the seconds that it took."""
+    hdfs = Hdfs([Node(**vars(node)) for node in nodes])
+    monkeypatch.setattr(takeover, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(takeover, "read_replica", hdfs.read)
+
+    async def main() -> float:
+        began = asyncio.get_running_loop().time()
+        client: Any = hdfs
+        fenced = await takeover.fence(client, (), "old holder", 9, sync=sync)
+        assert fenced == (LENGTH, True)
+        return asyncio.get_running_loop().time() - began
+
+    return hdfs, run(main())
+
+
+def test_three_datanodes_that_answer_have_three_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = fence(monkeypatch, ON_TIME, ON_TIME, ON_TIME)
+    assert (hdfs.copies, hdfs.refusing, hdfs.generation) == (3, [], 2)
+    assert took_s < SOON_S
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_dead_datanodes_are_not_waited_for(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = fence(monkeypatch, *[DEAD] * dead, *[ON_TIME] * (3 - dead))
+    assert (hdfs.copies, hdfs.refusing, hdfs.generation) == (3 - dead, [], 2), "they need no later generation"
+    assert took_s < SOON_S
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_silent_datanode_takes_a_copy_again_when_it_comes_back(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does what it was asked as soon as it goes on: the generation that it takes is not the closed replicas'."""
+    hdfs, took_s = fence(monkeypatch, ON_TIME, Node(stop_s=NEVER), ON_TIME, sync=sync)
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+    assert SOON_S <= took_s < 2 * SOON_S, "two copies are enough to go on"
+    assert hdfs.suspects == {"dn:2"}
+
+
+def test_an_unreadable_replica_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is open and left out: a writer was interrupted between data and checksum."""
+    hdfs, _ = fence(monkeypatch, ON_TIME, Node(is_unreadable=True), ON_TIME)
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+
+
+def test_a_replica_that_cannot_be_filled_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(self: Pipe, *, sync: bool) -> int:
+        raise PipelineFailed("connection reset")
+
+    monkeypatch.setattr(Pipe, "flush", fails)
+    hdfs, _ = fence(monkeypatch, ON_TIME, Node(length=LENGTH - 10), ON_TIME)
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (ON_TIME, Node(stop_s=LATE_S), Node(stop_s=LATE_S)),
+        (ON_TIME, Node(stop_s=LATE_S), DEAD),
+        (ON_TIME, Node(stop_s=NEVER), Node(stop_s=LATE_S)),
+        (Node(stop_s=LATE_S), Node(stop_s=LATE_S), Node(stop_s=LATE_S)),
+        (ON_TIME, Node(stop_s=LATE_S)),
+        (ON_TIME, Node(close_s=LATE_S), Node(close_s=LATE_S)),
+        (ON_TIME, Node(close_s=LATE_S), DEAD),
+    ],
+)
+def test_a_single_copy_is_waited_for_no_longer_than_it_takes_to_have_two(
+    nodes: tuple[Node, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datanodes, or this process, are busy for a moment: no reason to leave what was acknowledged on one disk."""
+    hdfs, took_s = fence(monkeypatch, *nodes)
+    assert hdfs.copies >= 2
+    assert hdfs.refusing == []
+    assert took_s < 3 * LATE_S
+
+
+@pytest.mark.parametrize("others", [(Node(stop_s=NEVER),) * 2, (Node(stop_s=NEVER), DEAD), (Node(close_s=NEVER),)])
+def test_one_copy_is_better_than_none(others: tuple[Node, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = fence(monkeypatch, ON_TIME, *others)
+    assert hdfs.copies == 1
+    assert took_s < 2 * hdfs.settings.takeover_copies_timeout_s
+
+
+def test_a_file_with_one_replica_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = fence(monkeypatch, Node(stop_s=LATE_S))
+    assert (hdfs.copies, hdfs.generation) == (1, 2), "not in another round"
+    assert took_s < 2 * LATE_S
