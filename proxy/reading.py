@@ -307,7 +307,11 @@ class Reading:
             return _fetch_code(error)
         except (OffsetNotFound, MissingRecords) as error:
             return await self._missing(key, look.offset, error)
-        except StorageError:
+        except StorageError as error:
+            _log.warning(
+                "records cannot be read from storage now: their readers get KAFKA_STORAGE_ERROR, and try again",
+                extra=fields(topic=topic.name, partition=key.partition, error=error),
+            )
             return ErrorCode.KAFKA_STORAGE_ERROR
 
     async def _read_from(self, reader: LogReader, look: Look, gate: asyncio.Semaphore) -> bytes:

@@ -122,7 +122,7 @@ class RemoteShardLog:
             page = _page(await _in_time(self._peer, reading, CALL_TIMEOUT_S))
         except FormatError as error:
             raise _as_request_error(error) from error
-        _check(ErrorCode(page.error_code), f"reading {self._key} at {offset}")
+        _check(ErrorCode(page.error_code), f"reading {self._key} at {offset} from {self.broker}")
         self._heard(page.log_start, page.high_watermark)
         return b"".join(page.records)
 

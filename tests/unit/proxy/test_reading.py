@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.log_fields import fields_of
 from bmq.core.records import HEADER_BYTES
 from bmq.meta.catalog import Topic
 from bmq.proxy.fetch_time import OWNER_PATIENCE_S, READ_AGAIN_S
@@ -730,7 +731,11 @@ def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
 
 
 @pytest.mark.parametrize("fault", [StorageUnavailable("no"), CorruptData("bad")])
-def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(fault: Exception) -> None:
+def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No client sees why: the log says it, with the partition."""
+
     async def main(world: World) -> None:
         await world.store("t", 0)
         await world.store("t", 1)
@@ -741,7 +746,11 @@ def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(fault: Excepti
         assert world.metrics.topics["t"].failed_fetches == 1
         release(fetched)
 
-    in_world(main)
+    with caplog.at_level(logging.WARNING):
+        in_world(main)
+    (line,) = caplog.records
+    assert "cannot be read from storage" in line.getMessage()
+    assert fields_of(line) == {"topic": "t", "partition": 1, "error": str(fault)}
 
 
 @pytest.mark.parametrize(
