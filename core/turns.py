@@ -52,8 +52,8 @@ async def next_turn() -> None:
     loop = asyncio.get_running_loop()
     line = _lines.get(loop)
     if line is None:
-        line = _lines[loop] = _Line(loop)
-    await line.join()
+        line = _lines[loop] = _Line()
+    await line.join(loop)
 
 
 async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int = ELEMENTS_A_TURN) -> list[R]:
@@ -163,29 +163,28 @@ class StepQueue:
 
 
 class _Line:
-    """Those who wait for a turn of one loop; first come, first served."""
+    """Those who wait for a turn of one loop; first come, first served.  Keeps no loop alive while nobody waits."""
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_waiting",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()  # one for each piece of work under way
 
-    def join(self) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
+    def join(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
         if len(self._waiting) == 1:
-            self._loop.call_soon(self._let_one)
+            loop.call_soon(self._let_one, loop)
         return future
 
-    def _let_one(self) -> None:
+    def _let_one(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():  # else cancelled
                 future.set_result(None)
                 break
         if self._waiting:
-            self._loop.call_soon(self._let_one)
+            loop.call_soon(self._let_one, loop)
 
 
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()

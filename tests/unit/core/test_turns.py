@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -155,3 +157,13 @@ def test_a_piece_that_fails_does_not_hold_the_others() -> None:
         assert (done, told) == (["x0"], ["broken"])
 
     run(main())
+
+
+def test_a_loop_that_has_ended_is_not_kept() -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(next_turn())
+    loop.close()
+    ended = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert ended() is None
