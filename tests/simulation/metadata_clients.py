@@ -128,7 +128,7 @@ class MetadataConsumer:
             rack_id="",
         )
         try:
-            answer = await self._client(host).call(request, FetchResponse, FETCH)
+            answer = await self._client(host).call(request, FetchResponse, FETCH, REQUEST_S)
         except Disconnected:
             self._sessions[host] = _Session()
             raise
