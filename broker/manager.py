@@ -93,6 +93,7 @@ class Broker:
         self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
         self._opened = 0  # so far
         self._stalls = Stalls(self.config.stalled_ms)
+        self._trial: asyncio.Future[None] | None = None  # whether storage serves again, when nothing else would show it
         self.alarms_raised: list[str] = []  # the last hundred
         self.alarms_total = 0
         self.moved_total = 0
@@ -183,7 +184,7 @@ class Broker:
 
     @property
     def is_serving(self) -> bool:
-        """False while this process is no member, or has something to write and has not reached storage for long.
+        """False while this process is no member, or has had something to write and has not reached storage for long.
 
         A broker cannot know whether others reach storage: the controller compares, and moves partitions away from one
         that does not serve to those that do.
@@ -489,9 +490,12 @@ class Broker:
             for writer in self._taken_over
         )
         was_stalled = self._stalls.is_stalled
+        has_work = at_storage or self.shared.budget.used > waits.unflushed_bytes + short_bytes
+        if has_work or not was_stalled:
+            self._trial = None
         self._stalls.look(
             now_ms,
-            has_work=at_storage or self.shared.budget.used > waits.unflushed_bytes + short_bytes,
+            has_work=has_work or (was_stalled and not self._is_tried()),
             progress=self.shared.health.flushes + self._opened,
         )
         if self._stalls.is_stalled and not was_stalled:
@@ -502,6 +506,13 @@ class Broker:
                 "the metadata store has not answered for over %d ms: %d partitions wait for it, and go on when it does"
             )
             self._report(text, self.config.stalled_ms, len(waits), error=trouble)
+
+    def _is_tried(self) -> bool:
+        """Whether storage serves a broker that has stalled and has nothing to write any more, since its partitions
+        were given to others.  Its journal begins a new file: nothing but a write shows it."""
+        if self._trial is None:
+            self._trial = self.journal.renew()
+        return self._trial.done()
 
     def _leave_slow_nodes(self) -> None:
         health, now_ms = self.shared.health, self.shared.now_ms()

@@ -1,7 +1,8 @@
 """A gray broker: alive, with something to write, and storage acknowledges nothing.  Pure, time as an argument.
 
 One partition's trouble is no stall: its segment fails over, and others' flushes go on.  Nor is idleness: without
-anything to write, or any takeover under way, nothing is expected of storage.
+anything to write, or any takeover under way, nothing is expected of storage.  A stalled broker that is emptied has
+work still: to write something (``Broker._is_tried``).
 """
 
 from __future__ import annotations

@@ -112,6 +112,7 @@ class JournalWriter:
         self._closing = False
         self._ended = False
         self._appender: Appender | None = None
+        self._renewal: asyncio.Future[None] | None = None
         self._n = 0
         self._no_room_since: float | None = None  # for the next file
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
@@ -142,9 +143,29 @@ class JournalWriter:
         self._wake.set()
         return future
 
+    def renew(self) -> asyncio.Future[None]:
+        """Begin a new file although the open one is not full, which shows that storage serves.
+
+        Return a future that is done when its snapshot is flushed, and cancelled when the journal ends before.
+        """
+        if self._renewal is not None:
+            return self._renewal
+        renewal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._ended:
+            renewal.cancel()
+            return renewal
+        self._renewal = renewal
+        self._wake.set()
+        return renewal
+
     async def room(self) -> None:
         """Wait until the queue is under its bound."""
         await self._room.wait()
+
+    @property
+    def files_begun(self) -> int:
+        """Return how many files were begun or tried."""
+        return self._n
 
     @property
     def has_room(self) -> bool:
@@ -160,8 +181,10 @@ class JournalWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 await self._write_queue()
-                if self._appender is not None and self._is_full(self._appender):
+                if self._appender is not None and (self._is_full(self._appender) or self._renewal is not None):
                     await self._roll()
+                    if self._renewal is not None:  # no new file yet
+                        self._wake.set()
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
                     await self._roll(may_be_short=False)
             if self._appender is not None:
@@ -175,6 +198,8 @@ class JournalWriter:
             self._ended = True
             for queued in self._queue:
                 queued.future.cancel()
+            if self._renewal is not None:
+                self._renewal.cancel()
             self._queue.clear()
             self._queue_bytes = 0
             self._room.set()
@@ -292,6 +317,9 @@ class JournalWriter:
         self._no_room_since = None
         self._fuller_at = math.inf if all_copies else asyncio.get_running_loop().time() + _FULLER_S
         self._wake.set()
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None and not renewal.done():
+            renewal.set_result(None)
 
     def _lack_room(self, why: str, now: float) -> None:
         if self._no_room_since is None:

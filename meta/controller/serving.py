@@ -1,7 +1,7 @@
 """Which brokers live and do not serve: their answers to Ping -> whom to empty, whom to leave in peace.  Pure.
 
-A broker that storage is out of reach for has nothing to write once it is emptied, and so says that it serves again:
-only partitions would show.  So it rests before it is given any, each time longer if it stalls again soon after.
+A broker that has stalled says that it serves again once it has written to storage.  That may be for a moment: so it
+rests before it is given any partitions, each time longer if it stalls again soon after.
 """
 
 from __future__ import annotations

@@ -572,6 +572,33 @@ def test_after_a_pipeline_failure_the_next_file_holds_everything() -> None:
     run(main())
 
 
+def test_a_file_is_begun_when_asked_for_once_storage_serves() -> None:
+    """It holds everything; the open file takes what comes meanwhile."""
+
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(1))
+            world.storage.restart_namenode(30.0)
+            renewal = world.journal.renew()
+            assert world.journal.renew() is renewal
+            await asyncio.wait_for(world.append(delta(2)), 1.0)
+            await asyncio.sleep(25.0)
+            assert not renewal.done()
+            await asyncio.wait_for(renewal, 10.0)
+            files = await world.files()
+            assert files[-1] > 1
+            assert parse(await world.data(files[-1]))[key()].end_offset == 2
+            await asyncio.sleep(60.0)
+            assert await world.files() == files, "one is enough"
+            again = world.journal.renew()
+            assert again is not renewal
+        assert again.cancelled() or again.done(), "nobody waits for a journal that has ended"
+        assert world.journal.renew().cancelled()
+
+    run(main())
+
+
 def test_a_pipeline_that_fails_while_the_snapshot_is_written() -> None:
     """Again and again: a number is never used twice, and in the end everything is there."""
 

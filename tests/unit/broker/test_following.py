@@ -837,6 +837,37 @@ def test_a_broker_that_cannot_flush_says_so() -> None:
     play(story)
 
 
+def test_an_emptied_broker_serves_again_once_it_reaches_storage_and_not_before() -> None:
+    """Its partitions were given to others, so it has nothing to write, which is no sign that storage serves it."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["a"].fs.pause()
+        writing = asyncio.ensure_future(c.write("a", key, batch()))
+        await asyncio.sleep(7.5)
+        assert not c["a"].broker.is_serving
+        c.give("b", key)
+        await c.write("b", key, batch())
+        with pytest.raises(RequestError):
+            await writing
+        await asyncio.sleep(120)
+        assert c["a"].broker.unflushed_bytes == 0
+        assert not c["a"].broker.is_serving
+        assert "storage acknowledges nothing" in c["a"].broker.storage_trouble
+        c["a"].fs.resume()
+        await asyncio.sleep(5)
+        assert c["a"].broker.is_serving
+        assert not c["a"].broker.storage_trouble
+        files = c["a"].broker.journal.files_begun
+        await asyncio.sleep(60)
+        assert c["a"].broker.journal.files_begun == files, "it is tried once"
+
+    play(story, "a", "b")
+
+
 def test_a_broker_that_cannot_take_over_says_so_too() -> None:
     """It has nothing to write, since it cannot open anything."""
 
