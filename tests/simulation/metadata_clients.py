@@ -82,7 +82,8 @@ class MetadataConsumer:
                     elif refused is not None:
                         raise refused
             except Disconnected:
-                self._host = self._world.rng.choice(self._world.with_role("proxy")).host  # bootstrap.servers
+                others = [place.host for place in self._world.with_role("proxy") if place.host != self._host]
+                self._host = self._world.rng.choice(others or [self._host])  # of bootstrap.servers
             if self._is_due:
                 await asyncio.sleep(PAUSE_S)
         for client in self._clients.values():
@@ -170,6 +171,7 @@ class MetadataProducer:
         self._topic = topic
         self._clients: dict[str, ClusterClient] = {}
         self._producer_id = -1
+        self._asked = self._silent = ""
         self._refreshing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -202,9 +204,11 @@ class MetadataProducer:
         return self._clients[host]
 
     def _any_host(self) -> str:
-        """Return one of the leaders' hosts; of all proxies (bootstrap.servers) while no leader is known."""
+        """Return one of the leaders' hosts; of all proxies (bootstrap.servers) while no leader is known.  Not the one
+        that gave no answer last, if there is another."""
         known = sorted(set(self.leaders.values())) or [place.host for place in self._world.with_role("proxy")]
-        return self._world.rng.choice(known)
+        self._asked = self._world.rng.choice([host for host in known if host != self._silent] or known)
+        return self._asked
 
     async def _refresh(self) -> None:
         """Ask for Metadata, once for all that ask meanwhile."""
@@ -216,7 +220,7 @@ class MetadataProducer:
         try:
             found, _ = await find_leaders(self._client(self._any_host()), self._topic)
         except Disconnected:
-            self.leaders = {}
+            self._silent, self.leaders = self._asked, {}
             raise
         if len(found) >= len(self.acked):
             self.leaders = found

@@ -34,6 +34,9 @@ GOES_ON_S = 45.0
 files behind a dead datanode, a client's own time-out (10 s), and what each waits for the other."""
 MORE = 5
 """Batches of each partition."""
+STARVED_EVERY_S, STARVED_MAX_S = 0.3, 0.8
+"""On the average one process of ten is starved so often, and each time for at most so long: less than it takes to be
+declared dead."""
 FOR_EVER = 1 << 20
 """Seconds until a process would be started again by itself."""
 
@@ -45,6 +48,7 @@ class Storm:
         self.told: list[str] = []
         self._world = world
         self._rng = rng
+        self._paused: set[Process] = set()
         for role, count in ROLES_APART:
             for number in range(count):
                 world.place(f"{role}{number}", role)
@@ -80,7 +84,21 @@ class Storm:
     def _pause(self, place: Place) -> str:
         assert place.process is not None
         place.process.stop()
+        self._paused.add(place.process)
         return f"{place.host} hangs"
+
+    async def starve(self) -> None:
+        """Keep every process waiting for a processor now and then, as on a busy machine."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(0.0, 2 * STARVED_EVERY_S))
+            process = self._rng.choice(self._world.places).process
+            if process is not None and not process.is_stopped:
+                process.stop()
+                self._world.loop.call_later(self._rng.uniform(0.0, STARVED_MAX_S), self._feed, process)
+
+    def _feed(self, process: Process) -> None:
+        if process not in self._paused:
+            process.resume()
 
     def _cut_store(self, place: Place) -> str:
         place.cut_store(True)
@@ -107,6 +125,7 @@ class Storm:
 
     async def settle(self) -> None:
         """Until all faults of the last round are over, and every process serves."""
+        self._paused.clear()
         for place in self._world.places:
             place.may_start()
         await self._world.heal()
@@ -159,6 +178,7 @@ async def history(seed: int) -> ClusterWorld:
             await create_topic(world, TOPIC, PARTITIONS, COPIES)
             clients = [asyncio.create_task(producer.run()) for producer in storm.producers]
             clients.append(asyncio.create_task(storm.reader.run()))
+            starving = asyncio.create_task(storm.starve()) if rng.random() < 0.5 else None
             for _ in range(ROUNDS):
                 await storm.demand()
                 if rng.random() < 0.7:
@@ -168,6 +188,9 @@ async def history(seed: int) -> ClusterWorld:
                 await storm.demand()
                 await storm.settle()
             await storm.demand()
+            if starving is not None:
+                starving.cancel()
+                await asyncio.sleep(STARVED_MAX_S)
             storm.reader.is_over = world.is_over = True
             for producer in storm.producers:
                 producer.is_over = True
