@@ -378,6 +378,7 @@ class ClusterClient:
         """``host``: of the only proxy that it talks to."""
         self.world = world
         self._host = host
+        self._at = self._silent = ""
         self._link: _KafkaLink | None = None
         self._connecting: asyncio.Task[_KafkaLink] | None = None
 
@@ -388,6 +389,7 @@ class ClusterClient:
             return await asyncio.wait_for(link.call(request, response, version), timeout_s)
         except TimeoutError:
             link.close()
+            self._silent = self._at
             raise Disconnected("no answer in time") from None
 
     async def _connected(self) -> _KafkaLink:
@@ -405,10 +407,15 @@ class ClusterClient:
                 self._connecting = None
 
     async def _connect(self) -> _KafkaLink:
-        host = self._host or self.world.rng.choice(self.world.with_role("proxy")).host
+        host = self._at = self._host or self._any_host()
         async with asyncio.timeout(CONNECT_S):
             _, link = await self.world.loop.create_connection(_KafkaLink, host, KAFKA_PORT)
         return link
+
+    def _any_host(self) -> str:
+        """Return any proxy's, but for the one that gave no answer last, if there is another."""
+        hosts = [place.host for place in self.world.with_role("proxy")]
+        return self.world.rng.choice([host for host in hosts if host != self._silent] or hosts)
 
     def close(self) -> None:
         if self._link is not None and self._link.is_open:

@@ -52,6 +52,8 @@ from tests.simulation.kafka_world import Told
 from tests.simulation.network import Disconnected
 
 BYTES_MAX = 1 << 20
+METADATA_S = 3.0
+"""For Metadata of a proxy that may hang: a member that waits for it sends no heartbeat meanwhile."""
 REFRESHED = 0.03
 """So often a fetch is preceded by Metadata, as for ``metadata.max.age.ms`` or for another topic of the client's."""
 
@@ -229,7 +231,7 @@ class LeaderEpochs:
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
         client = self.world.client()
         try:
-            answer = await client.call(request, MetadataResponse, 12)
+            answer = await client.call(request, MetadataResponse, 12, METADATA_S)
         finally:
             client.close()
         check(answer.topics[0].error_code)

@@ -24,7 +24,7 @@ REQUEST_S = 10.0
 """librdkafka's socket.timeout.ms, as the tests of real clusters set it: the connection is given up after that."""
 WINDOW = 5
 """max.in.flight.requests.per.connection of an idempotent producer."""
-BATCH_S = 0.25
+BATCH_S = 0.5
 """Between two batches of a partition."""
 
 

@@ -16,22 +16,25 @@ from random import Random
 import pytest
 
 from bmq.core.errors import RequestError
-from tests.simulation.cluster_checks import BugsTold, check_logs, check_quiet
+from tests.simulation.cluster_checks import BugsTold, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
-from tests.simulation.kafka_clients import create_topic
+from tests.simulation.kafka_clients import Member, create_topic
 from tests.simulation.loop import run
 from tests.simulation.metadata_clients import PAUSE_S, MetadataConsumer, MetadataProducer
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 100 * 4 or 4
+SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 50 or 2
 ONE = os.environ.get("BMQ_SIM_SEED")
-BLOCKS = 4
-TOPIC, PARTITIONS, COPIES = "orders", 6, 3
+BLOCKS = 2
+TOPIC, PARTITIONS, COPIES, GROUP = "orders", 6, 3, "group"
 ROLES_APART = (("controller", 2), ("broker", 3), ("coordinator", 2), ("proxy", 3))
 ROUNDS = 3
 GOES_ON_S = 45.0
 """From the last fault until all go on: a lease (10 s), a stall that is noticed (5 s) and told (5 s), a take-over of
 files behind a dead datanode, a client's own time-out (10 s), and what each waits for the other."""
+GROUP_GOES_ON_S = 120.0
+"""Until a group's member has read and committed more of each partition: it joins anew with a call of a minute, and may
+meet a proxy that hangs."""
 MORE = 5
 """Batches of each partition."""
 STARVED_EVERY_S, STARVED_MAX_S = 0.3, 0.8
@@ -42,7 +45,7 @@ FOR_EVER = 1 << 20
 
 
 class Storm:
-    """A cluster, two producers and a reader of each partition, and what is broken."""
+    """A cluster, two producers, a reader of each partition and a group of one member, and what is broken."""
 
     def __init__(self, world: ClusterWorld, rng: Random) -> None:
         self.told: list[str] = []
@@ -54,6 +57,12 @@ class Storm:
                 world.place(f"{role}{number}", role)
         self.producers = [MetadataProducer(world, f"writer{n}", TOPIC, PARTITIONS) for n in range(2)]
         self.reader = MetadataConsumer(world, "proxy0", TOPIC, set(range(PARTITIONS)))
+
+    def __repr__(self) -> str:
+        return f"{self._world!r}\n{self.producers}\nreader: {self.reader.leaders}"
+
+    def _committed(self, partition: int) -> int:
+        return self._world.told.committed.get((GROUP, TOPIC, partition), -1)
 
     def _tell(self, text: str) -> None:
         self.told.append(f"{self._world.loop.time():7.3f} {text}")
@@ -139,6 +148,7 @@ class Storm:
         """Every producer and the reader get on with every partition."""
         begun = self._world.loop.time()
         goals = [[count + MORE for count in producer.acked] for producer in self.producers]
+        committed = [self._committed(partition) for partition in range(PARTITIONS)]
         while True:
             waiting = [
                 (number, partition)
@@ -147,13 +157,17 @@ class Storm:
                 if producer.acked[partition] < goals[number][partition]
             ]
             unread = [p for p in range(PARTITIONS) if self.reader.progress_at.get(p, 0.0) <= begun]
-            if not waiting and not unread:
+            uncommitted = [p for p in range(PARTITIONS) if self._committed(p) <= committed[p]]
+            if not waiting and not unread and not uncommitted:
                 break
             assert not self._world.told.errors, self._world.told.errors
             passed = self._world.loop.time() - begun
-            assert passed < GOES_ON_S, (
+            assert passed < GROUP_GOES_ON_S, (
+                f"after {passed:.0f} s nothing more is committed of {uncommitted}\n{self!r}"
+            )
+            assert passed < GOES_ON_S or not (waiting or unread), (
                 f"after {passed:.0f} s (producer, partition) do not go on: {waiting}, nor the reader: {unread}"
-                f"\n{self._world!r}\n{self.producers}\nreader: {self.reader.leaders}"
+                f"\n{self!r}"
             )
             await asyncio.sleep(0.2)
         self._tell(f"all go on after {self._world.loop.time() - begun:.1f} s")
@@ -178,6 +192,7 @@ async def history(seed: int) -> ClusterWorld:
             await create_topic(world, TOPIC, PARTITIONS, COPIES)
             clients = [asyncio.create_task(producer.run()) for producer in storm.producers]
             clients.append(asyncio.create_task(storm.reader.run()))
+            clients.append(asyncio.create_task(Member(world, GROUP, TOPIC, PARTITIONS, instance="one").run()))
             starving = asyncio.create_task(storm.starve()) if rng.random() < 0.5 else None
             for _ in range(ROUNDS):
                 await storm.demand()
@@ -197,6 +212,7 @@ async def history(seed: int) -> ClusterWorld:
             await asyncio.gather(*clients)
             for place in world.with_role("proxy"):
                 await check_logs(world, place.host, {TOPIC: PARTITIONS}, set())
+                await check_groups(world, place.host, TOPIC, PARTITIONS)
             await check_quiet(world)
             await world.shut()
             assert not world.told.errors, world.told.errors
