@@ -506,7 +506,10 @@ class Member:
         self.client.close()
 
     async def _find(self) -> None:
+        """Raises Refused; the next try is at any proxy, as Java's client then looks at Metadata."""
         answer = await self.client.call(FindCoordinatorRequest(key=self.group, key_type=0), FindCoordinatorResponse, 3)
+        if answer.error_code:
+            self.client.close()
         check(answer.error_code)
 
     async def _join(self) -> list[int]:
