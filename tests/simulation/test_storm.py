@@ -23,7 +23,7 @@ from tests.simulation.kafka_clients import Member, create_topic
 from tests.simulation.loop import run
 from tests.simulation.metadata_clients import PAUSE_S, MetadataConsumer, MetadataProducer
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 50 or 2
+SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 1000 or 1
 ONE = os.environ.get("BMQ_SIM_SEED")
 BLOCKS = 2
 TOPIC, PARTITIONS, COPIES, GROUP = "orders", 6, 3, "group"
