@@ -442,6 +442,8 @@ async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]
 # ---------------------------------------------------------------------------------------------------------- groups
 
 _AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+_ASK_METADATA = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+"""After these a real client looks at Metadata, which names no proxy that has lost the cluster."""
 
 
 def subscription(topic: str) -> bytes:
@@ -498,6 +500,8 @@ class Member:
             except Refused as refused:
                 if refused.code is ErrorCode.UNKNOWN_MEMBER_ID:
                     self.member_id = ""
+                if refused.code in _ASK_METADATA:
+                    self.client.close()  # and goes on at any proxy
                 if not refused.code.is_retriable and refused.code not in _AGAIN:
                     self.world.told.errors.append(f"member of {self.group}: {refused}")
                     return
@@ -506,10 +510,7 @@ class Member:
         self.client.close()
 
     async def _find(self) -> None:
-        """Raises Refused; the next try is at any proxy, as Java's client then looks at Metadata."""
         answer = await self.client.call(FindCoordinatorRequest(key=self.group, key_type=0), FindCoordinatorResponse, 3)
-        if answer.error_code:
-            self.client.close()
         check(answer.error_code)
 
     async def _join(self) -> list[int]:
