@@ -66,11 +66,15 @@ class Kind(Enum):
 
 
 class PeerLost(Exception):
-    """There is no answer, and will be none.  ``was_sent`` False: certainly nothing of the call reached the peer."""
+    """There is no answer, and will be none.  ``was_sent`` False: certainly nothing of the call reached the peer.
 
-    def __init__(self, why: str, *, was_sent: bool) -> None:
+    ``no_descriptor``: this process could not connect for want of a file descriptor, which says nothing of the peer.
+    """
+
+    def __init__(self, why: str, *, was_sent: bool, no_descriptor: bool = False) -> None:
         super().__init__(why)
         self.was_sent = was_sent
+        self.no_descriptor = no_descriptor
 
 
 class PeerBusy(PeerLost):

@@ -327,6 +327,7 @@ class Peers:
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
         peer: Peer | None = None
+        no_descriptor = False
         try:
             async with asyncio.timeout(timeout_s):
                 loop = asyncio.get_running_loop()
@@ -336,7 +337,7 @@ class Peers:
         except TimeoutError:
             why = f"{where} does not answer in {timeout_s:g} s"
         except (OSError, PeerLost, FormatError) as error:
-            FAILURES.note(error)
+            no_descriptor = FAILURES.note(error)
             why = f"{where}: {error}"
         except RequestError as error:
             why = f"{where} refuses: {error}"
@@ -345,7 +346,7 @@ class Peers:
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()
-        raise PeerLost(why, was_sent=False)
+        raise PeerLost(why, was_sent=False, no_descriptor=no_descriptor)
 
     def _came_up(self, link: _Link, peer: Peer, now: float) -> None:
         _log.info("connected to a member (%s)", peer.kind.value, extra=fields(member=peer.incarnation))

@@ -3,8 +3,9 @@
 etcd merely unreachable is not a lost membership (rule 7): storage fences owners, so a process goes on.  Only the
 store's own word ends it: the lease is gone, or the key is (the controller has declared the process dead).  Then
 ``on_lost`` runs before anything else, and the process joins again, under the same incarnation: that names its start,
-and what it owned is fenced.  A process that does not reach the store gets that word from other members, once its lease
-must have ended (``meta.cluster.unregistered``).
+and what it owned is fenced.  The first time it does so at once, then after pauses that double: a member that no
+controller can reach would else be declared dead and come back as fast as the store writes.  A process that does not
+reach the store gets its word from other members, once its lease must have ended (``meta.cluster.unregistered``).
 
 A proxy takes its id towards Kafka clients with the same lease, so that no two have one id, and a dead one's is free
 when its lease is.  One that it chose itself it chooses anew when another has it by the time it joins again; one that it
@@ -32,6 +33,11 @@ _log = logging.getLogger(__name__)
 TTL_S = 10.0
 """Long enough for a stop-the-world of etcd's election (about 3 s), short enough that a dead process is soon missed."""
 RETRY_S = 0.5
+REJOIN_PAUSE_S = 1.0
+"""Before the second time that a process joins again; each further pause is twice as long."""
+REJOIN_PAUSE_MAX_S = 30.0
+STEADY_S = 60.0
+"""A membership that lasted so long has the next loss count as the first."""
 NODE_IDS_MAX = 10_000
 ID_AGAIN_S = 0.05
 ID_AGAIN_MAX_S = 2.0
@@ -83,6 +89,9 @@ class Membership:
         self._lease = 0
         self._renewed_at = 0.0  # by the loop's clock
         self._revision = 0  # of our key as we wrote it last; 0 while we are no member
+        self._joined_at = 0.0  # by the loop's clock
+        self._losses = 0  # one soon after another
+        self._join_not_before = 0.0
         self._is_due = asyncio.Event()  # something is to be written, or looked at, before the next renewal
         self._written: Member | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,6 +119,11 @@ class Membership:
         """Seconds since the lease has ended if the store has not renewed it since; negative before, and while the
         process is not a member."""
         return self.lease_age_s - self._ttl_s if self.is_member else -self._ttl_s
+
+    @property
+    def _pause_s(self) -> float:
+        """Return the seconds until the process may join again; negative when it may."""
+        return self._join_not_before - asyncio.get_running_loop().time()
 
     def on_unregistered(self, found: Unregistered) -> None:
         """Judge another member's finding that the store has no key of this process."""
@@ -173,6 +187,7 @@ class Membership:
         before = self.member
         written = await self._join_with_free_id(before) if self._chooses_id else await self._join_as(before)
         self._written = written
+        self._joined_at = asyncio.get_running_loop().time()
         self.member = self.member.with_id(written.node_id)  # it may have been updated meanwhile
         if before.node_id not in (-1, written.node_id):
             self._on_id(written.node_id)
@@ -245,7 +260,8 @@ class Membership:
 
     async def _run(self) -> None:
         while True:
-            await wait_for(self._is_due, self._ttl_s / 3 if self.is_member else RETRY_S)
+            pause_s = self._pause_s
+            await wait_for(self._is_due, self._ttl_s / 3 if self.is_member else pause_s if pause_s > 0 else RETRY_S)
             self._is_due.clear()
             try:
                 await self._tend()
@@ -259,6 +275,8 @@ class Membership:
 
     async def _tend(self) -> None:
         if not self.is_member:
+            if self._pause_s > 0:
+                return
             await self._join()
             _log.warning("joined the cluster again", extra=fields(member=self.member.incarnation))
             self._on_joined()
@@ -301,6 +319,12 @@ class Membership:
         if not self.is_member:
             return
         self._revision, self._written = 0, None
+        now = asyncio.get_running_loop().time()
+        if now - self._joined_at >= STEADY_S:
+            self._losses = 0
+        pause_s = min(REJOIN_PAUSE_S * 2.0 ** min(self._losses - 1, 16), REJOIN_PAUSE_MAX_S) if self._losses else 0.0
+        self._losses += 1
+        self._join_not_before = now + pause_s
         _log.error(
             "this process is not a member of the cluster any more",
             extra=fields(member=self.member.incarnation, error=why),

@@ -54,17 +54,20 @@ class PeerAsking:
         self._peers.get(member, Kind.CONTROL)
 
     async def is_alive(self, member: Member) -> bool:
-        """On a connection of its own, however the others fare.  An answer is life, whatever it says.
+        """Ping on a connection of its own, however the others fare.  An answer is life, whatever it says.
 
         A ping that failed while this process was held up itself says nothing of the member: its answer may lie in the
-        socket, or have had no time.  It is repeated, though not for ever.
+        socket, or have had no time.  It is repeated, though not for ever.  Nor does one that this process has no
+        descriptor for: the member counts as alive until its lease ends or a later ping fails.
         """
         failed = 0
         for _ in range(PINGS_MAX):
             held_up = HeldUp(self._ping_s / TICKS)
             try:
                 await self._peers.probe(member, self._ping_s)
-            except PeerLost:
+            except PeerLost as error:
+                if error.no_descriptor:
+                    return True
                 if held_up.seconds == 0.0:
                     failed += 1
                 if failed == PINGS:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
@@ -362,6 +364,20 @@ def test_a_stopped_process_does_not_answer_hello() -> None:
         with pytest.raises(PeerLost, match="does not answer in 3 s"):
             await world.peers.reach(B, Kind.CONTROL, 3.5)
         assert "does not answer in 3 s" in world.broken[0][1]
+
+    play(story)
+
+
+def test_a_lack_of_descriptors_is_told_from_a_peer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        async def connect(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+        for number in (errno.EMFILE, errno.ECONNREFUSED):
+            with pytest.raises(PeerLost) as caught:
+                await world.peers.probe(B, 1)
+            assert caught.value.no_descriptor == (number == errno.EMFILE)
 
     play(story)
 

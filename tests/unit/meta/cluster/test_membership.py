@@ -14,7 +14,14 @@ from bmq.core.wire.internal_fields import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
-from bmq.meta.cluster.membership import TTL_S, JoinRefused, Membership, NodeIdTaken
+from bmq.meta.cluster.membership import (
+    REJOIN_PAUSE_MAX_S,
+    STEADY_S,
+    TTL_S,
+    JoinRefused,
+    Membership,
+    NodeIdTaken,
+)
 from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
 from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
@@ -117,6 +124,30 @@ def test_declared_dead_it_stops_first_and_then_joins_again() -> None:
             await asyncio.sleep(5 * TTL_S)
             assert one.losses == 1, "what the view told of the time before is old"
             assert one.membership.is_member
+
+    run(main())
+
+
+def test_declared_dead_again_and_again_it_joins_again_after_longer_pauses() -> None:
+    """Somebody reaches the store and nobody reaches it: each return costs all members a reassignment."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        loop = asyncio.get_running_loop()
+
+        async def pause() -> float:
+            began = loop.time()
+            losses = one.losses
+            await kv.commit([], [Delete(member_key("c", "b"))])
+            await until(lambda: one.losses == losses + 1)
+            await until(lambda: one.membership.is_member)
+            return round(loop.time() - began)
+
+        async with joined(kv, BROKER) as one:
+            pauses = [await pause() for _ in range(8)]
+            assert pauses == [0, 1, 2, 4, 8, 16, REJOIN_PAUSE_MAX_S, REJOIN_PAUSE_MAX_S]
+            await asyncio.sleep(STEADY_S)
+            assert await pause() == 0, "it was a member for a while"
 
     run(main())
 
