@@ -36,6 +36,9 @@ _BLOCK_BYTES_MIN = 64 << 20
 _COPIES_PATIENCE_S = 5.0
 """So long the next file waits for room for all its copies: more than a datanode's heartbeat (3 s), which tells the
 NameNode of room that was made.  Takeovers wait as long."""
+_RENEW_AGAIN_S = 1.0
+"""From a renewal that storage did not serve to the next try, whatever is written meanwhile: nothing waits for it, and
+each try is a file of the NameNode."""
 _FULLER_S = 60.0
 """From a file with fewer copies to the next try to replace it."""
 SNAPSHOT_A_TURN = 200
@@ -113,6 +116,7 @@ class JournalWriter:
         self._ended = False
         self._appender: Appender | None = None
         self._renewal: asyncio.Future[None] | None = None
+        self._renew_at = 0.0
         self._n = 0
         self._no_room_since: float | None = None  # for the next file
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
@@ -163,11 +167,6 @@ class JournalWriter:
         await self._room.wait()
 
     @property
-    def files_begun(self) -> int:
-        """Return how many files were begun or tried."""
-        return self._n
-
-    @property
     def has_room(self) -> bool:
         return self._room.is_set()
 
@@ -181,10 +180,10 @@ class JournalWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 await self._write_queue()
-                if self._appender is not None and (self._is_full(self._appender) or self._renewal is not None):
+                if self._appender is not None and (self._is_full(self._appender) or self._is_renewal_due):
                     await self._roll()
                     if self._renewal is not None:  # no new file yet
-                        self._wake.set()
+                        self._renew_later()
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
                     await self._roll(may_be_short=False)
             if self._appender is not None:
@@ -208,6 +207,15 @@ class JournalWriter:
         """Let ``run`` finish what is queued and end."""
         self._closing = True
         self._wake.set()
+
+    @property
+    def _is_renewal_due(self) -> bool:
+        return self._renewal is not None and asyncio.get_running_loop().time() >= self._renew_at
+
+    def _renew_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._renew_at = loop.time() + _RENEW_AGAIN_S
+        loop.call_at(self._renew_at, self._wake.set)
 
     def _is_full(self, appender: Appender) -> bool:
         return appender.position > max(self._roll_bytes, 4 * self._snapshot_bytes)

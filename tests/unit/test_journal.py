@@ -941,20 +941,50 @@ class FullFileSystem(MemoryFileSystem):
     def __init__(self, storage: MemoryStorage) -> None:
         super().__init__(storage, BROKER)
         self.asked: list[tuple[float, bool]] = []
+        self.is_always_full = False  # also for fewer copies
 
     async def create(self, path: str, options: CreateOptions = CreateOptions()) -> MemoryAppender:  # noqa: B008
         now = asyncio.get_running_loop().time()
         self.asked.append((now, options.all_copies))
-        if self.is_full and options.all_copies:
+        if self.is_always_full or (self.is_full and options.all_copies):
             raise OutOfSpace(f"{path}: 1 of 3 datanodes take a block")
         return await super().create(path, options)
 
 
+def full_world(**options: Any) -> tuple[World, FullFileSystem]:
+    world = World()
+    fs = world.fs = FullFileSystem(world.storage)
+    world.journal = JournalWriter(fs, BROKER, world._snapshot, **options)
+    return world, fs
+
+
+def test_a_file_that_was_asked_for_is_tried_once_a_second_while_there_is_no_room() -> None:
+    """Also while checkpoints are written to the open one."""
+
+    async def main() -> None:
+        world, fs = full_world()
+        fs.is_full = False
+        async with world.running():
+            await world.append(full(1))
+            fs.is_full = fs.is_always_full = True
+            fs.asked.clear()
+            renewal = world.journal.renew()
+            for number in range(300):
+                await asyncio.sleep(0.1)
+                await world.append(full(number + 2))
+            assert 20 <= len(fs.asked) <= 31
+            await asyncio.sleep(30)
+            assert 40 <= len(fs.asked) <= 61, "also while nothing is written"
+            fs.is_full = fs.is_always_full = False
+            await asyncio.wait_for(renewal, 2)
+
+    run(main())
+
+
 def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
     async def main() -> None:
-        world, told = World(), list[str]()
-        fs = world.fs = FullFileSystem(world.storage)
-        world.journal = JournalWriter(fs, BROKER, world._snapshot, no_room=told.append)
+        told: list[str] = []
+        world, fs = full_world(no_room=told.append)
         async with world.running():
             await world.append(full(5))
             now = asyncio.get_running_loop().time()
@@ -970,9 +1000,8 @@ def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> N
     """It goes on meanwhile, and has nobody make room for that."""
 
     async def main() -> None:
-        world, told = World(), list[str]()
-        fs = world.fs = FullFileSystem(world.storage)
-        world.journal = JournalWriter(fs, BROKER, world._snapshot, no_room=told.append)
+        told: list[str] = []
+        world, fs = full_world(no_room=told.append)
         async with world.running():
             await world.append(full(5))
             refusals, tries = len(told), len(fs.asked)
@@ -995,9 +1024,7 @@ def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> N
 
 def test_a_full_journal_goes_on_in_its_file_while_the_next_one_waits_for_room() -> None:
     async def main() -> None:
-        world = World(roll_bytes=200)
-        fs = world.fs = FullFileSystem(world.storage)
-        world.journal = JournalWriter(fs, BROKER, world._snapshot, roll_bytes=200)
+        world, fs = full_world(roll_bytes=200)
         fs.is_full = False
         async with world.running():
             await world.append(full(5))
