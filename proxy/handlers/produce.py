@@ -21,7 +21,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from bmq.core.call import NO_ANSWER, Answer, CloseConnection, Request
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -177,6 +177,7 @@ class Produce:
             part = Part(self, index, records, counters)
             parts.append(part)
             if refusal is not None:
+                part.key = _refused_key(asked, index)
                 part.fail(refusal)
             else:
                 assert topic is not None
@@ -226,7 +227,12 @@ class Produce:
         self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
 
     def may_append(self, part: Part, producer_id: int, sequence: int) -> bool:
-        return self.services.holding.stumbles.may_pass(self._client, part.key, producer_id, sequence)
+        stumbles = self.services.holding.stumbles
+        may_pass = stumbles.may_pass(self._client, part.key, producer_id, sequence)
+        if len(stumbles) and self._version < TOPIC_IDS_SINCE:
+            unknown = _unknown_key(part.topic, part.partition)
+            may_pass = stumbles.may_pass(self._client, unknown, producer_id, sequence) and may_pass
+        return may_pass
 
     # ------------------------------------------------------------------------------------------------- how it ends
 
@@ -447,7 +453,7 @@ class Part(PartitionAnswer):
         """Once, and not after an answer."""
         self.error_code, self.error_message = error.code, error.message
         self._let_go()
-        if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable and hasattr(self, "key"):
+        if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable:
             self._produce.stumbled(self, self._producer_id, self._sequence)
         if self._counters is not None:
             self._counters.failed_produces += 1
@@ -465,6 +471,22 @@ class Part(PartitionAnswer):
         self.on_over()
         if self._accepted is not None:
             self._accepted.cancel()
+
+
+def _unknown_key(name: str, partition: int) -> PartitionKey:
+    """Return what the partition of a topic of this name goes by while this process does not know the topic's id."""
+    return PartitionKey(uuid5(NAMESPACE_OID, name), partition)
+
+
+def _refused_key(asked: ProduceTopic, partition: int) -> PartitionKey:
+    """Return the key under which ``Stumbles`` remembers the batches for a topic that is refused as a whole.
+
+    Another process may know the topic already, and its clients be sent here: what follows a batch that was refused for
+    it must not pass once the topic is known here.
+    """
+    if asked.topic_id is not None:
+        return PartitionKey(asked.topic_id, partition)
+    return _unknown_key(asked.name or "", partition)
 
 
 def _fault(records: memoryview | None, version: int) -> RequestError | None:

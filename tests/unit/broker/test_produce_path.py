@@ -120,6 +120,25 @@ def test_unknown_topic_id() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_what_follows_a_batch_for_a_topic_not_known_yet_waits_until_it_comes_again(version: int) -> None:
+    """Metadata of another process had the topic already; the owner would take the second batch for the beginning."""
+
+    async def story(w: World) -> None:
+        topic = w.topic()
+        w.catalog.put("orders", None)
+        refused = await w.produce_one(idempotent(0), version=version, topic_id=topic.topic_id)
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if version == 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert refused.error_code == unknown
+        w.catalog.put("orders", topic)
+        behind = await w.produce_one(idempotent(1), version=version)
+        assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answers = [await w.produce_one(idempotent(sequence), version=version) for sequence in (0, 1)]
+        assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 1)]
+
+    play(story)
+
+
 def test_what_is_no_produce_request_closes_the_connection() -> None:
     async def story(w: World) -> None:
         frame = bytearray.fromhex("0000 0009 00000001 ffff 00") + b"\x00" * 3

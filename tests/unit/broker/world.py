@@ -191,15 +191,16 @@ class World:
         acks: int = -1,
         timeout_ms: int = 30_000,
         transactional_id: str | None = None,
+        topic_id: uuid.UUID = uuid.UUID(int=1 << 90),  # noqa: B008
     ) -> asyncio.Future[list[Any]]:
-        """One partition's answers in order: ``FIELDS`` of each.  The request is with the endpoint on return."""
+        """Send parts, and return a future of their answers in order.  The request is with the endpoint on return.
+
+        ``topic_id`` names topics that the catalog does not have."""
         Data = ProduceRequest.TopicProduceData
         topics = []
         for (name, index), records in parts.items():
             known = self.catalog.topics.get(name)
-            named = (
-                {"name": name} if version < 13 else {"topic_id": known.topic_id if known else uuid.UUID(int=1 << 90)}
-            )
+            named = {"name": name} if version < 13 else {"topic_id": known.topic_id if known else topic_id}
             piece = Data.PartitionProduceData(index=index, records=None if records is None else bytes(records))
             topics.append(Data(**named, partition_data=[piece]))
         request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
