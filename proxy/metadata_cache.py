@@ -383,6 +383,8 @@ class MetadataCache:
         if len(self._topics) > len(catalog.topics):
             self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
             self._by_id = {entry.topic.topic_id: entry for entry in self._topics.values()}
+            for changed in self._changed.values():
+                changed.intersection_update(self._topics)
         if tuple(members.proxies) != self._heads_of:
             self._heads.clear()
             self._heads_of = tuple(members.proxies)

@@ -20,6 +20,8 @@ from collections.abc import Callable
 
 from bmq.core.model import PartitionKey
 from bmq.core.rpc import Response
+from bmq.core.steps import Steps
+from bmq.core.turns import Turns
 from bmq.core.wire.internal import AskRequest, AskResponse, LiveSegmentResponse, Question
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
@@ -78,7 +80,12 @@ class LeaderEpochs:
         if self._known.pop(key, None) is not None:
             self._changed(key)
 
-    def sweep(self, now: float) -> None:
-        """Drop what is not believed any more."""
+    def sweep(self, now: float) -> Steps[None]:
+        """Drop what is not believed any more, with a pause after some partitions: each is told."""
+        turns = Turns()
         for key in [key for key, (_, at) in self._known.items() if now - at > TRUST_S]:
-            self.forget(key)
+            if turns.is_over():
+                yield
+            known = self._known.get(key)
+            if known is not None and now - known[1] > TRUST_S:  # not confirmed meanwhile
+                self.forget(key)

@@ -296,7 +296,7 @@ class RemoteOwners:
     async def _forget_unused(self) -> None:
         """Forget tails, epochs, relayed connections and routes that nobody has used for a while, in turns."""
         await run_in_turns(self._tails.sweep())
-        self._epochs.sweep(asyncio.get_running_loop().time())
+        await run_in_turns(self._epochs.sweep(asyncio.get_running_loop().time()))
         if self._relays is not None:
             self._relays.sweep()
         await map_in_turns(self._forget_if_unused, tuple(self._owners.items()), PLACED_A_TURN)

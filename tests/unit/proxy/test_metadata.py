@@ -595,6 +595,22 @@ def test_a_deleted_topics_epochs_are_not_looked_for() -> None:
     run(main())
 
 
+def test_a_deleted_topic_is_not_remembered_for_a_version_that_nobody_asks_in_again() -> None:
+    async def main() -> None:
+        cache, catalog = MetadataCache(), StillCatalog(many_topics(10))
+        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        await cache.encode_all(12, None, *views)
+        gone = next(iter(catalog.topics.values()))
+        cache.epoch_changed(PartitionKey(gone.topic_id, 0))
+        del catalog.topics[gone.name]
+        catalog.version += 1
+        count, joined = await cache.encode_all(11, None, *views)
+        cache.answer(11, 1, count, [joined], views[0], views[2])
+        assert not any(cache._changed.values())
+
+    run(main())
+
+
 def test_named_topics_are_encoded_in_turns_by_their_partitions() -> None:
     """A hundred topics of a thousand partitions are as much as one of a hundred thousand."""
 

@@ -12,6 +12,8 @@ import pytest
 from bmq.core.call import Answer, Client, Request
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.steps import finish_steps
+from bmq.core.turns import ELEMENTS_A_TURN
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.internal import AskRequest, AskResponse, LiveSegmentRequest, LiveSegmentResponse, Question
 from bmq.core.wire.messages import (
@@ -287,20 +289,33 @@ def test_each_change_of_what_is_known_is_told_once() -> None:
         (lambda: epochs.forget(KEY), 3),
         (lambda: epochs.forget(KEY), 3),
         (lambda: epochs.note(KEY, "b1", 5, 2.0), 4),
-        (lambda: epochs.sweep(TRUST_S), 4),
-        (lambda: epochs.sweep(TRUST_S + 3.0), 5),
+        (lambda: finish_steps(epochs.sweep(TRUST_S)), 4),
+        (lambda: finish_steps(epochs.sweep(TRUST_S + 3.0)), 5),
     ]
     for act, told in acts:
         act()
         assert changed == [KEY] * told
 
 
+def test_what_is_old_is_dropped_in_turns_unless_it_is_confirmed_meanwhile() -> None:
+    keys = [PartitionKey(KEY.topic_id, index) for index in range(2 * ELEMENTS_A_TURN)]
+    epochs = known(dict.fromkeys(keys, "b1"))
+    for key in keys:
+        epochs.note(key, "b1", 4, 0.0)
+    sweep = epochs.sweep(TRUST_S + 1)
+    next(sweep)
+    assert len(epochs) == ELEMENTS_A_TURN
+    epochs.note(keys[-1], "b1", 4, TRUST_S + 1)
+    finish_steps(sweep)
+    assert len(epochs) == 1
+
+
 def test_what_is_old_takes_no_memory() -> None:
     epochs = known({KEY: "b1"})
     epochs.note(KEY, "b1", 4, 0.0)
-    epochs.sweep(TRUST_S)
+    finish_steps(epochs.sweep(TRUST_S))
     assert len(epochs) == 1
-    epochs.sweep(TRUST_S + 1)
+    finish_steps(epochs.sweep(TRUST_S + 1))
     assert len(epochs) == 0
 
 

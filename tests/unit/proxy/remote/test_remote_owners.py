@@ -14,6 +14,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.record_reader import read_records
 from bmq.core.records import Batch, split_batches
 from bmq.core.rpc import Kind
+from bmq.core.steps import Steps
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.internal import InternalKey
 from bmq.meta.memory import KvFaults
@@ -352,11 +353,11 @@ def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogCapture
         await answers([world.send(plain(), 0)])
         sweep, swept = world.remote._epochs.sweep, list[float]()
 
-        def fail_once(now: float) -> None:
+        def fail_once(now: float) -> Steps[None]:
             swept.append(now)
             if len(swept) == 1:
                 raise ZeroDivisionError
-            sweep(now)
+            return sweep(now)
 
         world.remote._epochs.sweep = fail_once  # type: ignore[method-assign]
         await asyncio.sleep(UNUSED_S + 2 * SWEEP_S)
