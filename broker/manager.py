@@ -22,9 +22,9 @@ from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms, FlushScheduler
 from bmq.broker.segment_files import SegmentFiles
 from bmq.broker.shared import Shared
-from bmq.broker.stalls import Stalls
+from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
-from bmq.broker.transitions import TERMINAL, State
+from bmq.broker.transitions import TERMINAL
 from bmq.broker.writer import PartitionWriter
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.log_fields import Fields, fields, in_text
@@ -34,7 +34,7 @@ from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import Registration, broker_key
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.filesystem import FileSystem
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 
@@ -90,15 +90,10 @@ class Broker:
         self._partitions: dict[PartitionKey, PartitionWriter] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
-        self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
-        self._opened = 0  # so far
-        self._stalls = Stalls(self.config.stalled_ms)
-        self._trial: asyncio.Future[None] | None = None  # whether storage serves again, when nothing else would show it
         self.alarms_raised: list[str] = []  # the last hundred
         self.alarms_total = 0
         self.moved_total = 0
         """Partitions handed over to other processes, or given up as their topic was deleted."""
-        self._is_short_told = False
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
@@ -132,6 +127,7 @@ class Broker:
             report=self._report,
             is_alone=membership is None,
         )
+        self._storage = StorageWatch(self.shared)
         self.janitor = Janitor(self.shared, self.partitions, upkeep, is_alive=is_alive)
         self._membership = membership
         self._registration = self._new_registration() if membership is None else None
@@ -150,8 +146,8 @@ class Broker:
             await self._registration.start()
         self._tasks = [
             loop.create_task(self._journal_task(), name="journal"),
-            loop.create_task(self._watch_storage(), name="watch of storage"),
-            loop.create_task(self._probe_nodes(), name="probes"),
+            loop.create_task(self._storage.watch(), name="watch of storage"),
+            loop.create_task(self._storage.probe_nodes(), name="probes"),
             loop.create_task(self._upkeep(), name="upkeep"),
             loop.create_task(self.janitor.run(), name="janitor"),
             loop.create_task(self._seal_journals(), name="journal sealing"),
@@ -184,23 +180,21 @@ class Broker:
 
     @property
     def is_serving(self) -> bool:
-        """False while this process is no member, or has had something to write and has not reached storage for long.
+        """Return whether this process is a member, and storage has done something lately of what was wanted of it.
 
         A broker cannot know whether others reach storage: the controller compares, and moves partitions away from one
         that does not serve to those that do.
         """
-        return not self.is_lost and not self._stalls.is_stalled
+        return not self.is_lost and not self._storage.is_stalled
 
     @property
     def storage_trouble(self) -> str:
-        """Return why nothing that is produced here is acknowledged; "" while storage acknowledges, or nothing waits.
+        """Return why nothing that is produced here is acknowledged; "" while storage acknowledges.
 
-        Other processes can be better off or not: see ``is_serving``.
+        A stalled broker that has been emptied has nothing to write: it renews its journal, and the trouble lasts until
+        that is written.  Other processes can be better off or not: see ``is_serving``.
         """
-        if not self._stalls.is_stalled:
-            return ""
-        trouble = self.shared.trouble
-        return "storage acknowledges nothing" + (f": {trouble}" if trouble else "")
+        return self._storage.trouble
 
     @property
     def is_gray(self) -> bool:
@@ -209,7 +203,7 @@ class Broker:
         Want of room is no such case, though a broker without a single file has nothing acknowledged: there is no more
         room for the others, and it gets its share of what there is (``broker.places``).
         """
-        return self.is_lost or (self._stalls.is_stalled and not self.shared.places.is_refused)
+        return self.is_lost or (self._storage.is_stalled and not self.shared.places.is_refused)
 
     @property
     def open_pipelines(self) -> int:
@@ -287,14 +281,10 @@ class Broker:
         async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
             writer = PartitionWriter(self.shared, path, key, config or LogConfig())
             self._partitions[key] = writer
-            self._taken_over.add(writer)
             began_ms = self.shared.now_ms()
-            try:
+            with self._storage.takeover(writer):
                 writer.start(found, handed)
                 await writer.wait_open()
-            finally:
-                self._taken_over.discard(writer)
-            self._opened += 1
             self.shared.takeover_ms.observe(self.shared.now_ms() - began_ms)
             if writer.partition.full_checkpoint() is not None:
                 self._departed.pop(key, None)  # the new one is durable, and says at least as much
@@ -438,18 +428,6 @@ class Broker:
             await self.journal.seal_abandoned()
             await self._journals.seal_dead()
 
-    async def _watch_storage(self) -> None:
-        """Once a second: look for a shortage and for a stall.  Waits for nothing else, least of all for storage."""
-        while True:
-            await asyncio.sleep(_UPKEEP_S)
-            self._look_for_shortage()
-            self._look_for_stall()
-
-    async def _probe_nodes(self) -> None:
-        while True:
-            await asyncio.sleep(_UPKEEP_S)
-            await self._probe()
-
     async def _upkeep(self) -> None:
         """Once a second: leave slow nodes, look for the files of segments, forget partitions that were lost.  Costs by
         the open pipelines, not by the partitions."""
@@ -458,81 +436,11 @@ class Broker:
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
             self._file_check.look(busy, self.shared.now_ms())
-            self._leave_slow_nodes()
+            self._storage.leave_slow_nodes()
             while self.shared.fenced:
                 writer = self.shared.fenced.pop()
                 await writer.abandon()
                 self._forget(writer.partition.key, writer)
-
-    def _look_for_shortage(self) -> None:
-        short = self.shared.short
-        gone = [writer for writer in short if not writer.partition.is_short or writer.partition.state in TERMINAL]
-        short.difference_update(gone)
-        if not short:
-            self._is_short_told = False
-        elif not self._is_short_told:
-            self._is_short_told = True
-            example = min((writer.path for writer in short), key=str)
-            self._report(
-                "storage has too few datanodes for min.insync.replicas of %d partitions, this one among them: produces"
-                " with acks=all wait, and are then refused, until there are enough",
-                len(short),
-                **example.log_fields,
-            )
-
-    def _look_for_stall(self) -> None:
-        """What waits for the store says nothing of storage: takeovers count from where they meet storage, and bytes of
-        a partition that cannot register its next segment do not count.  Nor do those that wait for more datanodes."""
-        waits, now_ms = self.shared.store_waits, self.shared.now_ms()
-        short_bytes = sum(writer.partition.batches.buffered_bytes for writer in self.shared.short)
-        at_storage = any(
-            writer.partition.state in (State.FENCE, State.RECOVER) and not writer.partition.is_unreadable
-            for writer in self._taken_over
-        )
-        was_stalled = self._stalls.is_stalled
-        has_work = at_storage or self.shared.budget.used > waits.unflushed_bytes + short_bytes
-        if has_work or not was_stalled:
-            self._trial = None
-        self._stalls.look(
-            now_ms,
-            has_work=has_work or (was_stalled and not self._is_tried()),
-            progress=self.shared.health.flushes + self._opened,
-        )
-        if self._stalls.is_stalled and not was_stalled:
-            text = "storage has acknowledged nothing for over %d ms"
-            self._report(text, self.config.stalled_ms, error=self.shared.trouble or None)
-        if trouble := waits.report(now_ms):
-            text = (
-                "the metadata store has not answered for over %d ms: %d partitions wait for it, and go on when it does"
-            )
-            self._report(text, self.config.stalled_ms, len(waits), error=trouble)
-
-    def _is_tried(self) -> bool:
-        """Whether storage serves a broker that has stalled and has nothing to write any more, since its partitions
-        were given to others.  Its journal begins a new file: nothing but a write shows it."""
-        if self._trial is None:
-            self._trial = self.journal.renew()
-        return self._trial.done()
-
-    def _leave_slow_nodes(self) -> None:
-        health, now_ms = self.shared.health, self.shared.now_ms()
-        slow = set(health.outliers())
-        if not slow:
-            return
-        for writer in sorted(self.shared.busy, key=lambda writer: str(writer.path)):
-            if writer.has_node(slow) and health.take_roll_token(now_ms):
-                health.slow(sorted(slow), now_ms)
-                writer.post(ev.StorageSlow())
-
-    async def _probe(self) -> None:
-        health, now_ms = self.shared.health, self.shared.now_ms()
-        for node in health.to_probe(now_ms):
-            try:
-                is_up = await self.shared.fs.probe(node)
-            except StorageError:
-                is_up = False
-            if is_up:
-                health.restored(node)
 
     def _make_room(self, wanted: int) -> None:
         """Close so many files for others that wait for a place: first those that have been idle for longest, then those

@@ -2,7 +2,7 @@
 
 One partition's trouble is no stall: its segment fails over, and others' flushes go on.  Nor is idleness: without
 anything to write, or any takeover under way, nothing is expected of storage.  A stalled broker that is emptied has
-work still: to write something (``Broker._is_tried``).
+work still: to write something (``broker.storage_watch``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,167 @@
+"""Storage as one broker finds it: too few datanodes, slow ones, or nothing that is acknowledged.
+
+``StorageWatch`` asks storage and looks at what the broker's partitions meet; ``broker.stalls`` and ``broker.health``
+decide.  Others read ``is_stalled`` and ``trouble``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bmq.broker import events as ev
+from bmq.broker.shared import Shared
+from bmq.broker.stalls import Stalls
+from bmq.broker.transitions import TERMINAL, State
+from bmq.broker.writer import PartitionWriter
+from bmq.storage.filesystem import StorageError
+
+_EVERY_S = 1.0
+
+
+class StorageWatch:
+    """One broker's watch of storage; ``watch`` and ``probe_nodes`` are tasks of its owner."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._stalls = Stalls(shared.config.stalled_ms)
+        self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
+        self._opened = 0  # so far
+        self._trial: asyncio.Future[None] | None = None  # a renewal of the journal, see ``_has_passed_trial``
+        self._is_shortage_reported = False
+
+    def __repr__(self) -> str:
+        return f"<StorageWatch {self._stalls!r} taken over={len(self._taken_over)}>"
+
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether storage has acknowledged nothing for ``stalled_ms`` of what this broker wanted of it.
+
+        Once the broker has been emptied nothing waits any more; it stays stalled until its journal has been renewed.
+        """
+        return self._stalls.is_stalled
+
+    @property
+    def trouble(self) -> str:
+        """Return what an operator is told while the broker is stalled, with storage's last error; else ""."""
+        if not self._stalls.is_stalled:
+            return ""
+        error = self._shared.trouble
+        return "storage acknowledges nothing" + (f": {error}" if error else "")
+
+    @contextmanager
+    def takeover(self, writer: PartitionWriter) -> Iterator[None]:
+        """Expect something of storage while ``writer`` takes its partition over.  Progress if that ends well."""
+        self._taken_over.add(writer)
+        try:
+            yield
+        finally:
+            self._taken_over.discard(writer)
+        self._opened += 1
+
+    async def watch(self) -> None:
+        """Check once a second for a shortage and a stall.  Waits for nothing else, least of all for storage."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            self._check_shortage()
+            self._check_stall()
+            self._check_store_waits()
+
+    def _check_shortage(self) -> None:
+        """Report, once for each time of shortage, that storage has too few datanodes for min.insync.replicas."""
+        short = self._shared.short
+        gone = [writer for writer in short if not writer.partition.is_short or writer.partition.state in TERMINAL]
+        short.difference_update(gone)
+        if not short:
+            self._is_shortage_reported = False
+        elif not self._is_shortage_reported:
+            self._is_shortage_reported = True
+            example = min((writer.path for writer in short), key=str)
+            self._shared.report(
+                "storage has too few datanodes for min.insync.replicas of %d partitions, this one among them: produces"
+                " with acks=all wait, and are then refused, until there are enough",
+                len(short),
+                **example.log_fields,
+            )
+
+    def _check_stall(self) -> None:
+        """Check whether storage has done nothing for too long, and report when that begins.
+
+        Work for storage is a takeover that has come as far as storage, and bytes to be flushed.  Not work: what waits
+        for the metadata store (a takeover before its claim, bytes of a partition that cannot register its next
+        segment), and bytes that wait for more datanodes.  A stalled broker without work is tried.
+        """
+        was_stalled = self._stalls.is_stalled
+        has_work = self._has_work
+        if has_work or not was_stalled:
+            self._trial = None
+        self._stalls.look(
+            self._shared.now_ms(),
+            has_work=has_work or (was_stalled and not self._has_passed_trial()),
+            progress=self._shared.health.flushes + self._opened,
+        )
+        if self._stalls.is_stalled and not was_stalled:
+            text = "storage has acknowledged nothing for over %d ms"
+            self._shared.report(text, self._shared.config.stalled_ms, error=self._shared.trouble or None)
+
+    @property
+    def _has_work(self) -> bool:
+        shared = self._shared
+        if any(
+            writer.partition.state in (State.FENCE, State.RECOVER) and not writer.partition.is_unreadable
+            for writer in self._taken_over
+        ):
+            return True
+        short_bytes = sum(writer.partition.batches.buffered_bytes for writer in shared.short)
+        return shared.budget.used > shared.store_waits.unflushed_bytes + short_bytes
+
+    def _has_passed_trial(self) -> bool:
+        """Return whether the journal has begun a new file on storage since the trial began; begin one if none has.
+
+        For a broker without work, after its partitions were given to others: only a write shows that storage serves.
+        """
+        if self._trial is None:
+            self._trial = self._shared.journal.renew()
+        return self._trial.done()
+
+    def _check_store_waits(self) -> None:
+        """Report, once for each time of trouble, that the metadata store has not answered for too long."""
+        waits = self._shared.store_waits
+        if trouble := waits.report(self._shared.now_ms()):
+            text = (
+                "the metadata store has not answered for over %d ms: %d partitions wait for it, and go on when it does"
+            )
+            self._shared.report(text, self._shared.config.stalled_ms, len(waits), error=trouble)
+
+    # -------------------------------------------------------------------------------------------- single datanodes
+
+    def leave_slow_nodes(self) -> None:
+        """Have the segments on datanodes that are slow against the others go on in new ones, a few at a time."""
+        health, now_ms = self._shared.health, self._shared.now_ms()
+        slow = set(health.outliers())
+        if not slow:
+            return
+        for writer in sorted(self._shared.busy, key=lambda writer: str(writer.path)):
+            if writer.has_node(slow) and health.take_roll_token(now_ms):
+                health.slow(sorted(slow), now_ms)
+                writer.post(ev.StorageSlow())
+
+    async def probe_nodes(self) -> None:
+        """Ask excluded datanodes once a second, one after the other, whether they answer; one that does is used again.
+
+        A probe may wait for minutes for a node that is cut off, so nothing else waits for this.
+        """
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await self._probe()
+
+    async def _probe(self) -> None:
+        health = self._shared.health
+        for node in health.to_probe(self._shared.now_ms()):
+            try:
+                is_up = await self._shared.fs.probe(node)
+            except StorageError:
+                is_up = False
+            if is_up:
+                health.restored(node)
