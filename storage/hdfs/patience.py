@@ -15,7 +15,8 @@ async def wait_for_enough(
     """Return the result of each attempt, None for one that is late and was cancelled.
 
     Wait ``soon_s`` for all of them; if fewer than ``enough`` have succeeded by then, until so many have, no longer than
-    ``late_s`` in all.  Raises what an attempt raises, at once; the others go on, and are the caller's to end.
+    ``late_s`` in all.  Raises what an attempt raises, at once.  All attempts have ended then, too: the others are
+    cancelled, as when the caller is.
     """
 
     def successes() -> int:
@@ -23,12 +24,13 @@ async def wait_for_enough(
 
     loop = asyncio.get_running_loop()
     latest = loop.time() + late_s
-    _, pending = await asyncio.wait(attempts, timeout=soon_s, return_when=asyncio.FIRST_EXCEPTION)
-    while pending and successes() < enough and (left_s := latest - loop.time()) > 0:
-        _, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-    successes()  # raises what one has raised
-    for attempt in pending:
-        attempt.cancel()
-    if pending:
-        await asyncio.wait(pending)
+    try:
+        _, pending = await asyncio.wait(attempts, timeout=soon_s, return_when=asyncio.FIRST_EXCEPTION)
+        while pending and successes() < enough and (left_s := latest - loop.time()) > 0:
+            _, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        successes()  # raises what one has raised
+    finally:
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
     return [None if attempt.cancelled() else attempt.result() for attempt in attempts]

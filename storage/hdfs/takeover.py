@@ -229,9 +229,9 @@ class _Fence:
             )
         except BaseException:
             for attempt in attempts:
-                attempt.cancel()
-            for response in await asyncio.gather(*attempts, return_exceptions=True):
-                if isinstance(response, Stopped):
+                if attempt.cancelled() or attempt.exception() is not None:
+                    continue
+                if isinstance(response := attempt.result(), Stopped):
                     response.pipe.abort()
             raise
         stopped = [response for response in responses if isinstance(response, Stopped)]
@@ -391,19 +391,13 @@ class _Fence:
     async def _finish_all(self, stopped: list[Stopped]) -> None:
         """Close the replicas: at least one, and two if they can be closed in time."""
         attempts = [asyncio.create_task(self._finish(node)) for node in stopped]
-        try:
-            closed = await wait_for_enough(
-                attempts,
-                lambda is_closed: is_closed,
-                enough=_COPIES_ENOUGH,
-                soon_s=self._settings.takeover_node_timeout_s,
-                late_s=self._settings.takeover_copies_timeout_s,
-            )
-        except BaseException:
-            for attempt in attempts:
-                attempt.cancel()
-            await asyncio.gather(*attempts, return_exceptions=True)
-            raise
+        closed = await wait_for_enough(
+            attempts,
+            lambda is_closed: is_closed,
+            enough=_COPIES_ENOUGH,
+            soon_s=self._settings.takeover_node_timeout_s,
+            late_s=self._settings.takeover_copies_timeout_s,
+        )
         late = [node.member.name for node, is_closed in zip(stopped, closed, strict=True) if is_closed is None]
         if late:
             log.info("fencing: replicas are not closed in time", extra=fields(path=self._path, nodes=", ".join(late)))

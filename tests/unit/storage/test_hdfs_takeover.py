@@ -62,6 +62,7 @@ class Hdfs:
         self.settings = HdfsSettings()
         self.holder = "heir"
         self.suspects: set[str] = set()
+        self.pipes: list[Pipe] = []
         self.clock = None
         self.namenode = self
         self.datanodes = SimpleNamespace(host=lambda _: "", visible_length=self.visible_length)
@@ -109,7 +110,8 @@ class Hdfs:
         return SimpleNamespace(data=bytes(size), chunk_bytes=512)
 
     def pipeline(self, *, members: list[pb.NodeId], chunk_bytes: int, **_: object) -> Pipe:
-        return Pipe(self, self.nodes[members[0].data_port], chunk_bytes)
+        self.pipes.append(Pipe(self, self.nodes[members[0].data_port], chunk_bytes))
+        return self.pipes[-1]
 
     # ---- what is left
 
@@ -149,6 +151,7 @@ class Pipe:
         self._node = node
         self._written = 0
         self.chunk_bytes = chunk_bytes
+        self.is_aborted = False
 
     async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
         if self._node.is_dead:
@@ -158,7 +161,11 @@ class Pipe:
             async with asyncio.timeout(timeout_s):
                 await asyncio.sleep(self._node.stop_s)
         except TimeoutError:
+            self.abort()
             raise SetupTimedOut("no answer") from None
+        except asyncio.CancelledError:
+            self.abort()
+            raise
         return pb.BlockOpResponse(status=STATUS_SUCCESS)
 
     def start_at(self, length: int) -> None:
@@ -175,7 +182,8 @@ class Pipe:
         await asyncio.sleep(self._node.close_s)
         self._node.is_closed = True
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 def fence(monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False) -> tuple[Hdfs, float]:
@@ -264,3 +272,21 @@ def test_a_file_with_one_replica_waits_for_it(monkeypatch: pytest.MonkeyPatch) -
     hdfs, took_s = fence(monkeypatch, Node(stop_s=LATE_S))
     assert (hdfs.copies, hdfs.generation) == (1, 2), "not in another round"
     assert took_s < 2 * LATE_S
+
+
+@pytest.mark.parametrize("node", [Node(stop_s=NEVER), Node(close_s=NEVER)])
+def test_a_fence_that_is_cancelled_leaves_no_connection_and_no_task(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hdfs = Hdfs([Node(), node])
+    monkeypatch.setattr(takeover, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(takeover, "read_replica", hdfs.read)
+
+    async def main() -> None:
+        client: Any = hdfs
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(takeover.fence(client, (), "old holder", 9), SOON_S / 2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main())
+    assert [pipe.is_aborted for pipe in hdfs.pipes] == [True, True]
