@@ -28,8 +28,11 @@ class Handed(NamedTuple):
 
     @property
     def found(self) -> tuple[PartitionRecord, int] | None:
-        """The record and its revision, as if they had just been read."""
-        return (self.record, self.revision) if self.revision >= 0 else None
+        """The record and its revision, as if they had just been read; None if they are not known.
+
+        A record that somebody released has an epoch.  Claimed without its segments, the log would begin anew.
+        """
+        return (self.record, self.revision) if self.revision >= 0 and self.record.epoch > 0 else None
 
     def checkpoint(self, last: SegmentEntry) -> Checkpoint | None:
         """What the index says of the last segment, None if it says nothing.  FormatError."""

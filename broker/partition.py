@@ -54,6 +54,9 @@ class Partition:
         self.epoch = 0
         self.revision = 0
         self.record = PartitionRecord()
+        """As this process has stored it; nothing is known before its claim is stored."""
+        self.is_released = False
+        """Whether the stored record says that this process has let go of the partition."""
         self._predecessors: tuple[str, ...] = ()  # whose journals may speak of the log that we found
         self._was_settled = False  # its record said that none of them need be read
         self.log_start = 0
@@ -716,6 +719,7 @@ class Partition:
         self._stored(event)
         self._final = self.full_checkpoint()
         self.state = State.CLOSED
+        self.is_released = True
         return []
 
     def _on_give_up(self, event: ev.MoveRequested, now_ms: int) -> list[Effect]:

@@ -226,10 +226,10 @@ class PartitionWriter:
         return self._handed()
 
     def _handed(self) -> Handed:
-        """What was released, and its last segment's index; whatever was left of indexes is written later."""
+        """Return what was released, and its last segment's index; whatever was left of indexes is written later."""
         left, record = self._closing.left, self.partition.record
-        if self.partition.state is not State.CLOSED or record.owner:
-            return NOTHING  # taken from us: the new owner has found, and indexed, what there was
+        if not self.partition.is_released:
+            return NOTHING  # taken from us: the new owner has found, and indexed, what there was; or never claimed
         for name, (length, index) in left.items():
             self._shared.late_indexes.add(self._segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")

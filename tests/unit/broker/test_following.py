@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from bmq.broker import following
 from bmq.broker.config import BrokerConfig
 from bmq.broker.following import AssignmentFollower
+from bmq.broker.handed import NOTHING, Handed
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.log_fields import fields_of
 from bmq.core.record_reader import read_records
@@ -516,6 +518,30 @@ def test_withdrawn_while_it_waits() -> None:
     play(story, "a", "b", "c")
 
 
+def test_withdrawn_while_it_claims() -> None:
+    """a to b to c: b has not claimed the partition yet, so it knows no record that c could build on."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        c["b"].kv.faults = KvFaults(latency_s=1.0, unknown_lost=1.0)
+        c["c"].kv.faults = KvFaults(latency_s=0.1)
+        c.give("b", key)
+        async with asyncio.timeout(5):
+            while not c["b"].broker.get(key):  # noqa: ASYNC110  (virtual time)
+                await asyncio.sleep(0.01)
+        c.give("c", key)
+        await asyncio.sleep(1.0)
+        c["b"].kv.faults = KvFaults()
+        _, message = c["b"].wire.asked[-1]
+        assert Handed.of(message.releases[0]) == NOTHING
+        assert await c.write("c", key, batch()) == 1
+
+    play(story, "a", "b", "c")
+
+
 def test_to_and_fro() -> None:
     """Moved back before it has left: it is opened again, by its own hand."""
 
@@ -707,6 +733,35 @@ def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
         assert {offset: written[offset] for offset in acked} == acked
 
     play(story, seed=seed, broker=BrokerConfig(handover_wait_ms=500))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_partition_that_is_moved_again_at_any_moment_keeps_its_log(seed: int) -> None:
+    """Among three brokers, often before the last move is done, over a slow store that loses requests."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        rng = Random(seed)
+        c.storage.faults = Faults(call_s=(0.0, 0.005), ack_s=(0.0, 0.005))
+        for node in c.nodes.values():
+            node.kv.faults = KvFaults(latency_s=0.05, unknown_lost=0.2, unknown_applied=0.1)
+        acked: dict[int, bytes] = {}
+        for number in range(20):
+            for _ in range(rng.randint(1, 4)):
+                owner = rng.choice("abc")
+                c.give(owner, key)
+                await asyncio.sleep(rng.random() * rng.choice((0.02, 0.2)))
+            value = b"%d" % number
+            offset = await insist(c, owner, key, batch(value))
+            assert offset not in acked
+            acked[offset] = value
+        c.give("a", key)
+        await insist(c, "a", key, batch(b"last"))
+        written = await values(c, key)
+        assert {offset: written[offset] for offset in acked} == acked
+
+    play(story, "a", "b", "c", seed=seed, broker=BrokerConfig(handover_wait_ms=500))
 
 
 async def insist(c: Cluster, owner: str, key: Any, data: bytearray) -> int:

@@ -193,7 +193,7 @@ def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("spoil", ["damaged", "of another segment", "stale", "no record"])
+@pytest.mark.parametrize("spoil", ["damaged", "of another segment", "stale", "no record", "an empty record"])
 def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
     async def story(c: Cluster) -> None:
         key = await owned(c)
@@ -211,6 +211,8 @@ def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
             wrong = right._replace(record=record)
         elif spoil == "stale":
             wrong = right._replace(revision=right.revision - 1)
+        elif spoil == "an empty record":
+            wrong = right._replace(record=NOTHING.record)
         else:
             wrong = NOTHING
         told = HandedOverRequest(message.partitions, (wrong.release(),))
