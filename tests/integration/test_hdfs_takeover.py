@@ -236,6 +236,15 @@ async def check(fs: HdfsFileSystem, path: str, length: int, acked: int) -> None:
     assert position == length
 
 
+async def fenced(fs: HdfsFileSystem, lease: Lease, tries: int) -> int:
+    """Fence as an owner does, that asks again.  A zombie that spoils HDFS's own recovery of the block has the NameNode
+    refuse another attempt for 90 s."""
+    for _ in range(tries - 1):
+        with contextlib.suppress(StorageUnavailable):
+            return await fs.fence(lease)
+    return await fs.fence(lease)
+
+
 def fence_rounds(
     hdfs: HdfsCluster,
     root: str,
@@ -249,14 +258,14 @@ def fence_rounds(
 
     async def rounds_of() -> list[float]:
         times = []
-        async with asyncio.timeout(TIMEOUT_S + 30 * rounds), opened(root) as fs:
+        async with asyncio.timeout(2 * TIMEOUT_S + 30 * rounds), opened(root) as fs:
             for number in range(rounds):
                 with spawned(root, f"/{behaviour}-{number}", behaviour, folder) as zombie:
                     await zombie.has_acked(random.Random(number).randint(20_000, 400_000))
                     if fault is not None:
                         fault([hdfs.datanode_of(node) for node in zombie.nodes])
                     started = time.monotonic()
-                    length = await fs.fence(zombie.lease)
+                    length = await fenced(fs, zombie.lease, tries=2 if behaviour == "recovers" else 1)
                     times.append((time.monotonic() - started) * 1e3)
                     await check(fs, zombie.lease.paths[0], length, zombie.board.acked)
                     await zombie.end()
