@@ -73,7 +73,8 @@ class Assigned:
     ) -> None:
         self._broker = broker
         self._is_member = is_member
-        self._own_pool = ReadPool(broker.shared.fs, _SEARCH_READS) if pool is None else None
+        shared = broker.shared
+        self._own_pool = ReadPool(shared.fs, _SEARCH_READS, progress=shared.reads) if pool is None else None
         self._searches = Searches(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
         self._slots: dict[PartitionKey, AssignedPartition] = {}

@@ -37,6 +37,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
+from bmq.storage.read_progress import ReadProgress
 
 _log = logging.getLogger("bmq.broker")
 FIRST_FILE_MS = 5_000
@@ -63,7 +64,7 @@ class Broker:
 
     ``membership``: who registers the process, and calls ``fence_all`` when the store has declared it dead; None: the
     broker registers itself.  ``is_alive`` tells of other incarnations; None: the store is asked for what such brokers
-    registered.
+    registered.  ``reads``: of the process's pool of reads (``ReadPool.progress``).
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Broker:
         upkeep: JanitorConfig | None = None,
         membership: Registered | None = None,
         is_alive: Callable[[str], bool] | None = None,
+        reads: ReadProgress | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.config.validate()
@@ -124,6 +126,7 @@ class Broker:
             ),
             late_indexes=LateIndexes(alarms, now_ms, self._report),
             store_waits=StoreWaits(self.config.stalled_ms),
+            reads=reads or ReadProgress(),
             report=self._report,
             is_alone=membership is None,
         )

@@ -25,6 +25,7 @@ from bmq.meta.kv import KeyValue
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.journal_writer import JournalWriter
+from bmq.storage.read_progress import ReadProgress
 
 if TYPE_CHECKING:
     from bmq.broker.writer import PartitionWriter
@@ -97,6 +98,8 @@ class Shared:
     """What storage said when it last refused to create or flush a segment; empty once a flush has succeeded again."""
     is_alone: bool = True
     """No other process can have taken a partition over without our knowledge."""
+    reads: ReadProgress = field(default_factory=ReadProgress)
+    """How this process's reads from storage go."""
     tails: Tails | None = None
     """Set before the first partition is opened."""
     report: Report

@@ -12,12 +12,16 @@ from contextlib import contextmanager
 
 from bmq.broker import events as ev
 from bmq.broker.shared import Shared
-from bmq.broker.stalls import Stalls
+from bmq.broker.stalls import ReadDoubts, Stalls
 from bmq.broker.transitions import TERMINAL, State
 from bmq.broker.writer import PartitionWriter
 from bmq.storage.filesystem import StorageError
 
 _EVERY_S = 1.0
+READ_LATE_MS = 2_000
+"""A read that waits for so long is a reason to try storage: a busy datanode takes a second at times."""
+READ_TRIAL_REST_MS = 10_000
+"""Between two trials: the reads of a file whose datanodes are gone fail for as long as somebody asks."""
 
 
 class StorageWatch:
@@ -29,6 +33,9 @@ class StorageWatch:
         self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
         self._opened = 0  # so far
         self._trial: asyncio.Future[None] | None = None  # a renewal of the journal, see ``_has_passed_trial``
+        self._doubts = ReadDoubts(READ_LATE_MS, READ_TRIAL_REST_MS)
+        self._read_trial: asyncio.Future[None] | None = None  # a probe by the journal, see ``_check_reads``
+        self._done_before_trial = 0  # by storage, ever
         self._is_shortage_reported = False
 
     def __repr__(self) -> str:
@@ -47,8 +54,12 @@ class StorageWatch:
         """Return what an operator is told while the broker is stalled, with storage's last error; else ""."""
         if not self._stalls.is_stalled:
             return ""
-        error = self._shared.trouble
+        error = self._error
         return "storage acknowledges nothing" + (f": {error}" if error else "")
+
+    @property
+    def _error(self) -> str:
+        return self._shared.trouble or self._shared.reads.error
 
     @contextmanager
     def takeover(self, writer: PartitionWriter) -> Iterator[None]:
@@ -88,26 +99,44 @@ class StorageWatch:
     def _check_stall(self) -> None:
         """Check whether storage has done nothing for too long, and report when that begins.
 
-        Work for storage is a takeover that has come as far as storage, and bytes to be flushed.  Not work: what waits
-        for the metadata store (a takeover before its claim, bytes of a partition that cannot register its next
-        segment), and bytes that wait for more datanodes.  A stalled broker without work is tried.
+        Work for storage is a takeover that has come as far as storage, bytes to be flushed, and a trial for the sake of
+        reads.  Not work: what waits for the metadata store (a takeover before its claim, bytes of a partition that
+        cannot register its next segment), and bytes that wait for more datanodes.  A stalled broker without work is
+        tried.
         """
         was_stalled = self._stalls.is_stalled
+        progress = self._shared.health.flushes + self._opened
+        self._check_reads(progress)
         has_work = self._has_work
         if has_work or not was_stalled:
             self._trial = None
         self._stalls.look(
             self._shared.now_ms(),
             has_work=has_work or (was_stalled and not self._has_passed_trial()),
-            progress=self._shared.health.flushes + self._opened,
+            progress=progress,
         )
         if self._stalls.is_stalled and not was_stalled:
             text = "storage has acknowledged nothing for over %d ms"
-            self._shared.report(text, self._shared.config.stalled_ms, error=self._shared.trouble or None)
+            self._shared.report(text, self._shared.config.stalled_ms, error=self._error or None)
+
+    def _check_reads(self, progress: int) -> None:
+        """Have the journal write something if reads fail or are late, and storage does nothing else for this broker.
+
+        One trial at a time.  What storage does meanwhile ends it as well.
+        """
+        reads = self._shared.reads
+        done = progress + reads.done
+        if self._read_trial is not None and (self._read_trial.done() or done != self._done_before_trial):
+            self._read_trial = None
+        is_due = self._doubts.look(self._shared.now_ms(), oldest=reads.oldest, failed=reads.failed, progress=done)
+        if is_due and self._read_trial is None:
+            self._read_trial, self._done_before_trial = self._shared.journal.probe(), done
 
     @property
     def _has_work(self) -> bool:
         shared = self._shared
+        if self._read_trial is not None:
+            return True
         if any(
             writer.partition.state in (State.FENCE, State.RECOVER) and not writer.partition.is_unreadable
             for writer in self._taken_over

@@ -58,6 +58,7 @@ class BrokerRole:
             upkeep=upkeep,
             membership=joined.membership if joined is not None else None,
             is_alive=view.members.__contains__ if joined is not None else None,
+            reads=pool.progress,
         )
         self.fence = ShardFence()
         self.assigned = Assigned(

@@ -16,7 +16,7 @@ from bmq.core.records import CODEC_MASK, CODECS, LOG_APPEND_TIME, Batch
 from bmq.storage.checkpoint import Checkpoint, decode
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import ENTRY
-from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from bmq.storage.journal import CHECKPOINT, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END
 from bmq.storage.segment import decode_idx
 
 _BATCH_COLUMNS = (
@@ -28,7 +28,7 @@ _JOURNAL_COLUMNS = (
     ("position", 10), ("size", 8), ("type", -14), ("partition", -40), ("segment", -34), ("flushed", 11),
     ("end offset", 14), ("log start", 14), ("index", 6), ("producers", 9),
 )  # fmt: skip
-_RECORD_KINDS = {SNAPSHOT_BEGIN: "snapshot begin", SNAPSHOT_END: "snapshot end"}
+_RECORD_KINDS = {SNAPSHOT_BEGIN: "snapshot begin", SNAPSHOT_END: "snapshot end", PROBE: "probe"}
 
 
 async def dump(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:

@@ -3,7 +3,7 @@
 ``/journals/<incarnation>-<n>.jnl`` is a sequence of records, readable from either end::
 
     magic    4s   b"JRN1"
-    type     u8   1 checkpoint, 2 snapshot begins, 3 snapshot ends; others are skipped
+    type     u8   1 checkpoint, 2 snapshot begins, 3 snapshot ends, 4 probe of storage; others are skipped
     length   u32  of the payload
     payload
     crc      u32  CRC-32C of type, length and payload
@@ -48,7 +48,7 @@ from bmq.storage.filesystem import (
 
 _log = logging.getLogger("bmq.storage.journal")
 
-CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END = 1, 2, 3
+CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, PROBE = 1, 2, 3, 4
 MAGIC, _END_MAGIC = b"JRN1", b"1NRJ"
 HEAD = struct.Struct(">4sBI")
 _TAIL = struct.Struct(">II4s")

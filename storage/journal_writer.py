@@ -24,7 +24,7 @@ from bmq.storage.filesystem import (
     PipelineFailed,
     StorageError,
 )
-from bmq.storage.journal import CHECKPOINT, OVERHEAD, SNAPSHOT_BEGIN, SNAPSHOT_END, frame, journal_numbers
+from bmq.storage.journal import CHECKPOINT, OVERHEAD, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END, frame, journal_numbers
 
 _PATIENCE_MAX_S = 10.0
 _SYNC_S = 2.0  # more for a flush that waits for disks
@@ -57,17 +57,17 @@ def _block_bytes(roll_bytes: int) -> int:
 
 
 class _Queued(NamedTuple):
-    """A checkpoint to be written.  ``record`` is None if it has so many producers that it is encoded in turns."""
+    """A record to be written, or a checkpoint with so many producers that its record is encoded in turns."""
 
-    checkpoint: Checkpoint
-    record: bytes | None
+    record: bytes | Checkpoint
     size: int
     future: asyncio.Future[None]
     is_synced: bool
 
 
 async def _record_of(queued: _Queued) -> bytes:
-    return await run_in_steps(_record_steps(queued.checkpoint)) if queued.record is None else queued.record
+    record = queued.record
+    return await run_in_steps(_record_steps(record)) if isinstance(record, Checkpoint) else record
 
 
 class JournalWriter:
@@ -117,6 +117,7 @@ class JournalWriter:
         self._appender: Appender | None = None
         self._renewal: asyncio.Future[None] | None = None
         self._renew_at = 0.0
+        self._probe: asyncio.Future[None] | None = None
         self._n = 0
         self._no_room_since: float | None = None  # for the next file
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
@@ -132,14 +133,27 @@ class JournalWriter:
 
         ``sync``: it is done when the checkpoint is on disk, where it survives a loss of power.
         """
+        size = OVERHEAD + encoded_bytes(checkpoint)
+        if len(checkpoint.producers) > PRODUCERS_A_STEP:
+            return self._enqueue(checkpoint, size, sync=sync)
+        return self._enqueue(finish_steps(_record_steps(checkpoint)), size, sync=sync)
+
+    def probe(self) -> asyncio.Future[None]:
+        """Write a record that says nothing to the open file, or to the next one if that one fails.
+
+        Return a future that is done when storage has acknowledged it, and cancelled when the journal ends before.
+        Unlike ``renew`` it needs no NameNode while the file's datanodes answer.
+        """
+        if self._probe is None or self._probe.done():
+            self._probe = self._enqueue(frame(PROBE, b""), OVERHEAD, sync=False)
+        return self._probe
+
+    def _enqueue(self, record: bytes | Checkpoint, size: int, *, sync: bool) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._ended:
             future.cancel()
             return future
-        size, record = OVERHEAD + encoded_bytes(checkpoint), None
-        if len(checkpoint.producers) <= PRODUCERS_A_STEP:
-            record = finish_steps(_record_steps(checkpoint))
-        self._queue.append(_Queued(checkpoint, record, size, future, sync))
+        self._queue.append(_Queued(record, size, future, sync))
         self._is_synced |= sync
         self._queue_bytes += size
         if self._queue_bytes > self._queue_bytes_max:

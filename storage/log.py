@@ -22,6 +22,7 @@ from typing import NamedTuple
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import FileStatus, FileSystem
 from bmq.storage.layout import PartitionPath, base_name, parse_segment
+from bmq.storage.read_progress import ReadProgress
 
 _PAST_SCAFFOLDING = ".~"  # byte order: every name beginning with a dot, then this, then the digits
 _BASE = attrgetter("base")
@@ -67,8 +68,10 @@ class LogSegments:
     to ``refresh``.  Only the first ``cover`` lists the whole folder.
     """
 
-    def __init__(self, fs: FileSystem, path: PartitionPath) -> None:
+    def __init__(self, fs: FileSystem, path: PartitionPath, progress: ReadProgress | None = None) -> None:
+        """``progress`` counts the listings."""
         self._fs = fs
+        self._progress = progress or ReadProgress()
         self.path = path
         self._names: list[SegmentName] = []
         self._lock = asyncio.Lock()
@@ -124,7 +127,8 @@ class LogSegments:
 
     async def _list_new(self, end_offset: int) -> None:
         last = self.last
-        found = [listed.name async for listed in walk(self._fs, self.path, last) if listed.is_live]
+        with self._progress.waiting():
+            found = [listed.name async for listed in walk(self._fs, self.path, last) if listed.is_live]
         self.listings += 1
         if last is not None:
             self._names.pop()  # found again, unless it was joined to its neighbour or superseded
@@ -139,22 +143,25 @@ class LogSegments:
         log.
         """
         async with self._lock:  # as in cover: the others find the work done
-            if missing not in self._names:
-                return
-            first = await self._first_live()
-            if first is None:
-                self._names, self._covered = [], -1
-                return
-            self._names = self._names[bisect_right(self._names, first.base - 1, key=_BASE) :]
-            back = 1
-            while missing in self._names:
-                at = self._names.index(missing)
-                start = max(0, at - back)
-                back *= 8
-                if await self._list_around(start, missing) or start == 0:
-                    break
-            if not self._names:
-                self._covered = -1
+            if missing in self._names:
+                with self._progress.waiting():
+                    await self._list_again(missing)
+
+    async def _list_again(self, missing: SegmentName) -> None:
+        first = await self._first_live()
+        if first is None:
+            self._names, self._covered = [], -1
+            return
+        self._names = self._names[bisect_right(self._names, first.base - 1, key=_BASE) :]
+        back = 1
+        while missing in self._names:
+            at = self._names.index(missing)
+            start = max(0, at - back)
+            back *= 8
+            if await self._list_around(start, missing) or start == 0:
+                break
+        if not self._names:
+            self._covered = -1
 
     async def _first_live(self) -> SegmentName | None:
         async with aclosing(walk(self._fs, self.path)) as listing:

@@ -198,7 +198,7 @@ class LogReader:
     def __init__(self, pool: ReadPool, path: PartitionPath, segments: LogSegments | None = None) -> None:
         self.pool = pool
         self.path = path
-        self.segments = segments or LogSegments(pool.fs, path)
+        self.segments = segments or LogSegments(pool.fs, path, pool.progress)
         self._streams: OrderedDict[tuple[SegmentName, int], None] = OrderedDict()  # where a sequential read goes on
         self._maxima: dict[Extent, int] = {}  # largest timestamp of a closed segment
 

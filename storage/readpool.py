@@ -22,6 +22,7 @@ from bmq.core.turns import run_in_turns
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.index import ENTRY, SegmentIndex
+from bmq.storage.read_progress import ReadProgress
 from bmq.storage.segment import decode_idx_steps
 
 T = TypeVar("T")
@@ -106,12 +107,18 @@ class Facts:
 
 
 class ReadPool:
-    """Shared by all readers of a process.  ``close`` ends what is under way."""
+    """Shared by all readers of a process.  ``close`` ends what is under way.  ``progress`` counts its reads."""
 
     def __init__(
-        self, fs: FileSystem, config: ReadConfig | None = None, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        fs: FileSystem,
+        config: ReadConfig | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        progress: ReadProgress | None = None,
     ) -> None:
         self.fs = fs
+        self.progress = progress or ReadProgress()
         self._monotonic = monotonic
         self.config = config or ReadConfig()
         self.config.validate()
@@ -212,7 +219,9 @@ class ReadPool:
             self.reading_bytes += length
             self._shrink()
             try:
-                data = await self.fs.read(path, position, length)
+                with self.progress.waiting():
+                    data = await self.fs.read(path, position, length)
+                self.progress.succeeded()
                 self.read_bytes += len(data)
                 return data
             finally:

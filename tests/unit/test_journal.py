@@ -33,6 +33,7 @@ from bmq.storage.filesystem import (
 from bmq.storage.journal import (
     CHECKPOINT,
     OVERHEAD,
+    PROBE,
     SNAPSHOT_BEGIN,
     SNAPSHOT_END,
     JournalView,
@@ -568,6 +569,43 @@ def test_after_a_pipeline_failure_the_next_file_holds_everything() -> None:
             alone = parse(await world.data(2))
             assert {k.partition: c.end_offset for k, c in alone.items()} == {0: 3, 1: 1}
             assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
+
+    run(main())
+
+
+def test_a_probe_is_acknowledged_without_a_namenode_and_says_nothing() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(1))
+            world.storage.restart_namenode(30.0)
+            await asyncio.wait_for(world.journal.probe(), 1.0)
+            await asyncio.sleep(60)
+            assert await world.files() == [1]
+            data = memoryview(await world.data(1))
+            assert [bytes(payload) for kind, payload in read_backwards(data) if kind == PROBE] == [b""]
+            assert JournalView.parse(data).checkpoints == {key(): full(1)}
+            assert not check(data)
+
+    run(main())
+
+
+def test_a_probe_is_done_when_storage_takes_it_and_is_written_once() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(1))
+            world.storage.faults = Faults(hung_ack=1.0, create_fails=1.0)
+            probe = world.journal.probe()
+            await asyncio.sleep(30)
+            assert not probe.done()
+            assert world.journal.probe() is probe
+            world.storage.faults = Faults()
+            await asyncio.wait_for(probe, 10.0)
+            (*_, last) = await world.files()
+            assert [kind for kind, _ in read_backwards(memoryview(await world.data(last)))].count(PROBE) == 1
+            assert world.journal.probe() is not probe
+        assert world.journal.probe().cancelled(), "nobody waits for a journal that has ended"
 
     run(main())
 
