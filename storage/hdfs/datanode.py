@@ -90,13 +90,13 @@ class Datanodes:
             raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery")
         return response.length
 
-    async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block) -> list[str]:
-        """The names of those that do not answer within ``probe_timeout_s``: dead, stopped or cut off.
+    async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block, *, again: bool = False) -> list[str]:
+        """Return the names of those that do not respond within ``probe_timeout_s``: dead, stopped or cut off.
 
-        Each node is asked once for all who want to know, and for ``silent_s`` not again after it did not answer: many
-        pipelines meet a dead node at once.
+        Each node is asked once for all who want to know.  One that did not respond is asked again only after
+        ``silent_s``, since many pipelines meet a dead node at once, or with ``again``.
         """
-        answers = await asyncio.gather(*(self._is_silent(node, block) for node in nodes))
+        answers = await asyncio.gather(*(self._is_silent(node, block, again=again) for node in nodes))
         return [node_name(node) for node, silent in zip(nodes, answers, strict=True) if silent]
 
     def silent_lately(self) -> list[str]:
@@ -104,9 +104,9 @@ class Datanodes:
         now = asyncio.get_running_loop().time()
         return [name for name, until in self._silent_until.items() if until > now]
 
-    async def _is_silent(self, node: pb.NodeId, block: pb.Block) -> bool:
+    async def _is_silent(self, node: pb.NodeId, block: pb.Block, *, again: bool) -> bool:
         loop, name = asyncio.get_running_loop(), node_name(node)
-        if self._silent_until.get(name, 0.0) > loop.time():
+        if not again and self._silent_until.get(name, 0.0) > loop.time():
             return True
         probe = self._probes.get(name)
         if probe is None:

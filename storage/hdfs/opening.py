@@ -240,11 +240,15 @@ async def _refuse_short(client: HdfsClient, file: OpenFile, exclusions: Exclusio
 
 
 async def _drop_answering(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
-    """Too few nodes because of advice or old suspicions: those that answer are excluded no longer.  A silent one stays
-    excluded, since a pipeline through it would not open."""
+    """Drop advice and old suspicions that cost a replica, of nodes that respond.  Returns whether there were any.
+
+    A silent node stays excluded, since a pipeline through it would not open.  Where most nodes were silent a moment ago
+    the fault is rather near this client, and may be over: they are asked again, or the file would be left with one copy
+    where all of them live.
+    """
     excluded = exclusions.advised | exclusions.suspected
-    nodes = client.suspects.resolve(excluded)
-    silent = set(await client.datanodes.silent([node.id for node in nodes], located.block))
+    nodes = [node.id for node in client.suspects.resolve(excluded)]
+    silent = set(await client.datanodes.silent(nodes, located.block, again=client.are_most_silent))
     answering = excluded - silent
     client.suspects.clear(answering)
     exclusions.advised &= silent

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Any
 
-from bmq.storage.hdfs.datanode import node_name
+import pytest
+
+from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.datanode import NodeUnreachable, node_name
 from bmq.storage.hdfs.opening import Exclusions, _drop_answering
 from tests.unit.storage.test_hdfs_open_block import MISSING, NOT_REGISTERED, WAITS_FOR_RECOVERY, datanodes
+from tests.unit.storage.test_hdfs_refusing_nodes import PlayedHdfs, play
 from tests.unit.test_hdfs_namenode import run
 
 
@@ -65,3 +71,51 @@ def test_a_probe_that_our_own_stop_has_outlasted_is_asked_again() -> None:
             assert await client.datanodes.silent([located.nodes[0].id], located.block) == []
 
     run(test)
+
+
+def _cut(client: HdfsClient, cut: set[str]) -> Callable[[], int]:
+    """Let no probe reach the nodes in ``cut``.  Returns a function that gives the number of probes so far."""
+    visible_length, asked = client.datanodes.visible_length, 0
+
+    async def ask(node: Any, *arguments: Any) -> int:
+        nonlocal asked
+        asked += 1
+        if node_name(node) in cut:
+            raise NodeUnreachable(f"{node_name(node)}: cut off")
+        return await visible_length(node, *arguments)
+
+    client.datanodes.visible_length = ask  # type: ignore[method-assign, assignment]
+    return lambda: asked
+
+
+@pytest.mark.parametrize("all_copies", [True, False])
+def test_a_file_opened_right_after_a_cut_has_all_its_copies(all_copies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of four nodes were found silent a moment ago: it was this process that was cut off.  The fourth had just
+    been started, and was never suspected: it alone would have the file."""
+
+    async def story(hdfs: PlayedHdfs) -> None:
+        client, cut = hdfs._client, set(hdfs.names[:3])
+        client.suspects.learn(hdfs._nodes)
+        _cut(client, cut)
+        nodes = [node.id for node in hdfs._nodes]
+        assert await client.datanodes.silent(nodes, hdfs._block) == hdfs.names[:3]
+        client.suspect(hdfs.names[:3])
+        assert await hdfs.open(all_copies=all_copies) == [3], "as long as they are silent"
+        cut.clear()
+        assert await hdfs.open(all_copies=all_copies) == [0, 1, 2]
+        assert hdfs.blocks_held == 2, "what was asked for in vain is given back"
+
+    play(monkeypatch, story, 0, 0, 0, 0)
+
+
+def test_a_dead_node_is_not_asked_again_for_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(hdfs: PlayedHdfs) -> None:
+        client = hdfs._client
+        client.suspects.learn(hdfs._nodes)
+        asked = _cut(client, {hdfs.names[0]})
+        client.suspect(hdfs.names[:1])
+        for _ in range(4):
+            assert await hdfs.open() == [1, 2]
+        assert asked() == 1
+
+    play(monkeypatch, story, 0, 0, 0)
