@@ -39,8 +39,10 @@ NameNode of room that was made.  Takeovers wait as long."""
 _RENEW_AGAIN_S = 1.0
 """From a renewal that storage did not serve to the next try, whatever is written meanwhile: nothing waits for it, and
 each try is a file of the NameNode."""
-_FULLER_S = 60.0
-"""From a file with fewer copies to the next try to replace it."""
+_FULLER_S = 5.0
+_FULLER_MAX_S = 60.0
+"""From a file with fewer copies to the next try to replace it: at first soon, since this process may merely have been
+cut off from the other datanodes for a moment, then twice as long each time up to the second."""
 SNAPSHOT_A_TURN = 200
 """Checkpoints of a snapshot, at up to 40 us each."""
 
@@ -79,8 +81,9 @@ class JournalWriter:
     ``late_s`` counts as failed.  ``no_room`` is called each time that storage has no room for the next file.
 
     A file asks for all its copies: its broker and its last node may be one machine, and partitions are not taken over
-    while a dead broker's journal cannot be read.  Where datanodes live that have no room, it takes fewer after a while,
-    and is replaced as soon as there is room (docs/design/places.md).
+    while their last broker's journal cannot be read.  Where datanodes live that have no room, it takes fewer after a
+    while.  One with fewer copies, for that reason or another, is replaced as soon as more can be had
+    (docs/design/places.md).
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class JournalWriter:
         self._n = 0
         self._no_room_since: float | None = None  # for the next file
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
+        self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
         self._abandoned: list[Lease] = []
         self.bytes_written = 0
@@ -199,7 +203,8 @@ class JournalWriter:
                     if self._renewal is not None:  # no new file yet
                         self._renew_later()
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
-                    await self._roll(may_be_short=False)
+                    self._look_for_copies_later()
+                    await self._roll(fuller=True)
             if self._appender is not None:
                 await self._close_file(self._appender)
                 self._appender = None
@@ -299,21 +304,25 @@ class JournalWriter:
         with contextlib.suppress(StorageError):  # then it is chosen without knowing
             await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
 
-    async def _begin(self, *, may_be_short: bool = True) -> None:
+    async def _begin(self, old: Appender | None = None) -> None:
         """Open the next file and write a snapshot; on failure wait a little and let ``run`` come again.
 
-        ``may_be_short``: with fewer copies, if storage has had no room for all of them for a while.
+        It has fewer copies if storage has had no room for all of them for a while.  ``old``: the file that has too few
+        and is to be replaced; do so only if this one has more.
         """
         self._n += 1
         appender: Appender | None = None
         size = self._snapshot_bytes
         now = asyncio.get_running_loop().time()
         is_patient = self._no_room_since is None or now - self._no_room_since < _COPIES_PATIENCE_S
-        all_copies = is_patient or not may_be_short
+        all_copies = is_patient or old is not None
         block_bytes = _block_bytes(max(self._roll_bytes, 4 * size))
         try:
             options = CreateOptions(block_bytes=block_bytes, chunk_bytes=512, all_copies=all_copies)
             appender = await self._fs.create(layout.journal(self.incarnation, self._n), options)
+            if old is not None and len(old.nodes) >= max(1, len(appender.nodes)):
+                await self._drop(appender)
+                return
             # Taken when the file is open: what is flushed from here on is covered by records that follow.
             records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
             size = self._snapshot_bytes = sum(map(len, records))
@@ -325,9 +334,7 @@ class JournalWriter:
         except StorageError as error:
             if appender is not None:
                 self._leave(appender)
-            if not may_be_short:
-                self._fuller_at = now + _FULLER_S
-            elif isinstance(error, OutOfSpace):
+            if isinstance(error, OutOfSpace) and old is None:
                 self._lack_room(str(error), now)
             await asyncio.sleep(self._retry_s)
             return
@@ -337,11 +344,22 @@ class JournalWriter:
             raise
         self._appender = appender
         self._no_room_since = None
-        self._fuller_at = math.inf if all_copies else asyncio.get_running_loop().time() + _FULLER_S
+        copies = len(appender.nodes)  # none are named where there are no datanodes
+        if copies >= options.replication or (all_copies and not copies):
+            self._fuller_at, self._fuller_s = math.inf, _FULLER_S
+        else:
+            self._look_for_copies_later()
         self._wake.set()
         renewal, self._renewal = self._renewal, None
         if renewal is not None and not renewal.done():
             renewal.set_result(None)
+
+    def _look_for_copies_later(self) -> None:
+        """Try to replace the open file by one with more copies after a while, also if nothing is written meanwhile."""
+        loop = asyncio.get_running_loop()
+        self._fuller_at = loop.time() + self._fuller_s
+        self._fuller_s = min(2 * self._fuller_s, _FULLER_MAX_S)
+        loop.call_at(self._fuller_at, self._wake.set)
 
     def _lack_room(self, why: str, now: float) -> None:
         if self._no_room_since is None:
@@ -387,11 +405,12 @@ class JournalWriter:
             for lease in self._abandoned:
                 group.create_task(seal(lease))
 
-    async def _roll(self, *, may_be_short: bool = True) -> None:
+    async def _roll(self, *, fuller: bool = False) -> None:
+        """Go on in a new file; ``fuller``: if it has more copies."""
         old, self._appender = self._appender, None
         assert old is not None
         try:
-            await self._begin(may_be_short=may_be_short)
+            await self._begin(old if fuller else None)
             if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
                 self._appender = old
                 return
@@ -400,6 +419,13 @@ class JournalWriter:
             old.abort()
             raise
         await self._delete_old()
+
+    async def _drop(self, appender: Appender) -> None:
+        """Close an open file that is not wanted, and delete it: a deleted file's writer would go on being
+        acknowledged."""
+        await self._close_file(appender)
+        with contextlib.suppress(StorageError):  # a roll deletes it later, with the old ones
+            await self._fs.delete(layout.journal(self.incarnation, self._n))
 
     async def _close_file(self, appender: Appender) -> None:
         try:

@@ -986,7 +986,7 @@ class FullFileSystem(MemoryFileSystem):
         self.asked.append((now, options.all_copies))
         if self.is_always_full or (self.is_full and options.all_copies):
             raise OutOfSpace(f"{path}: 1 of 3 datanodes take a block")
-        return await super().create(path, options)
+        return await super().create(path, replace(options, replication=1) if self.is_full else options)
 
 
 def full_world(**options: Any) -> tuple[World, FullFileSystem]:
@@ -1046,7 +1046,7 @@ def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> N
             for number in range(6, 16):
                 await asyncio.sleep(20)
                 await world.append(full(number))
-            assert 3 <= len(fs.asked) - tries <= 4, "once a minute"
+            assert 5 <= len(fs.asked) - tries <= 7, "after 5 s, then more and more rarely"
             assert len(told) == refusals
             fs.is_full = False
             tries, begun = len(fs.asked), world.journal._n
@@ -1275,5 +1275,48 @@ def test_a_snapshot_of_many_partitions_is_made_in_turns() -> None:
         assert {each.partition: checkpoint.end_offset for each, checkpoint in found.items()} == {
             number: 5 if number else 9 for number in range(count)
         }
+
+    run(main())
+
+
+def test_a_journal_with_few_copies_is_replaced_once_more_datanodes_answer() -> None:
+    """Soon at first: a broker that was cut off itself for a moment finds one datanode, and then all of them."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(datanodes=4))
+        for name in ("dn1", "dn2", "dn3"):
+            world.storage.stop_datanode(name)
+        async with world.running():
+            await world.append(full(5))
+            assert [len(each.nodes) for each in world.storage.appenders] == [1]
+            for name in ("dn1", "dn2", "dn3"):
+                world.storage.resume_datanode(name)
+            await asyncio.sleep(6)
+            assert [len(each.nodes) for each in world.storage.appenders] == [3], "also if nothing is written"
+            begun = world.journal._n
+            await asyncio.sleep(300)
+            assert world.journal._n == begun, "one that has them all is left alone"
+            await world.fs.copies(layout.journal(BROKER, 1))  # the NameNode adds some within seconds of its closing
+            world.storage.kill_datanode("dn0")
+            assert (await world.read())[key()].end_offset == 5
+
+    run(main())
+
+
+def test_a_journal_with_few_copies_goes_on_while_there_are_no_more_datanodes() -> None:
+    """A file with as few copies is no better: it is dropped, and looked for more and more rarely."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(datanodes=2))
+        async with world.running():
+            await world.append(full(5))
+            (first,) = world.storage.appenders
+            for number in range(6, 306):
+                await asyncio.sleep(1)
+                await world.append(full(number))
+            assert list(world.storage.appenders) == [first]
+            assert await world.files() == [1], "and what was made in vain is gone"
+            assert 6 <= world.journal._n <= 10
+            assert (await world.read())[key()].end_offset == 305
 
     run(main())
