@@ -141,17 +141,23 @@ class Assigned:
 
     def not_served(self) -> Iterator[tuple[PartitionPath, str]]:
         """Yield the partitions that cannot be served, each with the reason: those that are OFFLINE, and those whose
-        opening has failed. One that is merely being opened, or handed over, is not among them."""
+        opening has failed, or waits for storage. One that is merely being opened, or handed over, is not among them."""
         for slot in self._slots.values():
-            if slot.reason and slot.place is not OpenState.OPEN:
-                yield slot.path, slot.reason
+            if slot.place is not OpenState.OPEN and (reason := self._trouble(slot)):
+                yield slot.path, reason
 
     def why_not_served(self, key: PartitionKey) -> str:
         """Return why the partition is not open here, "" when it is; "" too when it is not assigned here."""
         slot = self._slots.get(key)
         if slot is None or slot.place is OpenState.OPEN:
             return ""
-        return f"{slot.place.value}: {slot.reason}" if slot.reason else slot.place.value
+        trouble = self._trouble(slot)
+        return f"{slot.place.value}: {trouble}" if trouble else slot.place.value
+
+    def _trouble(self, slot: AssignedPartition) -> str:
+        """Return what keeps a partition from being open, "" if nothing but time."""
+        writer = self._broker.get(slot.key) if slot.place is OpenState.OPENING else None
+        return (writer.takeover_trouble if writer is not None else "") or slot.reason
 
     def delete(self, key: PartitionKey) -> None:
         """Its topic is deleted: nothing of it is remembered, also when it went to another broker before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from bmq.broker.suspicion import look_into
 from bmq.broker.takeover import Takeover
 from bmq.broker.transitions import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records import Batch, parse_batch
 from bmq.meta import ownership
@@ -37,6 +39,7 @@ from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import CorruptData, StorageError
 from bmq.storage.layout import PartitionPath
 
+_log = logging.getLogger("bmq.broker.writer")
 ALARM_MS_MAX = 60_000
 T = TypeVar("T")
 
@@ -71,6 +74,8 @@ class PartitionWriter:
         """Called once, in a terminal state."""
         self.in_line = False
         self.flights = 0
+        self.takeover_trouble = ""
+        """Why storage has not let the partition be taken over, by the last try; "" before one fails, and in WRITE."""
 
     def __repr__(self) -> str:
         return f"<PartitionWriter {self.path} {self.partition!r}>"
@@ -391,6 +396,8 @@ class PartitionWriter:
 
     def _do_state_changed(self, effect: ev.StateChanged) -> None:
         partition, tails = self.partition, self._shared.tails
+        if partition.state is State.WRITE:
+            self.takeover_trouble = ""
         if partition.state is State.WRITE and tails is not None:
             self._is_told = True
             tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
@@ -537,7 +544,7 @@ class PartitionWriter:
             try:
                 fenced = await self._takeover.fence_all(effect.entries)
             except StorageError as error:
-                self.post(ev.FenceFailed(repr(error)))
+                self._delay_takeover(ev.FenceFailed(repr(error)))
                 return
             self.post(ev.SegmentsFenced(fenced))
 
@@ -551,14 +558,22 @@ class PartitionWriter:
                 if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await self._is_ours():
                     return  # a later owner may have deleted what was to be read: no damage, and fenced by now
             except KvError as error:
-                self.post(ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}"))
+                outcome = ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}")
+            if isinstance(outcome, ev.RecoveryFailed):
+                self._delay_takeover(outcome)
                 return
-            if not isinstance(outcome, ev.RecoveryFailed):
-                for report in self._takeover.losses:
-                    report()
+            for report in self._takeover.losses:
+                report()
             self.post(outcome)
 
         self.spawn(work())
+
+    def _delay_takeover(self, failure: ev.FenceFailed | ev.RecoveryFailed) -> None:
+        """Have the takeover tried again, and tell the operator what it waits for: clients only see that it lasts."""
+        self.takeover_trouble = failure.reason
+        text = "a partition is not taken over yet, trying again"
+        _log.warning(text, extra=fields(**self.path.log_fields, error=failure.reason))
+        self.post(failure)
 
     async def _recovered(self, effect: ev.RecoverLog) -> Event:
         """Return what the predecessor's log is found to be."""

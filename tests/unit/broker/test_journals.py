@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -180,3 +181,43 @@ def test_a_snapshot_has_each_partition_that_comes_or_goes_meanwhile_once() -> No
             assert sorted(key.partition for key in seen) == [0, 1, 2, 3]
 
     run(main())
+
+
+def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Its broker lives and is cut off from storage, and the journal's only datanode is dead: nothing else shows why
+    clients wait."""
+
+    async def main() -> None:
+        async with cluster() as c:
+            c.topic()
+            (key,) = c.keys()
+            c.give("a", key)
+            await c["a"].assigned.wait(key, 5.0)
+            await c.write("a", key, batch())
+            heir = c["b"]
+            visible_length, is_dead = heir.fs.visible_length, True
+
+            async def ask(path: str) -> int:
+                if is_dead and path.startswith(layout.journal("a", 1)[:-5]):
+                    raise StorageUnavailable(f"{path}: no datanode of it answers")
+                return await visible_length(path)
+
+            heir.fs.visible_length = ask  # type: ignore[method-assign]
+            heir.view.give("b", key)  # the other one has not been told, and lets go of nothing
+            await asyncio.sleep(20.0)
+            assert heir.assigned.get(key) is None
+            ((path, why),) = heir.assigned.not_served()
+            assert path.partition == key.partition
+            assert "no datanode of it answers" in why
+            assert heir.assigned.why_not_served(key) == f"being taken over: {why}"
+            is_dead = False
+            await heir.assigned.wait(key, 10.0)
+            assert list(heir.assigned.not_served()) == []
+            assert heir.assigned.why_not_served(key) == ""
+
+    with caplog.at_level(logging.WARNING, "bmq.broker.writer"):
+        run(main())
+    told = [line for line in lines(caplog) if line.startswith("a partition is not taken over yet")]
+    assert len(told) >= 2, "each try; the log bounds how many are written"
+    assert "no datanode of it answers" in told[0]
+    assert " partition=0 " in told[0]
