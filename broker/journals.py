@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 
 from bmq.core.log_fields import fields
 from bmq.core.model import PartitionKey
@@ -19,6 +19,9 @@ KEPT = 8
 UNSEALED_MAX = 64
 """Dead brokers whose journals are still to be closed; of more the NameNode closes them (dfs.namenode.lease-hard-limit,
 20 minutes)."""
+LIVING_PATIENCE_S = 10.0
+"""A living broker goes on in a new file within seconds of the trouble that others have with the old one, unless it is
+itself cut off from storage."""
 
 _Reading = tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]
 
@@ -30,8 +33,9 @@ class JournalCache:
     reading is used again only while the journals have not grown.
 
     A journal that cannot be read is not an empty one: StorageUnavailable is raised, and the takeover begins again.  A
-    dead broker's journal whose replicas all wait for recovery would stay unreadable until the NameNode recovers its
-    lease, so it is fenced.  ``is_alive`` tells whether a broker may be alive; ``own`` is this one.
+    journal whose replicas all wait for recovery would stay unreadable until the NameNode recovers its lease, so it is
+    fenced: a dead broker's at once, a living one's after ``LIVING_PATIENCE_S``, since a broker that is cut off from
+    storage does not do so itself.  ``is_alive`` tells whether a broker may be alive; ``own`` is this one.
     """
 
     def __init__(self, fs: FileSystem, own: str, is_alive: Callable[[str], bool]) -> None:
@@ -41,6 +45,7 @@ class JournalCache:
         self._kept: OrderedDict[str, _Reading] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._unsealed: OrderedDict[str, None] = OrderedDict()
+        self._unreadable_since: OrderedDict[str, float] = OrderedDict()  # journals of living brokers
 
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None:
         """The partition's last checkpoint in the journals of ``incarnation``, None when they hold none.
@@ -97,29 +102,45 @@ class JournalCache:
         return sizes, checkpoints
 
     async def _sizes_or_fence(self, incarnation: str) -> tuple[tuple[str, int], ...]:
-        try:
-            return await self._sizes(incarnation)
-        except StorageUnavailable as error:
-            if incarnation == self._own or self._is_alive(incarnation):
-                raise  # its writer has met the same, and goes on in a new file
-            _log.warning(
-                "journals of a dead broker cannot be read, fencing them", extra=fields(member=incarnation, error=error)
-            )
-        await self._fence(incarnation)
-        return await self._sizes(incarnation)
+        sizes, unreadable = await self._sizes(incarnation)
+        if not unreadable:
+            self._unreadable_since.pop(incarnation, None)
+            return sizes
+        error = next(iter(unreadable.values()))
+        is_alive = self._is_alive(incarnation)
+        if incarnation == self._own or (is_alive and not self._is_patience_over(incarnation)):
+            raise error
+        _log.warning("journals of a broker cannot be read, fencing them", extra=fields(member=incarnation, error=error))
+        # A living broker's others are left to it: it is writing one of them.
+        await self._fence(incarnation, only=unreadable if is_alive else None)
+        sizes, unreadable = await self._sizes(incarnation)
+        if unreadable:
+            raise next(iter(unreadable.values()))
+        return sizes
 
-    async def _sizes(self, incarnation: str) -> tuple[tuple[str, int], ...]:
-        """Each journal file and what is visible of it."""
-        found = []
+    def _is_patience_over(self, incarnation: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        since = self._unreadable_since.setdefault(incarnation, now)
+        while len(self._unreadable_since) > UNSEALED_MAX:
+            self._unreadable_since.popitem(last=False)
+        return now - since >= LIVING_PATIENCE_S
+
+    async def _sizes(self, incarnation: str) -> tuple[tuple[tuple[str, int], ...], dict[str, StorageUnavailable]]:
+        """Return each journal file and what is visible of it, and those of which that cannot be told now."""
+        found, unreadable = [], {}
         async for path in self._paths(incarnation):
             try:
                 found.append((path, await self._fs.visible_length(path)))
             except NoSuchFile:
                 continue  # rolled away meanwhile
-        return tuple(found)
+            except StorageUnavailable as error:
+                unreadable[path] = error
+        return tuple(found), unreadable
 
-    async def _fence(self, incarnation: str) -> None:
+    async def _fence(self, incarnation: str, *, only: Container[str] | None = None) -> None:
         async for path in self._paths(incarnation):
+            if only is not None and path not in only:
+                continue
             try:
                 # On disk, as far as it was before: a closed file that loses its end cannot be read at all.
                 await self._fs.fence(Lease(paths=(path,), holder=incarnation, file_id=0), sync=True)

@@ -78,6 +78,29 @@ def test_a_living_brokers_journal_is_left_to_it() -> None:
     play(story)
 
 
+def test_a_living_brokers_journal_is_fenced_when_it_stays_unreadable() -> None:
+    """It is cut off from storage: nobody else would make the file readable.  What it is writing is left to it."""
+
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        j.alive.add(DEAD)
+        j.restart_datanodes()
+        fs = MemoryFileSystem(j.storage, DEAD)
+        current = await fs.create(layout.journal(DEAD, 2))
+        current.write(snapshot())
+        await current.flush()
+        for _ in range(10):
+            with pytest.raises(StorageUnavailable):
+                await j.cache.find(DEAD, key())
+            await asyncio.sleep(1.0)
+        assert await j.cache.find(DEAD, key()) == full(10)
+        assert list(j.storage.open_files()) == [layout.journal(DEAD, 2)]
+        current.write(b"more")
+        await current.flush()
+
+    play(story)
+
+
 def test_what_cannot_be_read_nor_fenced_is_not_empty() -> None:
     async def story(j: Journals) -> None:
         await j.leave_open(snapshot(full(10)))
