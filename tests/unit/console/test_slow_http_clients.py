@@ -22,7 +22,7 @@ from bmq.console import exposition, http_connection, queries
 from bmq.console.http import HttpServer
 from bmq.console.http_connection import Connection
 from bmq.console.listing import Order, Page
-from bmq.console.state import GroupsFacts
+from bmq.console.state import ConsoleState, GroupsFacts
 from tests.unit.console.states import state
 from tests.unit.console.test_http_connection import connect, get
 from tests.unit.console.test_http_connection import play as on_loop
@@ -69,6 +69,17 @@ def left_for(client: socket.socket) -> int:
 async def until(is_so: Callable[[], bool]) -> None:
     while not is_so():  # noqa: ASYNC110 - of the server's state
         await asyncio.sleep(0.005)
+
+
+def with_gate(gate: asyncio.Event) -> ConsoleState:
+    """Return a state whose list of groups waits for the gate."""
+    console = state()
+
+    async def groups(search: str, order: Order, page: Page) -> GroupsFacts:
+        await gate.wait()
+        return await console.groups(search, order, page)
+
+    return replace(console, groups=groups)
 
 
 @pytest.mark.parametrize("end", [b"", b"Connection: close\r\n"])
@@ -185,11 +196,6 @@ def test_slow_bodies_make_room_for_other_bodies(monkeypatch: pytest.MonkeyPatch,
 def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "REQUESTS_MAX", 1)
     gate = asyncio.Event()
-    console = state()
-
-    async def groups(search: str, order: Order, page: Page) -> GroupsFacts:
-        await gate.wait()
-        return await console.groups(search, order, page)
 
     async def story(server: HttpServer) -> None:
         reader, writer = await connect(server)
@@ -205,7 +211,7 @@ def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.
             assert b" 200 " in await get(server, "/api/v1/cluster")
         writer.close()
 
-    play(story, console=replace(console, groups=groups))
+    play(story, console=with_gate(gate))
 
 
 def test_who_leaves_within_a_body_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,11 +267,6 @@ def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pyte
     """Requests that take long leave room for those that say how the process is."""
     monkeypatch.setattr(http_connection, "REQUESTS_MAX", 3)
     gate = asyncio.Event()
-    console = state()
-
-    async def groups(search: str, order: Order, page: Page) -> GroupsFacts:
-        await gate.wait()
-        return await console.groups(search, order, page)
 
     async def story(server: HttpServer) -> None:
         waiting = [asyncio.create_task(get(server, "/api/v1/groups")) for _ in range(3)]
@@ -282,7 +283,7 @@ def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pyte
         assert all(b" 200 " in line for line in await asyncio.gather(*waiting))
         assert b" 200 " in await get(server, "/api/v1/cluster")
 
-    play(story, console=replace(console, groups=groups))
+    play(story, console=with_gate(gate))
 
 
 def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
