@@ -12,13 +12,11 @@ hold of one server (``test_endpoint``), and:
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
 from typing import Any
 
-import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
 
 from bmq.core.config import ROLES
@@ -30,6 +28,7 @@ from tests.simulation.cluster_checks import BugsTold, Through, check_groups, che
 from tests.simulation.cluster_events import Events
 from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
+from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import (
     Client,
     Member,
@@ -41,13 +40,10 @@ from tests.simulation.kafka_clients import (
     produce,
     produce_plain,
 )
-from tests.simulation.loop import run
 from tests.simulation.network import Disconnected
 from tests.simulation.test_partition import storage_faults, store_faults
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 30 or 1
-ONE = os.environ.get("BMQ_SIM_SEED")
-BLOCKS = 10
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 30 or 1, blocks=10)
 TOPIC, GROWING = "orders", "growing"
 PARTITIONS = 3
 PLAIN = {"d", "f"}
@@ -297,34 +293,28 @@ def planned_workload(world: ClusterWorld) -> list[Coroutine[Any, Any, None]]:
 
 
 def play(seed: int, told: Callable[[int], Coroutine[Any, Any, ClusterWorld]] = history) -> ClusterWorld:
-    try:
-        return run(told(seed), seed, limit_s=7200)
-    except BaseException as error:
-        name = getattr(told, "__name__", "calm")
-        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_cluster.py -k {name}")
-        raise
+    return HISTORIES.play(told, seed, test=getattr(told, "__name__", "calm"))
 
 
 def acked(world: ClusterWorld) -> int:
     return sum(map(len, world.told.acked.values()))
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_history(block: int) -> None:
-    seeds = [int(ONE)] if ONE else range(block, SEEDS, BLOCKS)
-    worlds = [play(seed) for seed in seeds]
+    worlds = [play(seed) for seed in HISTORIES.seeds_of(block)]
     assert all(map(acked, worlds)), "a history did nothing"
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_planned(block: int) -> None:
-    for seed in [int(ONE)] if ONE else range(block, SEEDS // 4, BLOCKS):
+    for seed in HISTORIES.seeds_of(block, HISTORIES.seeds // 4):
         play(seed, planned)
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_read_again(block: int) -> None:
-    for seed in [int(ONE)] if ONE else range(block, max(SEEDS // 4, BLOCKS), BLOCKS):
+    for seed in HISTORIES.seeds_of(block, max(HISTORIES.seeds // 4, HISTORIES.blocks)):
         play(seed, read_again)
 
 

@@ -6,7 +6,6 @@ Their leases end, and what they had is given to others.  They cannot read that i
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from bmq.meta.catalog import Topic
 from tests.simulation.cluster_checks import BugsTold, Through, check_logs, check_quiet
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
+from tests.simulation.histories import seeds_wanted
 from tests.simulation.kafka_clients import Member, create_topic, produce
 from tests.simulation.kafka_world import CONFIG
 from tests.simulation.loop import run
@@ -33,7 +33,7 @@ PAUSE_MAX_S = 3.0
 SEGMENT_BYTES = 1 << 20
 """More than is written in a story: while the store is away no segment is begun, and a full one takes no more."""
 ROLES = ("controller", "broker", "coordinator", "proxy")
-SEEDS = range(int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 100 * 2 or 2)
+SEEDS = range(seeds_wanted() // 100 * 2 or 2)
 
 
 class Story:

@@ -11,11 +11,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from random import Random
 
-import pytest
-
+from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import (
     Member,
     Refused,
@@ -31,9 +29,7 @@ from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.loop import run
 from tests.simulation.test_partition import storage_faults, store_faults
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "40")) // 4 or 1
-ONE = os.environ.get("BMQ_SIM_SEED")
-BLOCKS = 10
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 4 or 1, blocks=10)
 TOPIC = "orders"
 PARTITIONS = 2
 COORDINATOR_S = 60.0
@@ -139,20 +135,13 @@ async def check_group(world: KafkaWorld) -> None:
 
 
 def play(seed: int) -> int:
-    try:
-        return run(history(seed), seed, limit_s=7200)
-    except BaseException as error:
-        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_endpoint.py")
-        raise
+    return HISTORIES.play(history, seed)
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_histories(block: int) -> None:
-    if ONE:
-        play(int(ONE))
-        return
-    acked = sum(play(seed) for seed in range(block, SEEDS, BLOCKS))
-    assert acked > 0 or block >= SEEDS, "the histories did nothing"
+    acked = sum(map(play, HISTORIES.seeds_of(block)))
+    assert acked > 0 or block >= HISTORIES.seeds or REPLAYED, "the histories did nothing"
 
 
 def test_calm() -> None:

@@ -7,23 +7,18 @@ printed.
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
 from random import Random
-
-import pytest
 
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.meta.memory import KvFaults
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.partition_clients import ask_copies, observe, produce, produce_one_ack, trickle, trim
 from tests.simulation.partition_events import Events
 from tests.simulation.world import SMALL, SMALL_LOG, World
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100"))
-ONE = os.environ.get("BMQ_SIM_SEED")
-BLOCKS = 20
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(), blocks=20, limit_s=3_600)
 
 
 def storage_faults(rng: Random) -> Faults:
@@ -147,18 +142,11 @@ async def _play(world: World, rng: Random, events: Events, *, is_slow: bool) -> 
 
 
 def play(seed: int) -> int:
-    try:
-        return run(history(seed), seed, limit_s=3_600)
-    except BaseException as error:
-        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_partition.py")
-        raise
+    return HISTORIES.play(history, seed)
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_histories(block: int) -> None:
     """No acked batch lost, none visible and later gone, none doubled, order kept, offsets dense, log available."""
-    if ONE:
-        play(int(ONE))
-        return
-    acked = sum(play(seed) for seed in range(block, SEEDS, BLOCKS))
-    assert acked > 0, "the histories did nothing"
+    acked = sum(map(play, HISTORIES.seeds_of(block)))
+    assert acked > 0 or REPLAYED, "the histories did nothing"

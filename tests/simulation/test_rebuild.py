@@ -7,7 +7,6 @@ acknowledged, seen or committed stays.  The rebuilding itself is killed at each 
 from __future__ import annotations
 
 import asyncio
-import os
 from random import Random
 from typing import Any
 
@@ -27,6 +26,7 @@ from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.layout import PartitionPath, topic_json
 from bmq.storage.memory import Faults, MemoryFileSystem
 from bmq.storage.topics import WrongCluster, check_cluster, read_cluster, read_topic
+from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import (
     Member,
     create_and_delete,
@@ -42,9 +42,7 @@ from tests.simulation.test_endpoint import PARTITIONS, TOPIC, verdict
 from tests.simulation.test_partition import storage_faults, store_faults
 from tests.simulation.world import until
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "40")) // 4 or 1
-ONE = os.environ.get("BMQ_SIM_SEED")
-BLOCKS = 10
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 4 or 1, blocks=10, limit_s=14_400)
 ATTEMPTS, STORMY = 200, 10
 ADOPTED = {TOPIC: PARTITIONS}
 """Storage may have been away when the topic was made: an operator would know of it."""
@@ -164,20 +162,13 @@ async def history(seed: int) -> int:
 
 
 def play(seed: int) -> int:
-    try:
-        return run(history(seed), seed, limit_s=14_400)
-    except BaseException as error:
-        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_rebuild.py")
-        raise
+    return HISTORIES.play(history, seed)
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_histories(block: int) -> None:
-    if ONE:
-        play(int(ONE))
-        return
-    acked = sum(play(seed) for seed in range(block, SEEDS, BLOCKS))
-    assert acked > 0 or block >= SEEDS, "the histories did nothing"
+    acked = sum(map(play, HISTORIES.seeds_of(block)))
+    assert acked > 0 or block >= HISTORIES.seeds or REPLAYED, "the histories did nothing"
 
 
 # ------------------------------------------------------------------------------------------------- one fixed story

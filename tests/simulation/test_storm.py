@@ -8,7 +8,6 @@ copies.  ``BMQ_SIM_SEEDS`` says how many histories; ``BMQ_SIM_SEED`` replays the
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -19,13 +18,12 @@ from bmq.core.errors import RequestError
 from tests.simulation.cluster_checks import BugsTold, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
+from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import Member, create_topic
 from tests.simulation.loop import run
 from tests.simulation.metadata_clients import PAUSE_S, MetadataConsumer, MetadataProducer
 
-SEEDS = int(os.environ.get("BMQ_SIM_SEEDS", "100")) // 1000 or 1
-ONE = os.environ.get("BMQ_SIM_SEED")
-BLOCKS = 2
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 1000 or 1, blocks=2)
 TOPIC, PARTITIONS, COPIES, GROUP = "orders", 6, 3, "group"
 ROLES_APART = (("controller", 2), ("broker", 3), ("coordinator", 2), ("proxy", 3))
 ROUNDS = 3
@@ -269,16 +267,12 @@ async def _acknowledged(producer: MetadataProducer, count: int) -> None:
 
 
 def play(seed: int) -> ClusterWorld:
-    try:
-        return run(history(seed), seed, limit_s=7200)
-    except BaseException as error:
-        error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest tests/simulation/test_storm.py")
-        raise
+    return HISTORIES.play(history, seed)
 
 
-@pytest.mark.parametrize("block", range(1 if ONE else BLOCKS))
+@HISTORIES.each_block
 def test_history(block: int) -> None:
-    for seed in [int(ONE)] if ONE else range(block, SEEDS, BLOCKS):
+    for seed in HISTORIES.seeds_of(block):
         play(seed)
 
 

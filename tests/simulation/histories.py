@@ -1,0 +1,51 @@
+"""Random histories by seed: how many a run plays, which of them one test plays, and how a failed one is replayed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.simulation.loop import run
+
+T = TypeVar("T")
+REPLAYED = os.environ.get("BMQ_SIM_SEED", "")
+"""The one seed that is played, if any."""
+
+
+def seeds_wanted(default: int = 100) -> int:
+    """Return how many seeds a run is asked for; each module plays its share of them."""
+    return int(os.environ.get("BMQ_SIM_SEEDS", default))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histories:
+    """The histories of one test module, dealt to several tests (blocks) that processes can share."""
+
+    module: str
+    """Its ``__name__``."""
+    seeds: int
+    blocks: int
+    limit_s: float = 7200
+    """Virtual seconds that one history may last."""
+
+    @property
+    def each_block(self) -> pytest.MarkDecorator:
+        """Return the mark of a test that plays the seeds of its argument ``block``."""
+        return pytest.mark.parametrize("block", range(1 if REPLAYED else self.blocks))
+
+    def seeds_of(self, block: int, seeds: int | None = None) -> Sequence[int]:
+        """Return the seeds of a block, out of ``seeds`` if not of all."""
+        return [int(REPLAYED)] if REPLAYED else range(block, self.seeds if seeds is None else seeds, self.blocks)
+
+    def play(self, history: Callable[[int], Coroutine[Any, Any, T]], seed: int, *, test: str = "") -> T:
+        """Run one history; what it raises says how to replay it.  ``test``: part of its name, if there are several."""
+        try:
+            return run(history(seed), seed, limit_s=self.limit_s)
+        except BaseException as error:
+            path = self.module.replace(".", "/") + ".py"
+            error.add_note(f"replay with: BMQ_SIM_SEED={seed} pytest {path}{test and f' -k {test}'}")
+            raise

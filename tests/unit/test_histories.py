@@ -1,0 +1,39 @@
+"""How random histories are dealt to tests, and what a failed one says (tests/simulation/histories.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import histories
+from tests.simulation.histories import Histories, seeds_wanted
+
+HISTORIES = Histories(module=__name__, seeds=25, blocks=10)
+
+
+def test_each_seed_is_played_by_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "REPLAYED", "")
+    blocks = list(HISTORIES.each_block.args[1])
+    assert sorted(seed for block in blocks for seed in HISTORIES.seeds_of(block)) == list(range(25))
+    assert sorted(seed for block in blocks for seed in HISTORIES.seeds_of(block, 6)) == list(range(6))
+
+
+def test_one_seed_is_replayed_by_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "REPLAYED", "4711")
+    assert [HISTORIES.seeds_of(block) for block in HISTORIES.each_block.args[1]] == [[4711]]
+
+
+def test_a_failure_says_how_to_replay_it() -> None:
+    async def history(seed: int) -> int:
+        raise ValueError(seed)
+
+    with pytest.raises(ValueError, match="7") as failed:
+        HISTORIES.play(history, 7, test="planned")
+    command = "replay with: BMQ_SIM_SEED=7 pytest tests/unit/test_histories.py -k planned"
+    assert command in failed.value.__notes__
+
+
+def test_seeds_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BMQ_SIM_SEEDS", raising=False)
+    assert (seeds_wanted(), seeds_wanted(40)) == (100, 40)
+    monkeypatch.setenv("BMQ_SIM_SEEDS", "2000")
+    assert (seeds_wanted(), seeds_wanted(40)) == (2000, 2000)
