@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
-from tests.simulation.kafka_clients import Client, Member, read_all
+from tests.simulation.group_clients import Member
+from tests.simulation.kafka_clients import Client, read_all
 from tests.simulation.kafka_world import Told
 from tests.simulation.loop import PROCESS
 

@@ -28,10 +28,10 @@ from tests.simulation.cluster_checks import BugsTold, Through, check_groups, che
 from tests.simulation.cluster_events import Events
 from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
+from tests.simulation.group_clients import Member
 from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import (
     Client,
-    Member,
     create_and_delete,
     create_topic,
     delete_topic,

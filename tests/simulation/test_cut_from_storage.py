@@ -8,7 +8,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.controller.serving import REST_S
 from tests.simulation.cluster_events import run_in
-from tests.simulation.kafka_clients import Member
+from tests.simulation.group_clients import Member
 from tests.simulation.kafka_world import CONFIG
 from tests.simulation.test_cut_from_store import PARTITIONS, TOPIC, Story, play
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from tests.simulation.group_clients import Member
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import (
-    Member,
     Refused,
     create_and_delete,
     create_topic,
