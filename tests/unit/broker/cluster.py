@@ -237,8 +237,9 @@ class Cluster:
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
 
-    def topic(self, partitions: int = 1, name: str = "orders") -> Topic:
-        topic = Topic(name=name, topic_id=uuid.UUID(int=len(self.catalog.topics) + 1), partitions=partitions)
+    def topic(self, partitions: int = 1, name: str = "orders", *, replication_factor: int = 1) -> Topic:
+        topic_id = uuid.UUID(int=len(self.catalog.topics) + 1)
+        topic = Topic(name=name, topic_id=topic_id, partitions=partitions, replication_factor=replication_factor)
         self.catalog.put(name, topic)
         return topic
 

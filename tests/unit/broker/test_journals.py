@@ -244,3 +244,32 @@ def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCaptureFi
     assert len(told) >= 2, "each try; the log bounds how many are written"
     assert "no datanode of it answers" in told[0]
     assert " partition=0 " in told[0]
+
+
+def test_a_journal_that_had_one_copy_for_a_moment_keeps_no_takeover_waiting() -> None:
+    """Its broker reached a single datanode when it opened the file.  Later that datanode dies, and the broker is cut
+    off from storage: it lives, and others have to read its journal."""
+
+    async def main() -> None:
+        async with cluster() as c:
+            broker, (only, *others) = c["a"].broker, c.storage.datanodes
+            for name in others:
+                c.storage.stop_datanode(name)
+            await broker.journal.renew()
+            for name in others:
+                c.storage.resume_datanode(name)
+            c.topic(replication_factor=3)
+            (key,) = c.keys()
+            c.give("a", key)
+            await c["a"].assigned.wait(key, 5.0)
+            assert await c.write("a", key, batch()) == 0
+            await asyncio.sleep(10.0)
+            async for journal in c["b"].fs.list(layout.JOURNALS, after="a-"):
+                await c["b"].fs.copies(journal.path)  # the NameNode adds some to closed files within seconds
+            c.storage.kill_datanode(only)
+            c["a"].fs.pause()
+            c.give("b", key)
+            owner = await c["b"].assigned.wait(key, 30.0)
+            assert owner.high_watermark == 1
+
+    run(main())
