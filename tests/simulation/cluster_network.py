@@ -202,6 +202,7 @@ class _Server:
     def close(self) -> None:
         if self._network.listening.get(self.address) is self:
             del self._network.listening[self.address]
+        self._network.reset_backlog(self)
 
 
 class ClusterNetwork:
@@ -271,6 +272,15 @@ class ClusterNetwork:
             return
         for end, server in self._starved.pop(process, ()):
             self._accept(end, server)
+
+    def reset_backlog(self, server: _Server) -> None:
+        """Reset what waits to be accepted by a server that is closed, as the kernel does."""
+        backlog = self._starved.get(server.process, [])
+        for end in [end for end, of in backlog if of is server]:
+            end.is_gone = True
+            self.ends.pop(end, None)
+            end.send(partial(end.other.ended, ConnectionResetError("reset by peer")))
+        backlog[:] = [(end, of) for end, of in backlog if of is not server]
 
     def is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._cut

@@ -180,6 +180,29 @@ def test_without_descriptors_nobody_is_connected_to_and_callers_wait() -> None:
     play(story())
 
 
+def test_who_waits_to_be_accepted_by_a_process_that_ends_is_told() -> None:
+    async def story() -> None:
+        network = ClusterNetwork(Random(1), 0.001)
+        loop = asyncio.get_running_loop()
+        lost: list[BaseException | None] = []
+
+        class Caller(asyncio.Protocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.append(exc)
+
+        token = PROCESS.set("b-0")
+        server = await loop.create_server(asyncio.Protocol, "b", 1)
+        PROCESS.reset(token)
+        network.lack_descriptors("b-0", True)
+        await loop.create_connection(Caller, "b", 1)
+        server.close()
+        await asyncio.sleep(1)
+        assert [type(error) for error in lost] == [ConnectionResetError]
+        assert not network.ends
+
+    play(story())
+
+
 # --------------------------------------------------------------------------------------------------------------- copies
 
 
