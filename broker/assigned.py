@@ -235,11 +235,6 @@ class Assigned:
     follow = get
     """What is here is read here."""
 
-    def epoch_of(self, key: PartitionKey) -> int:
-        """Of an open partition; -1.  One that is not open is opened before those that nobody has looked at."""
-        owner = self.get(key)
-        return owner.epoch if owner is not None else -1
-
     def _find(self, slot: AssignedPartition) -> PartitionOwner | None:
         """Open since this very turn of the loop: whoever was just told so must find it."""
         if slot.place is OpenState.OPENING and slot.key not in self._leaving:

@@ -286,7 +286,7 @@ def _plan(admin: Admin, arguments: argparse.Namespace, keys: Sequence[TopicParti
         at_time: Mapping[TopicPartition, Any] = {}
         if place.kind is Kind.TIME:
             at_time = admin.list_partition_offsets(dict.fromkeys(keys, OffsetTimestamp(place.number)))
-        return {key: Bounds(*found[key], _offset(at_time.get(key))) for key in keys}
+        return {key: Bounds(found[key].earliest, found[key].latest, _offset(at_time.get(key))) for key in keys}
 
     starts = {key: start_offset(start, each) for key, each in bounds(start).items()}
     if start.kind is Kind.OFFSET and arguments.group is None:

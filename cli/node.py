@@ -175,7 +175,6 @@ class Node:
             reading=self.reading,
             log_levels=self.log_levels,
         )
-        self.reading.epoch_changed.add(self._services.metadata.epoch_changed)
         self.endpoint = Endpoint(self._services, ALL_APIS)
         self._of_console = replace(self._services, metrics=Metrics())
         self.console_endpoint = Endpoint(self._of_console, ALL_APIS)
@@ -185,7 +184,6 @@ class Node:
         """What answers the requests of each listener's clients."""
         for name in list(self._proxies)[1:]:
             services = replace(self._services, members=self._proxies[name], metadata=MetadataCache())
-            self.reading.epoch_changed.add(services.metadata.epoch_changed)
             self._of_listeners[name] = services
             self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
         self._relay: Relay | None = None
@@ -305,7 +303,6 @@ class Node:
             held_s=self.config.held_produce_ms / 1000,
             relays=Relays(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
             sampled=self._tracing.sampled if self._tracing is not None else None,
-            epoch_changed=lambda key: self.reading.epoch_changed.tell(key),
         )
         return RoutedOwners(self.view, local, self.remote)
 

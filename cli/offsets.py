@@ -12,8 +12,11 @@ from bmq.cli.admin_client import Admin
 
 
 class Ends(NamedTuple):
+    """A partition's first offset and its end; ``leader_epoch`` is -1 if its leader gave none with the end."""
+
     earliest: int
     latest: int
+    leader_epoch: int
 
 
 def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartition, Ends]:
@@ -24,7 +27,7 @@ def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartiti
         return {}
     earliest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.EARLIEST))
     latest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
-    return {key: Ends(earliest[key].offset, latest[key].offset) for key in wanted}
+    return {key: Ends(earliest[key].offset, latest[key].offset, latest[key].leader_epoch) for key in wanted}
 
 
 def led_partitions(admin: Admin, topics: Collection[str]) -> Mapping[TopicPartition, bool]:

@@ -20,7 +20,7 @@ from bmq.cli.admin_client import (
     describe_code,
     read_error,
 )
-from bmq.cli.offsets import ends_of
+from bmq.cli.offsets import Ends, ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import format_size, print_table
 from bmq.cli.usage import UsageError, positive
@@ -200,7 +200,7 @@ def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
             {
                 "partition": key.partition,
                 "leader": each["leader_id"] if each["leader_id"] >= 0 else None,
-                "leader_epoch": each["leader_epoch"] if each["leader_epoch"] >= 0 else None,
+                "leader_epoch": _leader_epoch(each["leader_epoch"], ends.get(key)),
                 "replicas": each["replica_nodes"],
                 "isr": each["isr_nodes"],
                 "earliest": ends[key].earliest if key in ends else None,
@@ -209,6 +209,12 @@ def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _leader_epoch(listed: int, ends: Ends | None) -> int | None:
+    """Return the epoch that Metadata has; where it has none, as of BMQ, the one that the leader gives; else None."""
+    epoch = ends.leader_epoch if listed < 0 and ends is not None else listed
+    return epoch if epoch >= 0 else None
 
 
 def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], int]:

@@ -14,6 +14,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.steps import batched
 from bmq.core.turns import Turns, map_in_turns, next_turn
+from bmq.proxy.leader_epochs import epoch_error
 from bmq.proxy.owners import Owner, Owners
 from bmq.proxy.services import Services
 
@@ -58,11 +59,10 @@ async def open_owner(owners: Owners, key: PartitionKey, deadline: float) -> Owne
 
 
 def check_epoch(current: int, epoch: int) -> None:
-    """The client's view of the leader's epoch against the owner's (KIP-320); -1 is none.  RequestError."""
-    if 0 <= epoch < current:
-        raise RequestError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is before the leader's {current}")
-    if epoch > current:
-        raise RequestError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is past the leader's {current}")
+    """Raise RequestError if a client's epoch is another one than the owner's (``proxy.leader_epochs``)."""
+    error = epoch_error(current, epoch)
+    if error:
+        raise RequestError(error, f"epoch {epoch} is not the leader's, {current}")
 
 
 class Listed(NamedTuple):

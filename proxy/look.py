@@ -16,6 +16,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.records import HEADER_BYTES
 from bmq.meta.catalog import Topic
 from bmq.proxy.cache import TailCache
+from bmq.proxy.leader_epochs import epoch_error
 from bmq.proxy.longpoll import UNTOLD, Marks, Wanted
 from bmq.proxy.owners import Followed
 from bmq.storage.reader import LiveSegment
@@ -113,9 +114,9 @@ def look_at(
     look = Look(wanted, topic, limit)
     if followed is None or not followed.is_open:
         return look.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)
-    if wanted.leader_epoch >= 0 and wanted.leader_epoch != followed.epoch:  # KIP-320
-        is_older = wanted.leader_epoch < followed.epoch
-        return look.fails(ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    error = epoch_error(followed.epoch, wanted.leader_epoch)
+    if error:
+        return look.fails(error)
     watermark, stable, log_start = followed.high_watermark, followed.last_stable_offset, followed.log_start
     offset = wanted.offset
     if offset < log_start:

@@ -1,15 +1,12 @@
 """Metadata answers, kept as encoded bytes: 10,000 partitions cost 110 ms to encode, and every client asks again.
 
-A topic's bytes are kept by API version and used while the topic, the proxies and the epochs stay the same.  Fields
-come from the schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.
-An answer is then::
+A topic's bytes are kept by API version and used while the topic and the proxies stay the same.  Fields come from the
+schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.  An answer is
+then::
 
     header, throttle time, brokers, cluster id, controller id | topic count | topics ... | cluster operations, error
 
-Leader epochs are those that ``Owners`` gives, from the moment that it does (``epoch_changed``).  All of a topic are
-looked at besides, not more often than ``LOOK_S`` a partition.  A client that is fenced (FENCED_LEADER_EPOCH) asks
-Metadata: were it given the same epoch, it would be fenced with it again.  So one that is not sure any more, as of a
-partition that is moving, is -1: clients check nothing then.  A leader is always given, owner or not: the proxy named
+No partition has a leader epoch (``proxy.leader_epochs``).  A leader is always given, owner or not: the proxy named
 holds what comes for the partition until it is open.
 
 Bounded by the catalog: what it no longer has is dropped.
@@ -27,25 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from bmq.core.call import Answer, Buffer
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.steps import Steps, batched, run_in_steps
+from bmq.core.steps import Steps, run_in_steps
 from bmq.core.turns import run_in_turns
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.members import Members, ProxyAddress
+from bmq.proxy.leader_epochs import METADATA_EPOCH
 from bmq.proxy.operations import Operations
-from bmq.proxy.owners import Owners
 
-LOOK_S = 100e-6
-"""Between two looks at all epochs, for each partition: a look takes 1 us, so looking takes a hundredth of a core."""
-LOOK_MIN_S = 0.01
-JOIN_S = 2e-6
-"""Between two joins of all topics because of changed epochs, for each partition: a topic's element takes 0.2 us, so
-joining takes a tenth of a core at most."""
 COST_OF_TOPIC = 25
 COST_PER_STEP = 4_000
 """Work between two turns of the loop, in partitions' worth of it: a topic's element costs 50 us and 2 us a partition:
@@ -57,7 +47,6 @@ class PartitionPlace(NamedTuple):
     """What a client is told of a partition.  ``replicas`` begin with the leader, then one proxy a zone (KIP-392)."""
 
     leader: int
-    epoch: int
     replicas: Sequence[int]
 
 
@@ -90,47 +79,21 @@ class _TopicEntry:
     has fewer takes one step.  Several may be under way at once: each step leaves places that are true.
     """
 
-    __slots__ = ("_due", "_epochs", "_keys", "_leaders", "_marked", "_members_version", "_replicas",
-                 "changes", "encoded", "topic")  # fmt: skip
+    __slots__ = ("_leaders", "_members_version", "_replicas", "changes", "encoded", "topic")
 
-    def __init__(self, topic: Topic, before: _TopicEntry | None) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.encoded: dict[tuple[int, Operations], bytes] = {}
         self.changes = 0
         """How often what is shown has changed: ``encoded`` was cleared then."""
-        self._keys: list[PartitionKey] = []  # of the partitions that a step has come to
-        known: list[int] = []
-        self._marked: set[int] = set()  # partitions whose epoch has changed since it was looked at
-        if before is not None and before.topic.topic_id == topic.topic_id:
-            known = before._epochs
-        self._epochs: list[int] = known + [-1] * (topic.partitions - len(known))
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
         self._members_version = -1
-        self._due = 0.0
 
-    def refresh(self, owners: Owners, members: Members, now: float) -> Steps[None]:
-        """Bring the places up to date, as far as it is time for that."""
+    def refresh(self, members: Members) -> Steps[None]:
+        """Bring the places up to date."""
         if members.version != self._members_version:
             yield from self._place(members)
-        marked, self._marked = self._marked, set()
-        for number, part in enumerate(batched(marked, COST_PER_STEP)):
-            if number:
-                yield
-            for index in part:
-                self._show(index, owners.epoch_of(PartitionKey(self.topic.topic_id, index)))
-        if now >= self._due:
-            self._due = now + max(LOOK_MIN_S, LOOK_S * self.topic.partitions)
-            for start, stop in self._steps():
-                if start:
-                    yield
-                for index, key in enumerate(self._keys_between(start, stop), start):
-                    self._show(index, owners.epoch_of(key))
-
-    def mark(self, index: int) -> None:
-        """Look at this partition's epoch before anybody is told of the topic again."""
-        if index < self.topic.partitions:
-            self._marked.add(index)
 
     def _place(self, members: Members) -> Steps[None]:
         """Find the leaders and replicas anew.  If members change between two steps, the next refresh does it again."""
@@ -140,40 +103,24 @@ class _TopicEntry:
         for start, stop in self._steps():
             if start:
                 yield
-            some = [members.leader_of(key) for key in self._keys_between(start, stop)]
+            some = [members.leader_of(PartitionKey(self.topic.topic_id, index)) for index in range(start, stop)]
             leaders += some
             replicas += [zones.replicas(leader, index) for index, leader in enumerate(some, start)]
         if members.version == version or not self._leaders:
             self._members_version = version
             if leaders != self._leaders or replicas != self._replicas:
                 self._leaders, self._replicas = leaders, replicas
-                self._clear()
-
-    def _show(self, index: int, epoch: int) -> None:
-        if epoch != self._epochs[index]:
-            self._epochs[index] = epoch
-            self._clear()
-
-    def _clear(self) -> None:
-        self.changes += 1
-        self.encoded.clear()
+                self.changes += 1
+                self.encoded.clear()
 
     def _steps(self) -> Iterator[tuple[int, int]]:
         """First and last partition of each step; one at least."""
         partitions = self.topic.partitions
         return ((start, min(start + COST_PER_STEP, partitions)) for start in range(0, partitions, COST_PER_STEP))
 
-    def _keys_between(self, start: int, stop: int) -> list[PartitionKey]:
-        """The keys of some partitions, made when they are needed first."""
-        topic_id = self.topic.topic_id
-        self._keys += [PartitionKey(topic_id, index) for index in range(len(self._keys), stop)]
-        return self._keys[start:stop]
-
     def places(self, start: int, stop: int) -> list[PartitionPlace]:
-        return [
-            PartitionPlace(self._leaders[index], self._epochs[index], self._replicas[index])
-            for index in range(start, min(stop, self.topic.partitions))
-        ]
+        """Return the partitions from ``start`` up to ``stop``, or to the last one."""
+        return list(map(PartitionPlace, self._leaders[start:stop], self._replicas[start:stop]))
 
     def rows(self, version: int) -> Steps[list[bytes]]:
         """Return the partitions as Kafka's MetadataResponsePartition, one after another."""
@@ -190,7 +137,7 @@ class _TopicEntry:
         table["index"] = np.arange(start, stop)
         table["leader"] = self._leaders[start:stop]
         if "epoch" in (table.dtype.names or ()):
-            table["epoch"] = self._epochs[start:stop]
+            table["epoch"] = METADATA_EPOCH
         table["replicas"] = table["isr"] = replicas
         table["replicas_count"] = table["isr_count"] = replicas.shape[1] + (version >= _FIRST_FLEXIBLE)
         if version >= _FIRST_FLEXIBLE:
@@ -219,16 +166,10 @@ def _row(version: int, replicas: int) -> npt.DTypeLike:
 
 
 class _AllTopics(NamedTuple):
-    """``versions``: the catalog's and the members'; ``elements`` by topic.
-
-    All topics are looked at again when it is ``due``, those with changed epochs from ``join_at`` on.
-    """
+    """The elements of all topics; ``versions``: the catalog's and the members'."""
 
     versions: tuple[int, int]
-    partitions: int
-    due: float
-    join_at: float
-    elements: dict[str, bytes]
+    topics: int
     joined: bytes
 
 
@@ -245,8 +186,6 @@ class MetadataCache:
     def __init__(self) -> None:
         self.encoded_topics = 0
         self._topics: dict[str, _TopicEntry] = {}
-        self._by_id: dict[uuid.UUID, _TopicEntry] = {}
-        self._changed: dict[tuple[int, Operations], set[str]] = {}  # topics with other epochs than in ``_all``
         self._all: dict[tuple[int, Operations], _AllTopics] = {}
         self._running: dict[tuple[int, Operations], _Encoding] = {}
         self._heads: dict[tuple[int, Operations], bytes] = {}
@@ -256,20 +195,10 @@ class MetadataCache:
     def __repr__(self) -> str:
         return f"MetadataCache(topics={len(self._topics)}, encoded={self.encoded_topics})"
 
-    def epoch_changed(self, key: PartitionKey) -> None:
-        """Show what ``Owners.epoch_of`` gives for the partition from now on, to the next client that asks."""
-        entry = self._by_id.get(key.topic_id)
-        if entry is not None:
-            entry.mark(key.partition)
-            for changed in self._changed.values():
-                changed.add(entry.topic.name)
-
-    async def places(
-        self, topic: Topic, start: int, stop: int, owners: Owners, members: Members, clock: Clock
-    ) -> list[PartitionPlace]:
-        """The partitions from ``start`` up to ``stop``."""
+    async def places(self, topic: Topic, start: int, stop: int, members: Members) -> list[PartitionPlace]:
+        """Return the partitions from ``start`` up to ``stop``."""
         entry = self._entry(topic)
-        await run_in_turns(entry.refresh(owners, members, clock.monotonic()))
+        await run_in_turns(entry.refresh(members))
         return entry.places(start, stop)
 
     @property
@@ -295,12 +224,10 @@ class MetadataCache:
             self._zones = _Zones(members)
         return self._zones
 
-    def topic(
-        self, topic: Topic, version: int, operations: Operations, owners: Owners, members: Members, clock: Clock
-    ) -> Steps[bytes]:
+    def topic(self, topic: Topic, version: int, operations: Operations, members: Members) -> Steps[bytes]:
         """Return a topic's element of the answer; yields between two steps of work if there are several."""
         entry = self._entry(topic)
-        yield from entry.refresh(owners, members, clock.monotonic())
+        yield from entry.refresh(members)
         encoded = entry.encoded.get((version, operations))
         if encoded is None:
             self.encoded_topics += 1
@@ -311,19 +238,16 @@ class MetadataCache:
         return encoded
 
     def all_topics(
-        self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
+        self, version: int, operations: Operations, catalog: Catalog, members: Members
     ) -> tuple[int, bytes] | None:
-        """How many there are, and all their elements; None when some are to be encoded first (``encode_all``)."""
+        """Return how many there are, and all their elements; None if some are to be encoded first (``encode_all``)."""
         found = self._all.get((version, operations))
         if found is None or found.versions != (catalog.version, members.version):
             return None
-        now = clock.monotonic()
-        if now >= found.due or (now >= found.join_at and self._changed.get((version, operations))):
-            return None
-        return len(found.elements), found.joined
+        return found.topics, found.joined
 
     async def encode_all(
-        self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
+        self, version: int, operations: Operations, catalog: Catalog, members: Members
     ) -> tuple[int, bytes]:
         """The same, encoded in steps: 100,000 topics take seconds.  Whoever asks meanwhile shares the work, unless
         something has changed since it began: the work that begins after that is shared then."""
@@ -333,40 +257,25 @@ class MetadataCache:
             await asyncio.wait([running.task])  # its own askers are told if it failed
             running = self._running.get(key)  # of whoever waited as well, and came first
         if running is None or running.task.done():
-            steps = self._encode_all(version, operations, catalog, owners, members, clock)
+            steps = self._encode_all(version, operations, catalog, members)
             task = asyncio.get_running_loop().create_task(run_in_steps(steps), name="metadata of all topics")
             running = self._running[key] = _Encoding((catalog.version, members.version), task)
         found = await asyncio.shield(running.task)
-        return len(found.elements), found.joined
+        return found.topics, found.joined
 
     def _encode_all(
-        self, version: int, operations: Operations, catalog: Catalog, owners: Owners, members: Members, clock: Clock
+        self, version: int, operations: Operations, catalog: Catalog, members: Members
     ) -> Generator[None, None, _AllTopics]:
-        """Encode all topics; only those with changed epochs if the others are as they were and not due."""
-        key, versions, now = (version, operations), (catalog.version, members.version), clock.monotonic()
-        changed = self._changed.setdefault(key, set())
-        changed &= catalog.topics.keys()
-        before = self._all.get(key)
-        if before is not None and (before.versions != versions or now >= before.due):
-            before = None
-        topics = list(catalog.topics.values()) if before is None else [catalog.topics[name] for name in changed]
-        elements = {} if before is None else dict(before.elements)
-        partitions = cost = 0
-        for topic in topics:
-            changed.discard(topic.name)
-            elements[topic.name] = yield from self.topic(topic, version, operations, owners, members, clock)
-            partitions += topic.partitions
+        versions, cost = (catalog.version, members.version), 0
+        elements: list[bytes] = []
+        for topic in list(catalog.topics.values()):
+            elements.append((yield from self.topic(topic, version, operations, members)))
             cost += topic.partitions % COST_PER_STEP + COST_OF_TOPIC
             if cost >= COST_PER_STEP:
                 cost = 0
                 yield
-        joined, now = b"".join(elements.values()), clock.monotonic()
-        if before is not None:
-            partitions, due = before.partitions, before.due
-        else:
-            due = now + max(LOOK_MIN_S, LOOK_S * partitions)
-        found = self._all[key] = _AllTopics(versions, partitions, due, now + JOIN_S * partitions, elements, joined)
-        del self._running[key]
+        found = self._all[(version, operations)] = _AllTopics(versions, len(elements), b"".join(elements))
+        del self._running[(version, operations)]
         return found
 
     def answer(
@@ -382,9 +291,6 @@ class MetadataCache:
         """The whole response around the encoded ``topics``."""
         if len(self._topics) > len(catalog.topics):
             self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
-            self._by_id = {entry.topic.topic_id: entry for entry in self._topics.values()}
-            for changed in self._changed.values():
-                changed.intersection_update(self._topics)
         if tuple(members.proxies) != self._heads_of:
             self._heads.clear()
             self._heads_of = tuple(members.proxies)
@@ -400,9 +306,7 @@ class MetadataCache:
     def _entry(self, topic: Topic) -> _TopicEntry:
         entry = self._topics.get(topic.name)
         if entry is None or entry.topic is not topic:
-            if entry is not None:
-                self._by_id.pop(entry.topic.topic_id, None)
-            entry = self._topics[topic.name] = self._by_id[topic.topic_id] = _TopicEntry(topic, entry)
+            entry = self._topics[topic.name] = _TopicEntry(topic)
         return entry
 
 

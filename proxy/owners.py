@@ -119,10 +119,6 @@ class Owners(Protocol):
         """The partition, for reading.  None when nobody tells of it yet: the ``Tails`` hear ``opened`` when that has
         changed.  One that nobody has asked for in a while is followed no longer."""
 
-    def epoch_of(self, key: PartitionKey) -> int:
-        """The owner's epoch as far as it is known here, without asking anybody; -1 when it is not.  Never for long one
-        that is older than the owner's: a client that is given it is fenced, and asks here again."""
-
 
 class Tails(Protocol):
     """Who is told of what owners flush: the proxy's tail cache.  Called by owners, in each partition's order."""

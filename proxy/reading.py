@@ -20,7 +20,6 @@ from bmq.core.log_fields import fields
 from bmq.core.metrics import Histogram, Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records import Batch
-from bmq.core.signals import Subscribers
 from bmq.core.tracing import Tracer, Value
 from bmq.core.turns import map_in_turns, run_in_turns
 from bmq.core.wire.api import ApiKey
@@ -105,8 +104,6 @@ class Reading:
         self.parked_partitions = 0
         """Of large fetches without a session."""
         self._leaving: set[asyncio.Task[object]] = set()
-        self.epoch_changed = Subscribers[PartitionKey]()
-        """Called when ``Owners.epoch_of`` may give another epoch for a partition."""
         self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
 
@@ -375,7 +372,6 @@ class Reading:
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         self._forget_tail(key)
-        self.epoch_changed.tell(key)
         _wake(self.poll.changed(key))
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
@@ -392,7 +388,6 @@ class Reading:
 
     def closed(self, key: PartitionKey) -> None:
         self._forget_tail(key)
-        self.epoch_changed.tell(key)
         _wake(self.poll.changed(key))
 
     def _forget_tail(self, key: PartitionKey) -> None:

@@ -278,7 +278,6 @@ class _TracedOwners:
         self._traced = traced
         self.wait = owners.wait
         self.follow = owners.follow
-        self.epoch_of = owners.epoch_of
 
     def get(self, key: PartitionKey) -> Owner | None:
         owner = self._owners.get(key)

@@ -6,7 +6,8 @@ No topics asked for means all, and nothing is created.
 
 Version notes: there is one version.
 
-Not implemented: nothing.  Eligible leader replicas are always empty: no record depends on a replica's election.
+Not implemented: nothing.  Eligible leader replicas are always empty: no record depends on a replica's election.  Leader
+epochs are -1, as in Metadata.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bmq.core.wire.api import ApiKey
 from bmq.core.wire.messages import DescribeTopicPartitionsResponse
 from bmq.meta.catalog import INTERNAL_TOPICS, Topic
 from bmq.meta.controller.topic_rules import name_error
+from bmq.proxy.leader_epochs import METADATA_EPOCH
 from bmq.proxy.operations import TOPIC_OPERATIONS, bits
 from bmq.proxy.services import Api, Services
 
@@ -74,7 +76,7 @@ def _response(topics: list[Any], cursor: Any) -> Any:
 
 
 async def _topic(services: Services, topic: Topic, start: int, stop: int) -> Any:
-    places = await services.metadata.places(topic, start, stop, services.owners, services.members, services.clock)
+    places = await services.metadata.places(topic, start, stop, services.members)
     return ResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
@@ -85,7 +87,7 @@ async def _topic(services: Services, topic: Topic, start: int, stop: int) -> Any
                 error_code=ErrorCode.NONE,
                 partition_index=index,
                 leader_id=place.leader,
-                leader_epoch=place.epoch,
+                leader_epoch=METADATA_EPOCH,
                 replica_nodes=place.replicas,
                 isr_nodes=place.replicas,
                 eligible_leader_replicas=[],

@@ -4,9 +4,10 @@ Behaviour: ``proxy.fetching``.  Every proxy serves every partition; an offset is
 A client whose rack is another zone than this proxy's is sent to a proxy of its own (KIP-392), by the partition's leader
 as Metadata names it and by no other, as in Kafka with RackAwareReplicaSelector.
 
-Version notes: 7 incremental sessions (KIP-227), 9 the client's leader epoch is checked (KIP-320), 10 first to know
-zstd (a batch is sent as it was produced, whatever the version), 12 ``last_fetched_epoch`` is for followers and not
-looked at, 13 topic ids.  An error that a version's clients may not know is told as NOT_LEADER_OR_FOLLOWER.
+Version notes: 7 incremental sessions (KIP-227), 9 the client's leader epoch, if it sends one, is checked (KIP-320;
+``proxy.leader_epochs``), 10 first to know zstd (a batch is sent as it was produced, whatever the version), 12
+``last_fetched_epoch`` is for followers and not looked at, 13 topic ids.  An error that a version's clients may not know
+is told as NOT_LEADER_OR_FOLLOWER.
 
 Not implemented: fetches of followers (``replica_id`` of 0 or more: every partition is answered
 NOT_LEADER_OR_FOLLOWER, as Kafka does for a replica that it does not know).  No transaction is ever aborted yet.

@@ -9,7 +9,8 @@ Version notes: 0 takes an empty list for all topics, later ones null.  4 may for
 cluster's operations.  10 and 11 carry topic ids that the server must not be asked for (Kafka: INVALID_REQUEST); from
 12 topics may be asked for by id.  13 has an error for the whole answer; it is never set.
 
-Not implemented: nothing.  All proxies are in every answer; a partition's replicas are one proxy a zone.
+Not implemented: leader epochs, which are always -1 (docs/design/departures.md).  All proxies are in every answer; a
+partition's replicas are one proxy a zone.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ async def _answer(services: Services, request: Request, message: Any, failed: Er
 def _answer_all(services: Services, request: Request, message: Any) -> Answer | Awaitable[Answer]:
     """At once when nothing is to be encoded."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
-    views = (services.catalog, services.owners, services.members, services.clock)
+    views = (services.catalog, services.members)
     found = services.metadata.all_topics(request.api_version, operations, *views)
     if found is not None:
         count, joined = found
@@ -147,8 +148,7 @@ async def _element(
     catalog = services.catalog
     topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
     if topic is not None:
-        views = (services.owners, services.members, services.clock)
-        return await run_in_turns(services.metadata.topic(topic, version, operations, *views))
+        return await run_in_turns(services.metadata.topic(topic, version, operations, services.members))
     if topic_id is not None:
         return _refused(services, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
     if name is None:

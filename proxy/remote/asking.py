@@ -17,7 +17,6 @@ from bmq.core.wire.internal import InternalKey
 from bmq.core.wire.internal_fields import Message
 from bmq.meta.cluster.member import Member
 from bmq.proxy.remote.batched_questions import BatchedQuestions
-from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.routes import REFUSALS
 
 PAUSE_S = 0.05
@@ -27,18 +26,15 @@ R = TypeVar("R", bound=Response)
 
 
 class Asking:
-    """``member_of`` says whom to ask now, None when nobody owns the partition; ``epochs`` hears of the epochs in the
-    answers; ``patience_s`` bounds a question."""
+    """``member_of`` says whom to ask now, None when nobody owns the partition; ``patience_s`` bounds a question."""
 
     def __init__(
         self,
         questions: BatchedQuestions,
         member_of: Callable[[PartitionKey], Member | None],
-        epochs: LeaderEpochs,
         patience_s: float,
     ) -> None:
         self._questions = questions
-        self._epochs = epochs
         self._member_of = member_of
         self._patience_s = patience_s
         self.is_deserted = False
@@ -53,9 +49,7 @@ class Asking:
                 member = self._member_of(key)
                 if member is None:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
-                found = await self._questions.ask(member, message, api_key, response, deadline - loop.time())
-                self._epochs.heard(key, member, message, found, loop.time())
-                return found
+                return await self._questions.ask(member, message, api_key, response, deadline - loop.time())
             except RequestError as error:
                 may_pass = error.code in REFUSALS or error.code is ErrorCode.REQUEST_TIMED_OUT
                 if not may_pass or self.is_deserted or loop.time() + PAUSE_S >= deadline:

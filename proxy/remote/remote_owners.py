@@ -24,7 +24,6 @@ from bmq.proxy.deadlines import Deadlines
 from bmq.proxy.owners import Followed, Owner, Owners, Tails
 from bmq.proxy.remote.asking import Asking
 from bmq.proxy.remote.batched_questions import BatchedQuestions
-from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.produce_link import ProduceLink
 from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.remote_owner import RemoteOwner
@@ -57,10 +56,7 @@ class RemoteOwners:
         held_s: float,
         relays: Relays | None = None,
         sampled: SampledRecords | None = None,
-        epoch_changed: Callable[[PartitionKey], None],
     ) -> None:
-        """``epoch_changed`` is called for partitions of which ``epoch_of`` gives another one, as far as ``told`` is not
-        told of that."""
         self._view = view
         self._sampled = sampled
         self._peers = peers
@@ -68,9 +64,8 @@ class RemoteOwners:
         self._told = told
         self._credit_bytes = credit_bytes
         self._held_s = held_s
-        self._epochs = LeaderEpochs(view.owner_of, epoch_changed)
         self._questions = BatchedQuestions(relays if relays is not None else peers)
-        self._asking = Asking(self._questions, self._member_of, self._epochs, held_s)
+        self._asking = Asking(self._questions, self._member_of, held_s)
         self._deadlines = Deadlines(GRAIN_S)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
         self._produce_links: dict[str, ProduceLink] = {}
@@ -161,10 +156,6 @@ class RemoteOwners:
     def follow(self, key: PartitionKey) -> Followed | None:
         return self._tails.follow(key)
 
-    def epoch_of(self, key: PartitionKey) -> int:
-        """Return what its owner says now if the partition is followed here, else what it has said lately; or -1."""
-        return max(self._tails.epoch_of(key), self._epochs.of(key, asyncio.get_running_loop().time()))
-
     @property
     def followed(self) -> int:
         """Partitions that are followed here."""
@@ -223,8 +214,9 @@ class RemoteOwners:
             return None
         link = self._tail_links.get(member.incarnation)
         if link is None:
-            link = TailLink(self._peers, member, self._told, self._epochs, self._questions, self._relays)
-            self._tail_links[member.incarnation] = link
+            link = self._tail_links[member.incarnation] = TailLink(
+                self._peers, member, self._told, self._questions, self._relays
+            )
         return link
 
     # ------------------------------------------------------------------------------------------------ what has changed
@@ -236,7 +228,6 @@ class RemoteOwners:
             else:
                 self._went(incarnation)
         for key in change.partitions:
-            self._epochs.forget(key)
             self._place(key)
         if self._is_draining and change.members:
             self._look_for_brokers()
@@ -294,9 +285,8 @@ class RemoteOwners:
                 _log.exception("bug: unused routes are kept, the next sweep is in %g s", SWEEP_S)
 
     async def _forget_unused(self) -> None:
-        """Forget tails, epochs, relayed connections and routes that nobody has used for a while, in turns."""
+        """Forget tails, relayed connections and routes that nobody has used for a while, in turns."""
         await run_in_turns(self._tails.sweep())
-        await run_in_turns(self._epochs.sweep(asyncio.get_running_loop().time()))
         if self._relays is not None:
             self._relays.sweep()
         await map_in_turns(self._forget_if_unused, tuple(self._owners.items()), PLACED_A_TURN)
@@ -346,9 +336,6 @@ class RoutedOwners:
 
     def follow(self, key: PartitionKey) -> Followed | None:
         return self._of(key).follow(key)
-
-    def epoch_of(self, key: PartitionKey) -> int:
-        return self._of(key).epoch_of(key)
 
     def _of(self, key: PartitionKey) -> Owners:
         local = self._local_of(key)

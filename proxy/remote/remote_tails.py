@@ -52,11 +52,6 @@ class RemoteTails:
         tail.looked_at = now
         return tail if tail.is_open else None
 
-    def epoch_of(self, key: PartitionKey) -> int:
-        """Return the epoch of the owner that is heard; -1 if none is."""
-        tail = self._tails.get(key)
-        return tail.epoch if tail is not None and tail.is_open else -1
-
     def place(self, key: PartitionKey) -> None:
         """Its owner may be another; nothing happens to a partition that is not followed."""
         tail = self._tails.get(key)

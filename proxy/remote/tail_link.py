@@ -36,7 +36,6 @@ from bmq.meta.cluster.member import Member
 from bmq.proxy.owners import Tails
 from bmq.proxy.remote.batched_questions import BatchedQuestions
 from bmq.proxy.remote.fetch_session import NO_SESSION, Session
-from bmq.proxy.remote.leader_epochs import LeaderEpochs
 from bmq.proxy.remote.link import Link
 from bmq.proxy.remote.relays import Relays
 from bmq.proxy.remote.tail import Tail, ends_of
@@ -71,13 +70,10 @@ class TailLink:
         peers: Peers,
         member: Member,
         told: Tails,
-        epochs: LeaderEpochs,
         questions: BatchedQuestions,
         relays: Relays | None = None,
     ) -> None:
-        """``epochs`` hears of the epochs in the broker's answers."""
         self.incarnation = member.incarnation
-        self._epochs = epochs
         self.tails: dict[PartitionKey, Tail] = {}
         self._questions = questions
         self._told = told
@@ -220,10 +216,7 @@ class TailLink:
     # --------------------------------------------------------------------------------------------- as a tail's teller
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
-        member = self.link.member
-        found = await self._questions.ask(member, message, api_key, response, ASK_S)
-        self._epochs.heard(key, member, message, found, asyncio.get_running_loop().time())
-        return found
+        return await self._questions.ask(self.link.member, message, api_key, response, ASK_S)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -182,78 +182,62 @@ async def produce_plain(world: World, name: str, topic: str, partition: int, cou
 # --------------------------------------------------------------------------------------------------------- reading
 
 
-class LeaderEpochs:
-    """The leader epochs of one topic, as a consumer keeps them from its Metadata responses.
+async def look_for_epochs(world: World, topic: str) -> None:
+    """Ask any server for Metadata: a leader epoch in it is an error, as one of -1 after it means no leader to
+    franz-go.  Raises Disconnected, Refused."""
+    client = world.client()
+    try:
+        answer = await client.call(metadata_request(topic), MetadataResponse, 12, METADATA_S)
+    finally:
+        client.close()
+    check(answer.topics[0].error_code)
+    for part in answer.topics[0].partitions:
+        if part.leader_epoch != -1:
+            world.told.errors.append(f"Metadata gave {topic}-{part.partition_index} leader epoch {part.leader_epoch}")
 
-    Java's (``Metadata.updateLatestMetadata``) and librdkafka's (``rd_kafka_toppar_leader_update``) do alike: a larger
-    epoch is taken, -1 is taken and nothing checked from there on, and metadata with a smaller one is ignored.  Both ask
-    any server, not the one that they fetch from.
-    """
 
-    def __init__(self, world: World, topic: str) -> None:
-        self.world = world
-        self.topic = topic
-        self.is_due = True
-        self._epochs: dict[int, int] = {}
-
-    def of(self, partition: int) -> int:
-        return self._epochs.get(partition, -1)
-
-    async def refresh(self) -> None:
-        """Ask Metadata, if something that was refused says that it is time to."""
-        if not self.is_due:
-            return
-        wanted = MetadataRequest.MetadataRequestTopic(name=self.topic)
-        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
-        client = self.world.client()
-        try:
-            answer = await client.call(request, MetadataResponse, 12, METADATA_S)
-        finally:
-            client.close()
-        check(answer.topics[0].error_code)
-        for part in answer.topics[0].partitions:
-            if part.leader_epoch == -1 or part.leader_epoch > self.of(part.partition_index):
-                self._epochs[part.partition_index] = part.leader_epoch
-        self.is_due = False
+def metadata_request(topic: str) -> Any:
+    wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+    return MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
 
 
 class Fetcher:
     """Fetches with an incremental session, or without one, as the version and the luck of the draw have it."""
 
     def __init__(self, world: World, client: Client, topic: str) -> None:
-        self.epochs = LeaderEpochs(world, topic)
         self.world = world
         self.client = client
         self.topic = topic
         self.version = world.rng.choice((4, 6, 7, 10, 11, 12, 13, 16))
         self.has_session = self.version >= 7 and world.rng.random() < 0.7
+        self.leader_epoch = world.rng.choice((-1, 0))
+        """In fetches: Metadata gives none, which is 0 with librdkafka."""
         self.topic_id: Any = None
         self.offsets: dict[int, int] = {}
-        self._fenced: set[tuple[int, int]] = set()
         self._reset()
 
     def _reset(self) -> None:
         self._session, self._epoch = 0, 0 if self.has_session else -1
-        self._told: dict[int, tuple[int, int]] = {}  # offset and leader epoch, by partition, that the session has
+        self._told: dict[int, int] = {}  # offset by partition that the session has
 
     async def poll(self) -> dict[int, list[Record]]:
         """Records by partition, from the offsets on, which move past them.  Disconnected, Refused."""
         if self.version >= 13 and self.topic_id is None:
             self.topic_id = await topic_id(self.client, self.topic)
-        self.epochs.is_due |= self.world.rng.random() < REFRESHED
-        await self.epochs.refresh()
-        wanted = {p: (o, self.epochs.of(p)) for p, o in self.offsets.items()}
+        if self.world.rng.random() < REFRESHED:
+            await look_for_epochs(self.world, self.topic)
+        wanted = dict(self.offsets)
         gone = [p for p in self._told if p not in wanted]
         Topic = FetchRequest.FetchTopic
         listed = [
             Topic.FetchPartition(
                 partition=p,
-                current_leader_epoch=epoch,
+                current_leader_epoch=self.leader_epoch,
                 fetch_offset=offset,
                 partition_max_bytes=self.world.rng.choice((50, 4000)),
             )
-            for p, (offset, epoch) in wanted.items()
-            if self._told.get(p) != (offset, epoch)
+            for p, offset in wanted.items()
+            if self._told.get(p) != offset
         ]
         names = {"topic": self.topic} if self.version < 13 else {"topic_id": self.topic_id}
         request = FetchRequest(
@@ -276,8 +260,8 @@ class Fetcher:
         if self.has_session:
             self._session = answer.session_id
             self._epoch = self._epoch + 1 if answer.session_id else 0
-            self._told = dict(wanted) if answer.session_id else {}
-        return self._records(answer, wanted)
+            self._told = wanted if answer.session_id else {}
+        return self._records(answer)
 
     async def close(self) -> None:
         """End the session, as Java's consumer does: from then on nobody follows its partitions for it."""
@@ -296,19 +280,14 @@ class Fetcher:
             self._reset()
             await self.client.call(request, FetchResponse, self.version)
 
-    def _records(self, answer: Any, wanted: dict[int, tuple[int, int]]) -> dict[int, list[Record]]:
+    def _records(self, answer: Any) -> dict[int, list[Record]]:
         found: dict[int, list[Any]] = {}
         refused: Refused | None = None
         for topic in answer.responses:
             for part in topic.partitions:
                 if part.error_code:
-                    self.epochs.is_due = True
                     self._told.pop(part.partition_index, None)
-                    _, epoch = wanted[part.partition_index]
-                    if part.error_code != ErrorCode.FENCED_LEADER_EPOCH or self._is_fenced_again(
-                        part.partition_index, epoch
-                    ):
-                        refused = Refused(part.error_code)
+                    refused = Refused(part.error_code)
                     continue
                 if part.partition_index not in self.offsets:
                     continue
@@ -319,14 +298,6 @@ class Fetcher:
         if refused is not None and not found:
             raise refused
         return found
-
-    def _is_fenced_again(self, partition: int, epoch: int) -> bool:
-        """Whether it was fenced with this epoch before.  Once is Kafka's way to tell of a leader change (KIP-320)."""
-        if (partition, epoch) not in self._fenced:
-            self._fenced.add((partition, epoch))
-            return False
-        self.world.told.refused.append(f"reader of {self.topic}-{partition}: fenced again with epoch {epoch}")
-        return True
 
     def _decode(self, partition: int, data: bytes) -> list[Any]:
         told, start = self.world.told, self.offsets[partition]
@@ -348,8 +319,7 @@ class Fetcher:
 
 
 async def topic_id(client: Client, topic: str) -> Any:
-    wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-    answer = await client.call(MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), MetadataResponse, 12)
+    answer = await client.call(metadata_request(topic), MetadataResponse, 12)
     check(answer.topics[0].error_code)
     return answer.topics[0].topic_id
 
@@ -374,9 +344,9 @@ async def observe(world: World, topic: str, partitions: int) -> None:
     client.close()
 
 
-async def end_offset(client: Client, topic: str, partition: int, leader_epoch: int = -1) -> int:
+async def end_offset(client: Client, topic: str, partition: int) -> int:
     Topic = ListOffsetsRequest.ListOffsetsTopic
-    part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=leader_epoch, timestamp=-1)
+    part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name=topic, partitions=[part])])
     answer = await client.call(request, ListOffsetsResponse, 5)
     found = answer.topics[0].partitions[0]
@@ -394,12 +364,10 @@ async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]
     for _ in range(10_000):
         try:
             if end is None:
-                await fetcher.epochs.refresh()
-                end = await end_offset(client, topic, partition, fetcher.epochs.of(partition))
+                end = await end_offset(client, topic, partition)
             if fetcher.offsets[partition] >= end:
                 await pause(world)
-                fetcher.epochs.is_due = True  # as metadata.max.age.ms has it, sooner or later
-                await fetcher.epochs.refresh()
+                await look_for_epochs(world, topic)
                 await fetcher.close()
                 client.close()
                 return values
@@ -410,7 +378,6 @@ async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]
         except Refused as refused:
             if not refused.code.is_retriable:
                 raise
-            fetcher.epochs.is_due = True
             await pause(world)
     raise AssertionError(f"{topic}-{partition} cannot be read to its end {end}: {fetcher.offsets}")
 

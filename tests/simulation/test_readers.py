@@ -1,4 +1,4 @@
-"""The simulated readers judge for themselves: a leader change is told once with each epoch (KIP-320)."""
+"""The simulated readers judge for themselves: Metadata gives no leader epoch, and fetches have none."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from bmq.core.errors import ErrorCode
-from tests.simulation.kafka_clients import Fetcher, Refused
+from tests.simulation.kafka_clients import Fetcher, look_for_epochs
 from tests.simulation.kafka_world import Told
 from tests.simulation.loop import run
 
 NAMES = {"topic_id": None, "error_code": 0}
 
 
-class FencingServer:
-    """A world of one server: Metadata gives ``epoch``, and each fetch with an epoch below ``current`` is fenced."""
+class Server:
+    """A world of one server, whose Metadata gives ``epoch``; ``sent`` are the epochs in fetches."""
 
     def __init__(self) -> None:
         self.rng = Random(1)
         self.told = Told()
         self.is_over = False
-        self.epoch = self.current = 3
+        self.epoch = -1
         self.sent: list[int] = []
 
-    def client(self) -> FencingServer:
+    def client(self) -> Server:
         return self
 
     def close(self) -> None:
@@ -37,35 +35,22 @@ class FencingServer:
         if response is MetadataResponse:
             part = SimpleNamespace(partition_index=0, leader_epoch=self.epoch)
             return SimpleNamespace(topics=[SimpleNamespace(partitions=[part], **NAMES)])
-        listed = [each.current_leader_epoch for topic in request.topics for each in topic.partitions]
-        self.sent += listed
-        is_fenced = self.sent[-1] != -1 and self.sent[-1] < self.current
-        error = ErrorCode.FENCED_LEADER_EPOCH if is_fenced else ErrorCode.NONE
-        part = SimpleNamespace(partition_index=0, error_code=error, records=None)
+        self.sent += [each.current_leader_epoch for topic in request.topics for each in topic.partitions]
+        part = SimpleNamespace(partition_index=0, error_code=0, records=None)
         return SimpleNamespace(error_code=0, session_id=7, responses=[SimpleNamespace(partitions=[part])])
 
 
-def test_a_reader_may_be_fenced_once_with_each_epoch() -> None:
+def test_an_epoch_in_metadata_is_an_error_and_is_not_sent() -> None:
     async def main() -> None:
-        server = FencingServer()
+        server = Server()
+        await look_for_epochs(server, "orders")
+        assert server.told.errors == []
+        server.epoch = 0
+        await look_for_epochs(server, "orders")
+        assert server.told.errors == ["Metadata gave orders-0 leader epoch 0"]
         fetcher = Fetcher(server, server, "orders")
         fetcher.version, fetcher.offsets = 12, {0: 0}
         await fetcher.poll()
-        for epoch in (4, 5):
-            server.current = epoch
-            await fetcher.poll()
-            server.epoch = epoch
-            await fetcher.poll()
-            assert server.sent[-1] == epoch
-        assert server.told.refused == []
-        server.current = 6
-        await fetcher.poll()
-        with pytest.raises(Refused, match="FENCED_LEADER_EPOCH"):
-            await fetcher.poll()
-        assert server.told.refused == ["reader of orders-0: fenced again with epoch 5"]
-        server.epoch = -1
-        await fetcher.poll()
-        assert server.sent[-1] == -1
-        assert len(server.told.refused) == 1
+        assert server.sent[0] in (-1, 0)
 
     run(main())

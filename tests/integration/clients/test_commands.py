@@ -71,6 +71,7 @@ def test_topic_from_creation_to_deletion(
     first, second = described["partitions"]
     assert (first["earliest"], first["latest"], second["latest"]) == (0, 10, 0)
     assert first["leader"] is not None
+    assert first["leader_epoch"] is not None
     assert first["bytes"] > 0
     tell("topic", "alter", name, "--partitions", "3", "--config", "retention.ms=123456789")
     tell("topic", "alter", name, "--delete-config", "max.message.bytes")

@@ -28,6 +28,9 @@ class FakePartition:
     latest: int = 0
     leader: int = 1
     epoch: int = 7
+    """In Metadata."""
+    given_epoch: int = 7
+    """In ListOffsets."""
     by_timestamp: dict[int, int] = field(default_factory=dict)
 
 
@@ -119,8 +122,9 @@ class FakeAdmin:
 
     def list_partition_offsets(self, topic_partition_specs: Mapping[Any, Any]) -> dict[Any, Any]:
         return {
-            key: OffsetAndTimestamp(self._offset(self.topics[key.topic][key.partition], spec), -1, 7)
+            key: OffsetAndTimestamp(self._offset(partition, spec), -1, partition.given_epoch)
             for key, spec in topic_partition_specs.items()
+            for partition in [self.topics[key.topic][key.partition]]
         }
 
     def _offset(self, partition: FakePartition, spec: Any) -> int:

@@ -11,14 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.broker.log_config import log_config
 from bmq.cli.node import Node
 from bmq.console.kafka import LocalRequests
 from bmq.core.call import Answer, Client
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
 from bmq.core.wire.api import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
@@ -27,8 +25,6 @@ from bmq.meta.broker_configs import describe
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.memory import MemoryKeyValue, MemoryStore
-from bmq.proxy import metadata_cache
-from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.broker.world import FakeClient
 
@@ -90,37 +86,6 @@ def test_each_listener_tells_its_own_address() -> None:
             ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest(resources=[resource])
         )
         assert [each.error_message for each in described.results] == [None], "the console's requests too"
-        await node.close()
-
-    asyncio.run(main())
-
-
-def test_each_listener_tells_of_a_changed_leader_epoch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where all epochs are looked at rarely, as in a topic of many partitions."""
-    monkeypatch.setattr(metadata_cache, "LOOK_MIN_S", 3600.0)
-
-    async def main() -> None:
-        fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-        node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
-        node.is_at(ADDRESSES)
-        await node.start()
-        request = m.MetadataRequest(
-            topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
-            allow_auto_topic_creation=True,
-        )
-        for listener in ADDRESSES:
-            assert (await ask(node, listener, ApiKey.METADATA, 9, request)).topics[0].error_code == 0
-        topic = node.catalog.topics["orders"]
-        key = PartitionKey(topic.topic_id, 0)
-        old = (await (await node.owners.wait(key, WAIT_S)).ends()).epoch
-        assert node.broker is not None
-        node.broker.assigned.withdraw(key)
-        node.broker.assigned.assign(PartitionPath("orders", str(topic.topic_id), 0), key, log_config({}, 1))
-        new = (await (await node.owners.wait(key, WAIT_S)).ends()).epoch
-        assert new > old
-        for listener in ADDRESSES:
-            metadata = await ask(node, listener, ApiKey.METADATA, 9, request)
-            assert metadata.topics[0].partitions[0].leader_epoch == new
         await node.close()
 
     asyncio.run(main())

@@ -116,11 +116,24 @@ def test_describe_has_an_empty_line_between_topics_only(
     assert not out.endswith("\n\n")
 
 
-def test_an_epoch_that_is_not_known_yet(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Metadata has -1 right after a creation."""
-    admin.add_topic("orders", FakePartition(epoch=-1))
+@pytest.mark.parametrize(
+    ("listed", "given", "shown"), [(7, 7, 7), (7, -1, 7), (-1, 7, 7), (-1, 0, 0), (0, 7, 0), (-1, -1, None)]
+)
+def test_an_epoch_that_metadata_does_not_have_is_the_leaders_own(
+    listed: int, given: int, shown: int | None, admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Metadata of BMQ never has it; of Kafka it has -1 right after a creation."""
+    admin.add_topic("orders", FakePartition(epoch=listed, given_epoch=given))
     assert bmq("topic", "describe", "orders") == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["0", "1", "-"]
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["0", "1", "-" if shown is None else str(shown)]
+    assert bmq("topic", "describe", "orders", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["partitions"][0]["leader_epoch"] == shown
+
+
+def test_a_partition_without_a_leader_has_no_epoch(
+    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.add_topic("orders", FakePartition(leader=-1, epoch=-1))
     assert bmq("topic", "describe", "orders", "--json") == 0
     assert json.loads(capsys.readouterr().out)["partitions"][0]["leader_epoch"] is None
 

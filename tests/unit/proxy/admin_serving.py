@@ -50,11 +50,10 @@ class FakeOwner:
 
 
 class FakeOwners:
-    """Partitions in WRITE by key; ``looks`` counts how often one was asked for."""
+    """Epochs of the partitions in WRITE."""
 
     def __init__(self) -> None:
         self.epochs: dict[PartitionKey, int] = {}
-        self.looks = 0
         self.waited: list[PartitionKey] = []
 
     def get(self, key: PartitionKey) -> Owner | None:
@@ -63,10 +62,6 @@ class FakeOwners:
 
     def follow(self, key: PartitionKey) -> Followed | None:
         raise NotImplementedError
-
-    def epoch_of(self, key: PartitionKey) -> int:
-        self.looks += 1
-        return self.epochs.get(key, -1)
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         self.waited.append(key)

@@ -133,10 +133,6 @@ class FakeOwners:
         self.asked.append(key)
         return self.by_key.get(key)
 
-    def epoch_of(self, key: PartitionKey) -> int:
-        owner = self.by_key.get(key)
-        return owner.epoch if owner is not None else -1
-
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here")
 

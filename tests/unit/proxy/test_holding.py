@@ -52,9 +52,6 @@ class FakeOwners:
     def follow(self, key: PartitionKey) -> Followed | None:
         raise NotImplementedError
 
-    def epoch_of(self, key: PartitionKey) -> int:
-        raise NotImplementedError
-
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         if self.error is not None:
             raise self.error

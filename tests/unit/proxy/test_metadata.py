@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.call import CloseConnection
-from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
@@ -24,10 +23,10 @@ from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import COST_PER_STEP, JOIN_S, LOOK_S, MetadataCache, encode_error
+from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
 from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import AdminServing, FakeClient, FakeOwners, Spread, decode, serving
+from tests.unit.proxy.admin_serving import AdminServing, FakeClient, Spread, decode, serving
 
 API = metadata.APIS[0]
 VERSIONS = range(API.min_version, API.max_version + 1)
@@ -93,19 +92,16 @@ PROXIES = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(topics=TOPICS, proxies=PROXIES, version=st.sampled_from(VERSIONS), asked=st.booleans(), data=st.data())
+@given(topics=TOPICS, proxies=PROXIES, version=st.sampled_from(VERSIONS), asked=st.booleans())
 def test_the_bytes_are_the_schema_encoders(
-    topics: list[Topic], proxies: list[ProxyAddress], version: int, asked: bool, data: st.DataObject
+    topics: list[Topic], proxies: list[ProxyAddress], version: int, asked: bool
 ) -> None:
-    members, owners, catalog = Spread(proxies), FakeOwners(), StillCatalog(topics)
-    for topic in topics:
-        for partition in data.draw(st.sets(st.integers(0, topic.partitions - 1), max_size=5)):
-            owners.epochs[PartitionKey(topic.topic_id, partition)] = data.draw(st.integers(0, 99_999_999))
+    members, catalog = Spread(proxies), StillCatalog(topics)
     operations, cluster = (TOPIC_OPERATIONS, CLUSTER_OPERATIONS) if asked else (None, None)
     cache = MetadataCache()
 
     async def assemble() -> list[bytes]:
-        views: Any = (catalog, owners, members, LoopClock())
+        views: Any = (catalog, members)
         assert cache.all_topics(version, operations, *views) is None
         count, joined = await cache.encode_all(version, operations, *views)
         assert cache.all_topics(version, operations, *views) == (count, joined)
@@ -116,11 +112,11 @@ def test_the_bytes_are_the_schema_encoders(
         return [b"".join(answer.buffers), b"".join(again.buffers)]
 
     for correlation_id, found in zip((-5, 6), run(assemble()), strict=True):
-        wanted = whole(catalog, owners, members, operations, cluster)
+        wanted = whole(catalog, members, operations, cluster)
         assert found == b"".join(encode_response(ApiKey.METADATA, version, correlation_id, wanted))
 
 
-def whole(catalog: StillCatalog, owners: FakeOwners, members: Spread, operations: Any, cluster: Any) -> Any:
+def whole(catalog: StillCatalog, members: Spread, operations: Any, cluster: Any) -> Any:
     """The same answer as one message."""
     Element = MetadataResponse.MetadataResponseTopic
     elements = []
@@ -134,7 +130,7 @@ def whole(catalog: StillCatalog, owners: FakeOwners, members: Spread, operations
                     error_code=0,
                     partition_index=index,
                     leader_id=members.leader_of(key),
-                    leader_epoch=owners.epochs.get(key, -1),
+                    leader_epoch=-1,
                     replica_nodes=replicas,
                     isr_nodes=replicas,
                     offline_replicas=[],
@@ -205,20 +201,20 @@ def test_ten_thousand_partitions_are_encoded_once() -> None:
     async def main() -> None:
         async with serving() as w:
             topic = await w.admin.create_topic("big", 10_000)
-            for partition in range(10_000):
-                w.owners.epochs[PartitionKey(topic.topic_id, partition)] = 1
             first = await w.ask_raw(API, 12, asks("big"))
-            cache, looks = w.services.metadata, w.owners.looks
+            cache = w.services.metadata
             for _ in range(100):
                 assert await w.ask_raw(API, 12, asks("big")) == first
-            assert (cache.encoded_topics, w.owners.looks) == (1, looks)
+            assert cache.encoded_topics == 1
             await w.ask_raw(API, 12, MetadataRequest(topics=None))
             assert cache.encoded_topics == 1, "one topic's bytes serve both ways of asking"
             await w.ask_raw(API, 9, asks("big"))
             assert cache.encoded_topics == 2
-            await asyncio.sleep(10)
+            await asyncio.sleep(3600)
+            for partition in range(topic.partitions):
+                w.owners.epochs[PartitionKey(topic.topic_id, partition)] = 1
             assert await w.ask_raw(API, 12, asks("big")) == first
-            assert (cache.encoded_topics, w.owners.looks) == (2, looks + 10_000), "looked, and nothing had changed"
+            assert cache.encoded_topics == 2, "neither time nor owners are in it"
 
     run(main())
 
@@ -243,35 +239,19 @@ def test_another_topics_change_does_not_encode_this_one_again() -> None:
     run(main())
 
 
-def test_epochs_are_shown_soon_and_are_unknown_when_their_owner_is() -> None:
-    """An old epoch would have clients fenced with it, again and again."""
+def test_a_leader_is_given_at_all_times_and_an_epoch_at_none() -> None:
+    """Whether the owner is known or not: a client that was given an epoch once takes one of -1 for no leader at all
+    (franz-go)."""
 
     async def main() -> None:
         async with serving() as w:
             topic = await w.admin.create_topic("t", 2)
-            key = PartitionKey(topic.topic_id, 0)
-
-            async def epochs() -> list[int]:
-                await asyncio.sleep(0.02)
-                everything = (await ask(w, 12, MetadataRequest(topics=None))).topics[0].partitions
-                found = (await ask(w, 12, asks("t"))).topics[0].partitions
-                assert [p.leader_epoch for p in everything] == [p.leader_epoch for p in found]
-                assert [p.leader_id for p in found] == [0, 0], "a leader is always given"
-                assert [p.error_code for p in found] == [0, 0]
-                return [p.leader_epoch for p in found]
-
-            assert await epochs() == [-1, -1]
-            w.owners.epochs[key] = 5
-            assert await epochs() == [5, -1]
-            del w.owners.epochs[key]
-            assert await epochs() == [-1, -1]
-            w.owners.epochs[key] = 6
-            assert await epochs() == [6, -1]
-            await w.admin.add_partitions("t", 3)
-            assert (await ask(w, 12, asks("t"))).topics[0].partitions[0].leader_epoch == 6
-            await w.admin.delete_topic("t")
-            await w.admin.create_topic("t", 1)
-            assert (await ask(w, 12, asks("t"))).topics[0].partitions[0].leader_epoch == -1
+            for epoch in (None, 0, 5):
+                if epoch is not None:
+                    w.owners.epochs[PartitionKey(topic.topic_id, 0)] = epoch
+                for asked in (asks("t"), MetadataRequest(topics=None)):
+                    partitions = (await ask(w, 12, asked)).topics[0].partitions
+                    assert [(p.error_code, p.leader_id, p.leader_epoch) for p in partitions] == [(0, 0, -1)] * 2
 
     run(main())
 
@@ -465,7 +445,7 @@ class Turns:
 def test_all_of_many_topics_are_encoded_in_steps_and_once_for_all_who_ask() -> None:
     async def main() -> None:
         cache, catalog = MetadataCache(), StillCatalog(many_topics(5_000))
-        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        views: Any = (catalog, Spread(proxies(1, 2)))
         turns = Turns()
         found = await asyncio.gather(*(cache.encode_all(12, None, *views) for _ in range(50)))
         assert await turns.end() >= 5_000 * 25 / COST_PER_STEP
@@ -483,22 +463,20 @@ def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
     async def main() -> None:
         partitions = 3 * COST_PER_STEP + 1
         catalog = StillCatalog([Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)])
-        owners, members = FakeOwners(), Spread(ZONES)
-        owners.epochs = {PartitionKey(uuid.UUID(int=1), index): index for index in range(0, partitions, 7)}
-        views: Any = (owners, members, LoopClock())
+        members: Any = Spread(ZONES)
         cache = MetadataCache()
-        steps = list(cache.topic(catalog.topics["large"], version, None, *views))
-        assert len(steps) == 3 * 3, "three pauses each for the leaders, the epochs and the bytes"
+        steps = list(cache.topic(catalog.topics["large"], version, None, members))
+        assert len(steps) == 2 * 3, "three pauses each for the leaders and the bytes"
 
         turns = Turns()
         cache = MetadataCache()
-        count, joined = await cache.encode_all(version, None, catalog, *views)  # type: ignore[arg-type]
+        count, joined = await cache.encode_all(version, None, catalog, members)  # type: ignore[arg-type]
         assert await turns.end() >= len(steps)
         error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
         answer = cache.answer(version, 1, count + 1, [joined, error], catalog, members)  # type: ignore[arg-type]
-        wanted = whole(catalog, owners, members, None, None)
+        wanted = whole(catalog, members, None, None)
         assert b"".join(answer.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
-        assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, *views)) == joined
+        assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, members)) == joined
         assert cache.encoded_topics == 1
 
     run(main())
@@ -507,106 +485,31 @@ def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
 def test_what_changes_while_a_large_topic_is_encoded_is_not_kept() -> None:
     async def main() -> None:
         topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=2 * COST_PER_STEP)
-        owners, members, cache = FakeOwners(), Spread(ZONES), MetadataCache()
-        views: Any = (owners, members, LoopClock())
-        before = await run_in_turns(cache.topic(topic, 12, None, *views))
-        await asyncio.sleep(60)
-        steps = cache.topic(topic, 12, None, *views)
-        next(steps)  # half of the epochs are looked at
-        owners.epochs[PartitionKey(topic.topic_id, 0)] = 5
+        cache = MetadataCache()
+        members: Any = Spread(ZONES)
+        before = await run_in_turns(cache.topic(topic, 12, None, members))
+        members.version += 1
+        steps = cache.topic(topic, 12, None, members)
+        next(steps)  # half of the leaders are looked for
         members.version += 1
         members.proxies = ZONES[:2]
         assert await run_in_turns(steps) == before
-        await asyncio.sleep(60)
-        after = await run_in_turns(cache.topic(topic, 12, None, *views))
-        fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, *views))
+        after = await run_in_turns(cache.topic(topic, 12, None, members))
+        fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, members))
         assert after == fresh != before
 
     run(main())
 
 
-def test_a_changed_epoch_is_shown_before_all_are_looked_at_again() -> None:
-    """Of a topic whose epochs are looked at every second, and in the elements of all topics."""
-
+def test_a_topic_made_again_under_its_name_has_bytes_of_its_own() -> None:
     async def main() -> None:
-        topic = Topic(name="large", topic_id=uuid.UUID(int=1_000_000), partitions=10_000)
-        catalog = StillCatalog([*many_topics(2_000), topic])
-        owners, members, cache = FakeOwners(), Spread(proxies(1, 2)), MetadataCache()
-        views: Any = (owners, members, LoopClock())
-        key = PartitionKey(topic.topic_id, 7)
-        cache.epoch_changed(key)  # nobody has asked yet
-        before = await run_in_turns(cache.topic(topic, 12, None, *views))
-        _, all_before = await cache.encode_all(12, None, catalog, *views)  # type: ignore[arg-type]
-        assert before in all_before
-        encoded = cache.encoded_topics
-        owners.epochs[key] = 5
-        cache.epoch_changed(key)
-        cache.epoch_changed(PartitionKey(topic.topic_id, topic.partitions))  # not in this catalog yet
-        after = await run_in_turns(cache.topic(topic, 12, None, *views))
-        assert after != before
-        await asyncio.sleep(2 * JOIN_S * 12_000)
-        assert cache.all_topics(12, None, catalog, *views) is None  # type: ignore[arg-type]
-        count, all_after = await cache.encode_all(12, None, catalog, *views)  # type: ignore[arg-type]
-        assert (count, all_after == all_before.replace(before, after)) == (2_001, True)
-        assert cache.encoded_topics == encoded + 1
-        assert cache.all_topics(12, None, catalog, *views) == (count, all_after)  # type: ignore[arg-type]
-
-        owners.epochs[key] = 6
-        await asyncio.sleep(2 * LOOK_S * 12_000)  # all are looked at, whether or not somebody tells of it
-        assert await run_in_turns(cache.topic(topic, 12, None, *views)) != after
-
-    run(main())
-
-
-def test_an_epoch_that_changes_while_all_topics_are_encoded_is_in_the_next_response() -> None:
-    async def main() -> None:
-        cache, catalog, owners = MetadataCache(), StillCatalog(many_topics(2_000)), FakeOwners()
-        views: Any = (catalog, owners, Spread(proxies(1, 2)), LoopClock())
-        work = asyncio.ensure_future(cache.encode_all(12, None, *views))
-        while not cache.encoded_topics:  # noqa: ASYNC110 - one turn after another
-            await asyncio.sleep(0)
-        first = next(iter(catalog.topics.values()))
-        key = PartitionKey(first.topic_id, 0)
-        owners.epochs[key] = 5
-        cache.epoch_changed(key)
-        _, before = await work
-        await asyncio.sleep(2 * JOIN_S * 2_000)
-        _, after = await cache.encode_all(12, None, *views)
-        assert (after != before, len(after)) == (True, len(before))
-
-    run(main())
-
-
-def test_a_deleted_topics_epochs_are_not_looked_for() -> None:
-    async def main() -> None:
-        cache, catalog = MetadataCache(), StillCatalog(many_topics(10))
-        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
-        await cache.encode_all(12, None, *views)
-        gone = next(iter(catalog.topics.values()))
-        del catalog.topics[gone.name]
-        catalog.version += 1
-        cache.epoch_changed(PartitionKey(gone.topic_id, 0))
-        assert (await cache.encode_all(12, None, *views))[0] == 9
-        cache.epoch_changed(PartitionKey(gone.topic_id, 0))
-        await asyncio.sleep(2 * JOIN_S * 10)
-        assert (await cache.encode_all(12, None, *views))[0] == 9
-        assert cache.all_topics(12, None, *views) is not None
-
-    run(main())
-
-
-def test_a_deleted_topic_is_not_remembered_for_a_version_that_nobody_asks_in_again() -> None:
-    async def main() -> None:
-        cache, catalog = MetadataCache(), StillCatalog(many_topics(10))
-        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
-        await cache.encode_all(12, None, *views)
-        gone = next(iter(catalog.topics.values()))
-        cache.epoch_changed(PartitionKey(gone.topic_id, 0))
-        del catalog.topics[gone.name]
-        catalog.version += 1
-        count, joined = await cache.encode_all(11, None, *views)
-        cache.answer(11, 1, count, [joined], views[0], views[2])
-        assert not any(cache._changed.values())
+        cache = MetadataCache()
+        members: Any = Spread(ZONES)
+        for topic_id, partitions in ((1, 3), (2, 1), (2, 2)):
+            topic = Topic(name="t", topic_id=uuid.UUID(int=topic_id), partitions=partitions)
+            found = await run_in_turns(cache.topic(topic, 12, None, members))
+            assert found == await run_in_turns(MetadataCache().topic(topic, 12, None, members))
+        assert cache.encoded_topics == 3
 
     run(main())
 
@@ -630,7 +533,7 @@ def test_named_topics_are_encoded_in_turns_by_their_partitions() -> None:
 def test_who_asks_after_a_change_is_told_of_it_and_who_asked_before_delays_nobody() -> None:
     async def main() -> None:
         cache, catalog = MetadataCache(), StillCatalog(many_topics(2_000))
-        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        views: Any = (catalog, Spread(proxies(1, 2)))
         before = asyncio.ensure_future(cache.encode_all(12, None, *views))
         while not cache.encoded_topics:  # noqa: ASYNC110 - one turn after another
             await asyncio.sleep(0)
@@ -649,7 +552,7 @@ def test_who_asks_after_a_change_is_told_of_it_and_who_asked_before_delays_nobod
 def test_one_who_hangs_up_takes_the_work_from_nobody() -> None:
     async def main() -> None:
         cache, catalog = MetadataCache(), StillCatalog(many_topics(2_000))
-        views: Any = (catalog, FakeOwners(), Spread(proxies(1, 2)), LoopClock())
+        views: Any = (catalog, Spread(proxies(1, 2)))
         first = asyncio.ensure_future(cache.encode_all(12, None, *views))
         second = asyncio.ensure_future(cache.encode_all(12, None, *views))
         await asyncio.sleep(0)
@@ -663,7 +566,7 @@ def test_one_who_hangs_up_takes_the_work_from_nobody() -> None:
 def test_a_change_of_members_that_moves_no_leader_encodes_nothing_again() -> None:
     async def main() -> None:
         cache, catalog, members = MetadataCache(), StillCatalog(many_topics(500)), Spread(proxies(1, 2))
-        views: Any = (catalog, FakeOwners(), members, LoopClock())
+        views: Any = (catalog, members)
         _, before = await cache.encode_all(12, None, *views)
         members.version += 1
         assert cache.all_topics(12, None, *views) is None

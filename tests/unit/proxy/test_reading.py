@@ -546,7 +546,7 @@ def test_brokers_tell_proxies_at_once_beside_records_of_others(max_wait_s: float
 
 
 @pytest.mark.parametrize(
-    ("epoch", "error"), [(-1, None), (3, None), (2, "FENCED_LEADER_EPOCH"), (4, "UNKNOWN_LEADER_EPOCH")]
+    ("epoch", "error"), [(-1, None), (0, None), (3, None), (2, "FENCED_LEADER_EPOCH"), (4, "UNKNOWN_LEADER_EPOCH")]
 )
 def test_the_clients_leader_epoch_is_checked(epoch: int, error: str | None) -> None:
     async def main(world: World) -> None:

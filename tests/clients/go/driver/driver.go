@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,9 @@ type Settings struct {
 	HeartbeatMs      int    `json:"heartbeat_ms"`
 	TimeoutMs        int    `json:"timeout_ms"`
 }
+
+// Brokers lists the servers of Bootstrap.
+func (s Settings) Brokers() []string { return strings.Split(s.Bootstrap, ",") }
 
 // SessionTimeout of a group's members.
 func (s Settings) SessionTimeout() time.Duration {
@@ -75,6 +79,13 @@ type Client interface {
 	Groups(ctx context.Context) ([]string, error)
 	DescribeGroup(ctx context.Context, group string) (GroupState, error)
 	DeleteGroup(ctx context.Context, group string) error
+}
+
+// Exchanger is a library that has a client which outlives one operation.
+type Exchanger interface {
+	// Exchange produces a record to partition 0, consumes it, and refreshes metadata; the same client does so each
+	// time.  It returns the partition's leader by that metadata.
+	Exchange(ctx context.Context, topic string) (int32, error)
 }
 
 type request struct {
@@ -155,6 +166,10 @@ func answer(client Client, r request, timeout time.Duration) (any, error) {
 		return client.DescribeGroup(ctx, r.Group)
 	case "delete_group":
 		return nil, client.DeleteGroup(ctx, r.Group)
+	case "exchange":
+		if exchanger, ok := client.(Exchanger); ok {
+			return exchanger.Exchange(ctx, r.Topic)
+		}
 	}
 	return nil, fmt.Errorf("unknown operation %q", r.Op)
 }

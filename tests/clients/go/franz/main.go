@@ -37,15 +37,16 @@ var balancers = map[string]kgo.GroupBalancer{
 type client struct {
 	settings driver.Settings
 	admin    *kadm.Client
+	lasting  *lasting
 }
 
 func main() {
 	driver.Main(func(settings driver.Settings) (driver.Client, error) {
-		plain, err := kgo.NewClient(kgo.SeedBrokers(settings.Bootstrap), kgo.MetadataMinAge(metadataMinAge))
+		plain, err := kgo.NewClient(kgo.SeedBrokers(settings.Brokers()...), kgo.MetadataMinAge(metadataMinAge))
 		if err != nil {
 			return nil, err
 		}
-		return &client{settings, kadm.NewClient(plain)}, nil
+		return &client{settings: settings, admin: kadm.NewClient(plain)}, nil
 	})
 }
 
@@ -73,7 +74,7 @@ func (c *client) Partitions(ctx context.Context, topic string) (int, error) {
 
 func (c *client) Produce(ctx context.Context, topic, codec string, idempotent bool, messages []driver.Record) error {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(c.settings.Bootstrap),
+		kgo.SeedBrokers(c.settings.Brokers()...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(codecs[codec]),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -104,7 +105,7 @@ func (c *client) Produce(ctx context.Context, topic, codec string, idempotent bo
 
 func (c *client) member(topics []string, group string, options ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(options,
-		kgo.SeedBrokers(c.settings.Bootstrap),
+		kgo.SeedBrokers(c.settings.Brokers()...),
 		kgo.ConsumeTopics(topics...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

@@ -42,7 +42,7 @@ type client struct {
 
 func main() {
 	driver.Main(func(settings driver.Settings) (driver.Client, error) {
-		brokers := []string{settings.Bootstrap}
+		brokers := settings.Brokers()
 		plain, err := sarama.NewClient(brokers, newConfig())
 		if err != nil {
 			return nil, err

@@ -170,6 +170,13 @@ class Franz(Program):
     def command() -> list[str]:
         return [str(clients.go_program("franz"))]
 
+    def exchange(self, topic: str) -> int:
+        """Produce a record to partition 0, consume it, refresh metadata; with one client in the program's life.
+
+        Return the node id of the partition's leader, by that metadata.
+        """
+        return int(self.call("exchange", topic=topic))
+
 
 class KafkaJs(Program):
     name = "kafkajs"

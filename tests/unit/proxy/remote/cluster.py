@@ -373,7 +373,6 @@ class Cluster:
             held_s=self.config.held_produce_ms / 1000,
             relays=self.relays,
             sampled=tracing.sampled if tracing is not None else None,
-            epoch_changed=lambda key: self.reading.epoch_changed.tell(key),
         )
         self.owners = RoutedOwners(self.view, None, self.remote)
         self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
@@ -390,7 +389,6 @@ class Cluster:
             producer_ids=nobody,
             reading=self.reading,
         )
-        self.reading.epoch_changed.add(self.services.metadata.epoch_changed)
         self.client = FakeClient()
         self._brokers: list[BrokerProcess] = []
 
