@@ -157,6 +157,15 @@ class Appender(Protocol):
     def pending(self) -> int:
         """Flushes not yet acknowledged."""
 
+    @property
+    def failure(self) -> StorageError | None:
+        """Why every call fails from here on; None while the file can be written.
+
+        Known without a call where a connection tells it: a datanode that restarts breaks the write paths of idle files
+        too, and on HDFS nobody can read such a file once all of its datanodes have restarted, until it is fenced.  Set
+        by ``close`` and ``abort`` as well.
+        """
+
     def write(self, data: Buffer) -> int: ...
 
     def flush(self, *, sync: bool = False) -> asyncio.Future[int]: ...

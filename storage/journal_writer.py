@@ -39,6 +39,8 @@ NameNode of room that was made.  Takeovers wait as long."""
 _RENEW_AGAIN_S = 1.0
 """From a renewal that storage did not serve to the next try, whatever is written meanwhile: nothing waits for it, and
 each try is a file of the NameNode."""
+_IDLE_RETRY_S = 1.0
+"""From a next file that storage did not serve to the next try, while no checkpoint waits for it."""
 _FULLER_S = 5.0
 _FULLER_MAX_S = 60.0
 """From a file with fewer copies to the next try to replace it: at first soon, since this process may merely have been
@@ -126,7 +128,9 @@ class JournalWriter:
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
         self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
+        self._has_old_files = False  # that no roll has deleted
         self._abandoned: list[Lease] = []
+        self._left = asyncio.Event()  # a file, while no other waited to be sealed
         self.bytes_written = 0
         self.records_written = 0
         self.flush_ms = Histogram()
@@ -180,6 +184,15 @@ class JournalWriter:
         self._wake.set()
         return renewal
 
+    def check_file(self) -> None:
+        """Have the open file left if its pipeline has broken although nothing is written; to be called once a second.
+
+        Nobody may be able to read it before it is sealed, and partitions are taken over from what is read of it, also
+        while this broker lives.
+        """
+        if self._appender is not None and self._appender.failure is not None:
+            self._wake.set()
+
     async def room(self) -> None:
         """Wait until the queue is under its bound."""
         await self._room.wait()
@@ -197,7 +210,11 @@ class JournalWriter:
                     continue
                 await self._wake.wait()
                 self._wake.clear()
+                if self._appender.failure is not None:
+                    await self._leave_failed(self._appender)
+                    continue
                 await self._write_queue()
+                await self._delete_old_files()
                 if self._appender is not None and (self._is_full(self._appender) or self._is_renewal_due):
                     await self._roll()
                     if self._renewal is not None:  # no new file yet
@@ -250,13 +267,11 @@ class JournalWriter:
             await self._in_time(self._appender, size, sync=any(queued.is_synced for queued in taken))
         except StorageError:
             # A new file's snapshot holds what these said, or something later: they are done when it is.
-            late, self._appender = self._appender, None
-            self._leave(late)
             self._queue = taken + self._queue
             self._queue_bytes += size
             if self._queue_bytes > self._queue_bytes_max:
                 self._room.clear()
-            await self._find_silent(late)
+            await self._leave_failed(self._appender)
             return
         except BaseException:
             self._queue = taken + self._queue
@@ -298,6 +313,12 @@ class JournalWriter:
         self.flush_ms.observe((asyncio.get_running_loop().time() - began) * 1000)
         self._patience_s = max(self._late_s, 0.99 * self._patience_s)
 
+    async def _leave_failed(self, appender: Appender) -> None:
+        """Leave the open file, since its pipeline broke or is late; ``run`` begins the next."""
+        self._appender = None
+        self._leave(appender)
+        await self._find_silent(appender)
+
     async def _find_silent(self, late: Appender) -> None:
         """Have the nodes of a pipeline that was given up asked whether they answer: the next file avoids those that do
         not."""
@@ -336,7 +357,7 @@ class JournalWriter:
                 self._leave(appender)
             if isinstance(error, OutOfSpace) and old is None:
                 self._lack_room(str(error), now)
-            await asyncio.sleep(self._retry_s)
+            await self._pause()
             return
         except BaseException:
             if appender is not None:
@@ -361,6 +382,14 @@ class JournalWriter:
         self._fuller_s = min(2 * self._fuller_s, _FULLER_MAX_S)
         loop.call_at(self._fuller_at, self._wake.set)
 
+    async def _pause(self) -> None:
+        """Wait before the next try for a file: for long if nothing waits for it, since each try makes a file."""
+        await asyncio.sleep(self._retry_s)
+        if not self._queue:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_RETRY_S - self._retry_s):
+                    await self._wake.wait()
+
     def _lack_room(self, why: str, now: float) -> None:
         if self._no_room_since is None:
             self._no_room_since = now
@@ -379,8 +408,15 @@ class JournalWriter:
     def _leave(self, appender: Appender) -> None:
         """Its pipeline is given up; ``seal_abandoned`` closes the file some time."""
         appender.abort()
+        if not self._abandoned:
+            self._left.set()
         self._abandoned.append(appender.lease)
+        self._has_old_files = True
         del self._abandoned[:-_ABANDONED_MAX]
+
+    async def file_left(self) -> None:
+        """Wait until a file is left that ``seal_abandoned`` has not tried, unless others wait for its next try."""
+        await self._left.wait()
 
     async def seal_abandoned(self) -> None:
         """Close what was left open: our lease would keep it open, and its block reserved, for as long as we live.
@@ -388,6 +424,7 @@ class JournalWriter:
         To be called now and then by whoever has time; each file is tried once, a few at a time, since one on a dead
         datanode takes minutes.  One that cannot be closed is tried again by the next call.
         """
+        self._left.clear()
         turns = asyncio.Semaphore(_SEAL_PARALLEL)
 
         async def seal(lease: Lease) -> None:
@@ -418,7 +455,8 @@ class JournalWriter:
         except BaseException:
             old.abort()
             raise
-        await self._delete_old()
+        self._has_old_files = True
+        await self._delete_old_files()
 
     async def _drop(self, appender: Appender) -> None:
         """Close an open file that is not wanted, and delete it: a deleted file's writer would go on being
@@ -436,11 +474,19 @@ class JournalWriter:
         except (StorageError, TimeoutError):
             self._leave(appender)  # its content is hints already repeated in the next file
 
-    async def _delete_old(self) -> None:
-        """Keep the newest closed file beside the open one: a reader may be in it."""
+    async def _delete_old_files(self) -> None:
+        """Keep the newest of those before the open one: a reader may be in it.
+
+        Those after it are of tries that failed: the next file that is begun repeats what they say.
+        """
+        if not self._has_old_files or self._appender is None:
+            return
+        self._has_old_files = False
+        path = self._appender.lease.paths[0]
         try:
             numbers = await journal_numbers(self._fs, self.incarnation)
-            for n in numbers[: -1 - self._keep_closed]:
+            older = [n for n in numbers if layout.journal(self.incarnation, n) < path]
+            for n in older[: max(0, len(older) - self._keep_closed)]:
                 await self._fs.delete(layout.journal(self.incarnation, n))
         except StorageError:
-            return  # the next roll comes here again
+            return  # the next file that is left or rolled leads here again

@@ -85,6 +85,10 @@ class LocalAppender:
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def failure(self) -> StorageError | None:
+        return self._failure
+
     def __repr__(self) -> str:
         state = repr(self._failure) if self._failure else f"{self._flushed}/{self._position}, {self.pending} pending"
         return f"<LocalAppender {self.file.path} by {self._lease.holder}, {state}>"

@@ -77,6 +77,10 @@ class HdfsAppender:
     def pending(self) -> int:
         return self._pipeline.pending
 
+    @property
+    def failure(self) -> StorageError | None:
+        return self._pipeline.failure
+
     def write(self, data: Buffer) -> int:
         """Unsupported past the end of the block: a file is one block long, and rolled before that."""
         position = self._pipeline.position

@@ -87,7 +87,7 @@ class Datanodes:
         except (ConnectionLost, TimeoutError) as error:
             raise NodeUnreachable(f"{node_name(node)}: {error or 'no answer'}") from error
         if response.length >= _NO_LENGTH:
-            raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery")
+            raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery after a restart")
         return response.length
 
     async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block, *, again: bool = False) -> list[str]:

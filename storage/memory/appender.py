@@ -74,6 +74,10 @@ class MemoryAppender:
     def pending(self) -> int:
         return len(self._sent) + len(self._landed)
 
+    @property
+    def failure(self) -> StorageError | None:
+        return self._failure
+
     def __repr__(self) -> str:
         state = repr(self._failure) if self._failure else f"{self._flushed}/{self._position}, {self.pending} pending"
         return f"<MemoryAppender {self._lease.paths[0]} by {self._lease.holder}, {state}>"

@@ -112,7 +112,7 @@ async def fails(appender: Appender, *errors: type[StorageError]) -> StorageError
 async def test_flush_acknowledges_positions_in_order(world: World) -> None:
     fs = await world.client("a")
     appender = await fs.create("/f", SMALL)
-    assert (appender.position, appender.flushed, appender.pending) == (0, 0, 0)
+    assert (appender.position, appender.flushed, appender.pending, appender.failure) == (0, 0, 0, None)
     done: list[int] = []
     futures = []
     for n in range(1, 6):
@@ -197,6 +197,7 @@ async def test_after_close_the_appender_is_dead_and_the_file_is_not(world: World
     appender = await fs.create("/f", SMALL)
     appender.write(b"one")
     assert await appender.close() == 3
+    assert appender.failure is not None
     await fails(appender)
     appender.abort()
     assert await fs.read("/f", 0, 10) == b"one"
@@ -214,7 +215,7 @@ async def test_abort_fails_what_is_pending_and_leaves_the_file_open(world: World
     appender.abort()
     with pytest.raises(PipelineFailed):
         await pending
-    await fails(appender, PipelineFailed)
+    assert await fails(appender, PipelineFailed) is appender.failure
     with pytest.raises(LeaseLost):
         await b.append("/f", SMALL)
     assert await b.fence(appender.lease) in (4, 8)

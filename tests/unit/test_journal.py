@@ -1101,6 +1101,115 @@ def test_a_file_left_behind_is_closed_in_the_end() -> None:
     run(main())
 
 
+def test_tries_that_failed_do_not_take_the_open_file_away() -> None:
+    """Their files have higher numbers than the one that the journal goes on in."""
+
+    async def main() -> None:
+        world = World(roll_bytes=300)
+        create = world.fs.create
+
+        async def broken(path: str, options: CreateOptions) -> MemoryAppender:
+            appender = await create(path, options)
+            appender.abort()
+            return appender
+
+        async with world.running():
+            await world.append(full(1))
+            world.fs.create = broken  # type: ignore[assignment]
+            for n in range(2, 12):
+                await world.append(delta(n))
+                await asyncio.sleep(1)
+            assert len(await world.files()) > 3
+            assert parse(await world.data(1))[key()].end_offset == 11
+            world.fs.create = create  # type: ignore[method-assign]
+            await world.append(delta(12))
+            await asyncio.sleep(1)
+            assert len(await world.files()) == 2
+            assert (await world.read())[key()].end_offset == 12
+
+    run(main())
+
+
+def restart_all(storage: MemoryStorage) -> None:
+    """Every open file loses its pipeline, and cannot be read before it is closed."""
+    for name in storage.datanodes:
+        storage.kill_datanode(name)
+    for name in storage.datanodes:
+        storage.start_datanode(name)
+
+
+def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None:
+    """A partition may be taken over from the journal of a living broker, which could say nothing for days."""
+
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            await world.append(full(5))
+            restart_all(world.storage)
+            with pytest.raises(StorageUnavailable):
+                await world.read()
+            await asyncio.sleep(60)
+            assert await world.files() == [1], "nobody has looked"
+            sealing = asyncio.create_task(world.journal.file_left())
+            world.journal.check_file()
+            await asyncio.wait_for(sealing, 1)
+            await world.journal.seal_abandoned()
+            assert list(world.storage.open_files()) == [layout.journal(BROKER, 2)]
+            assert (await world.read())[key()] == full(5)
+            assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
+            world.journal.check_file()
+            await asyncio.sleep(60)
+            assert await world.files() == [1, 2], "the new one stands"
+
+    run(main())
+
+
+def test_an_idle_journal_tries_once_a_second_while_storage_is_away() -> None:
+    """Each try is a file of the NameNode; a checkpoint that comes meanwhile waits no longer than otherwise."""
+
+    async def main() -> None:
+        world = World()
+        created: list[float] = []
+        create = world.fs.create
+
+        async def counted(path: str, options: CreateOptions) -> MemoryAppender:
+            created.append(asyncio.get_running_loop().time())
+            return await create(path, options)
+
+        async with world.running():
+            await world.append(full(1))
+            world.fs.create = counted  # type: ignore[assignment]
+            for name in world.storage.datanodes:
+                world.storage.kill_datanode(name)
+            for _ in range(60):
+                world.journal.check_file()
+                await asyncio.sleep(1)
+            assert 30 < len(created) <= 61
+            for name in world.storage.datanodes:
+                world.storage.start_datanode(name)
+            await asyncio.wait_for(world.append(full(2)), 0.5)
+
+    run(main())
+
+
+def test_files_that_were_left_go_once_others_hold_what_they_said() -> None:
+    """A journal that is hardly written never rolls; datanodes restart all the same."""
+
+    async def main() -> None:
+        world = World()
+        async with world.running():
+            for n in range(1, 11):
+                await world.append(full(n))
+                restart_all(world.storage)
+                world.journal.check_file()
+                await asyncio.sleep(1)
+                await world.journal.seal_abandoned()
+                assert len(await world.files()) == 2
+                assert (await world.read())[key()] == full(n)
+
+    run(main())
+
+
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("rolls", [0, 1, 3])
 def test_what_had_to_be_on_disk_is_still_there_after_rolls_and_a_loss_of_power(
