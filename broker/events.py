@@ -137,8 +137,10 @@ class SpareReady:
 
 @dataclass(frozen=True, slots=True)
 class SpareFailed:
-    """It could not be created, or its pipeline broke before it was used.  ``is_short``: storage has fewer nodes to give
-    than were asked for."""
+    """A spare that could not be created, or whose pipeline broke when it was ready and unused.
+
+    ``is_short``: storage has fewer nodes to give than were asked for.
+    """
 
     reason: str
     is_short: bool = False

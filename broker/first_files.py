@@ -82,12 +82,16 @@ class FirstFiles:
             self._drop(made)
             return None
         try:
-            return await asyncio.shield(made.task)
+            appender = await asyncio.shield(made.task)
         except StorageError:
             return None
         except asyncio.CancelledError:
             self._drop(made)
             raise
+        if appender.failure is None:
+            return appender
+        self._drop(made)  # its pipeline broke while it waited
+        return None
 
     def forget(self, path: PartitionPath) -> None:
         """Nobody will take it."""

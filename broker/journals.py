@@ -20,8 +20,8 @@ UNSEALED_MAX = 64
 """Dead brokers whose journals are still to be closed; of more the NameNode closes them (dfs.namenode.lease-hard-limit,
 20 minutes)."""
 LIVING_PATIENCE_S = 10.0
-"""A living broker goes on in a new file within seconds of the trouble that others have with the old one, unless it is
-itself cut off from storage."""
+"""A living broker goes on in a new file, and closes the old one, within seconds of the trouble that others have with
+it, unless it is itself cut off from storage."""
 
 _Reading = tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]
 

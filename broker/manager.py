@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator
@@ -427,19 +428,23 @@ class Broker:
 
     async def _seal_journals(self) -> None:
         while True:
-            await asyncio.sleep(_SEAL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SEAL_S):
+                    await self.journal.file_left()
             await self.journal.seal_abandoned()
             await self._journals.seal_dead()
 
     async def _upkeep(self) -> None:
-        """Once a second: leave slow nodes, look for the files of segments, forget partitions that were lost.  Costs by
-        the open pipelines, not by the partitions."""
+        """Once a second: leave slow nodes and broken files, look for the files of segments, forget partitions that were
+        lost.  Costs by the open pipelines, not by the partitions."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
             self._file_check.look(busy, self.shared.now_ms())
             self._storage.leave_slow_nodes()
+            self.journal.check_file()
+            await self._storage.leave_broken_files()
             while self.shared.fenced:
                 writer = self.shared.fenced.pop()
                 await writer.abandon()

@@ -95,6 +95,11 @@ class NextSegment:
 
     # ------------------------------------------------------------------------------------------------------ the spare
 
+    @property
+    def unused(self) -> SegmentEntry | None:
+        """The spare, if it is ready."""
+        return self._entry
+
     def create(self, epoch: int, block_bytes: int, first_bytes: int, copies: int) -> Effect:
         """``first_bytes``: size of the first batch that waits for it, 0 when none does; ``copies``: that it needs."""
         self.spare, self.block_bytes = Spare.CREATING, block_bytes

@@ -355,6 +355,11 @@ class Partition:
             journals=(self.incarnation,),
         )
 
+    @property
+    def spare(self) -> SegmentEntry | None:
+        """The file that is open, and has no name and no use yet."""
+        return self._next.unused
+
     def _on_spare_ready(self, event: ev.SpareReady, now_ms: int) -> list[Effect]:
         """Register it if it is wanted now."""
         self._next.ready(event.entry, event.copies)
@@ -363,10 +368,12 @@ class Partition:
         return self._advance(now_ms)
 
     def _on_spare_failed(self, event: ev.SpareFailed, now_ms: int) -> list[Effect]:
-        """Create another after a while, if one is still wanted."""
+        """Drop it if its pipeline broke; create another if one is wanted, after a while if storage refused it."""
         following = self._next
         if following.spare is Spare.NONE:
             return []  # it failed while it was being dropped
+        if following.spare is Spare.READY:
+            return [*following.drop(), *self._advance(now_ms)]
         following.failed()
         delay_ms = self._delay()
         effects: list[Effect] = []

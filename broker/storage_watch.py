@@ -7,6 +7,7 @@ decide.  Others read ``is_stalled`` and ``trouble``.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,13 +16,18 @@ from bmq.broker.shared import Shared
 from bmq.broker.stalls import ReadDoubts, Stalls
 from bmq.broker.transitions import TERMINAL, State
 from bmq.broker.writer import PartitionWriter
+from bmq.core.log_fields import fields
+from bmq.core.turns import Turns, next_turn
 from bmq.storage.filesystem import StorageError
 
+_log = logging.getLogger("bmq.broker.storage_watch")
 _EVERY_S = 1.0
 READ_LATE_MS = 2_000
 """A read that waits for so long is a reason to try storage: a busy datanode takes a second at times."""
 READ_TRIAL_REST_MS = 10_000
 """Between two trials: the reads of a file whose datanodes are gone fail for as long as somebody asks."""
+_LEFT_A_TURN = 200
+"""Writers whose files are looked at in one turn of the loop; up to 50 us each if their files are left."""
 
 
 class StorageWatch:
@@ -164,6 +170,28 @@ class StorageWatch:
             self._shared.report(text, self._shared.config.stalled_ms, len(waits), error=trouble)
 
     # -------------------------------------------------------------------------------------------- single datanodes
+
+    async def leave_broken_files(self) -> None:
+        """Have the segments closed whose pipelines broke while nothing was flushed.
+
+        A datanode that restarts breaks all that were written through it, and their copies there cannot be read before
+        the file is closed: a topic that nobody writes to would lose one copy after another while the datanodes are
+        restarted in turn, and then be unreadable.  The takeovers take their turns (``broker.closing``).
+        """
+        turns = Turns(_LEFT_A_TURN)
+        broken: list[StorageError] = []
+        for writer in tuple(self._shared.busy):
+            if turns.is_over():
+                await next_turn()
+            failure = writer.leave_broken_files()
+            if failure is not None:
+                broken.append(failure)
+        if broken:
+            _log.info(
+                "%d partitions have lost the pipelines of idle files, which are closed now",
+                len(broken),
+                extra=fields(error=broken[0]),
+            )
 
     def leave_slow_nodes(self) -> None:
         """Have the segments on datanodes that are slow against the others go on in new ones, a few at a time."""

@@ -36,7 +36,7 @@ from bmq.core.records import Batch, parse_batch
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
-from bmq.storage.filesystem import CorruptData, StorageError
+from bmq.storage.filesystem import CorruptData, PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.broker.writer")
@@ -438,6 +438,35 @@ class PartitionWriter:
             return
         if not set(nodes).isdisjoint(self._files[segment.entry.spare].nodes):
             self.post(ev.PipelineFailed(segment.entry.name, f"silent: {', '.join(nodes)}"))
+
+    def leave_broken_files(self) -> StorageError | None:
+        """Give up the open segment, or the spare, if its pipeline broke while it waited for nothing; return why.
+
+        A flush that is under way notices by itself.
+        """
+        broken: StorageError | None = None
+        segment = self.partition.current
+        if segment is not None and not self.partition.batches.inflight:
+            failure = self._failure_of(segment.entry)
+            if failure is not None:
+                broken = failure
+                self.post(ev.PipelineFailed(segment.entry.name, repr(failure)))
+        spare = self.partition.spare
+        if spare is not None:
+            failure = self._failure_of(spare)
+            if failure is not None:
+                broken = failure
+                self.post(ev.SpareFailed(repr(failure)))
+        return broken
+
+    def _failure_of(self, entry: SegmentEntry) -> StorageError | None:
+        """Return why an open file cannot be written any more, if so; new files avoid the nodes that are to blame."""
+        if not self._files.has(entry.spare):
+            return None  # fenced or abandoned
+        failure = self._files[entry.spare].failure
+        if isinstance(failure, PipelineFailed):
+            self._shared.health.failed(failure.suspects, self._shared.now_ms())
+        return failure
 
     def has_node(self, nodes: set[str]) -> bool:
         """Whether the open pipeline has one of these in it, and has not just been left for slowness."""

@@ -1,7 +1,8 @@
-"""What an administrator, or the loss of all datanodes at once, does to files that are open."""
+"""What an administrator, a restart of the datanodes, or the loss of all of them at once does to open files."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import hdfs_native
@@ -18,12 +19,12 @@ TOPIC = "orders"
 TIMEOUT_S = 180.0
 
 
-def send(bootstrap: str, count: int) -> int:
+def send(bootstrap: str, count: int, value: bytes = b"v") -> int:
     """Records that are all acknowledged; the last one's offset."""
     offsets: list[int | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 120_000})
     for _ in range(count):
-        producer.produce(TOPIC, b"v", on_delivery=lambda error, message: offsets.append(message.offset()))
+        producer.produce(TOPIC, value, on_delivery=lambda error, message: offsets.append(message.offset()))
     assert producer.flush(120) == 0
     assert len(offsets) == count
     last = max(offset for offset in offsets if offset is not None)
@@ -74,6 +75,41 @@ def test_rule_10_a_log_start_outlives_all_datanodes_at_once(hdfs_new: HdfsFactor
         server.start()
         assert send(server.bootstrap, 1) == 1000
         assert watermarks(server.bootstrap) == (500, 1001)
+
+
+def test_an_idle_topic_is_read_after_a_rolling_restart_of_the_datanodes(hdfs_new: HdfsFactory, tmp_path: Path) -> None:
+    """Nobody produces: the open segment and the journal are closed, and can be read, all the same.
+
+    Each replica of an open file waits for recovery once its datanode has been restarted, and gives no bytes.  The
+    records are several times what the server keeps in memory.
+    """
+    hdfs = hdfs_new(datanodes=3)
+    count, value = 100, bytes(500_000)
+    small = {"BMQ_CACHE_BYTES": str(16 << 20)}
+    with BmqServer(f"{hdfs.root}/idle", folder=tmp_path, environment=small) as server:
+        create_topic(server.bootstrap, TOPIC, 1)
+        send(server.bootstrap, count, value)
+        for index in range(3):
+            hdfs.restart_datanode(index)
+        assert read_from_start(server.bootstrap, count, timeout_s=60) == list(range(count))
+
+
+def read_from_start(bootstrap: str, count: int, *, timeout_s: float) -> list[int]:
+    """Return the offsets of the first ``count`` records, or of those that came in time."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "s", "auto.offset.reset": "error"})
+    offsets: list[int] = []
+    until = time.monotonic() + timeout_s
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        while len(offsets) < count and time.monotonic() < until:
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                offset = message.offset()
+                assert offset is not None
+                offsets.append(offset)
+        return offsets
+    finally:
+        consumer.close()
 
 
 def test_an_open_segment_that_is_deleted(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from bmq.meta.memory import KvFaults
 from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
-from tests.simulation.stories import HUNG, RECORD, logs, names, nodes_of, owner, story, write, writer_of
+from tests.simulation.stories import HUNG, RECORD, delete_records, logs, names, nodes_of, owner, story, write, writer_of
 from tests.simulation.world import (
     KEY,
     PATH,
@@ -283,6 +283,32 @@ def test_rule_4_fence_before_read_and_no_write_before_the_checkpoint() -> None:
         fence = next(n for n, call in enumerate(calls) if call.startswith("fence"))
         assert claim < fence < min(segment_reads)
         assert successor.broker.journal.records_written > 0, "accepted before its checkpoint was durable"
+
+    story(body)
+
+
+JOURNAL_S = 1.0 + Faults().lease_recovery_s[1] + SMALL.retry_max_ms / 1000
+"""Until a journal that its own broker left idle can be read: upkeep notices, the lease is recovered, the takeover tries
+again."""
+
+
+def test_rule_4_an_idle_brokers_journal_is_read_after_its_datanodes_have_restarted() -> None:
+    """The log start stands in the journal alone.  Nobody writes to it, so nobody else closes it while its broker lives;
+    the broker takes the partition back."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(4))
+        await delete_records(first, 2)
+        await asyncio.sleep(10)
+        for name in world.storage.datanodes:
+            world.storage.kill_datanode(name)
+        for name in world.storage.datanodes:
+            world.storage.start_datanode(name)
+        returning = asyncio.create_task(first.return_under_its_name())
+        await asyncio.wait_for(returning, JOURNAL_S)
+        assert first.is_serving
+        assert writer_of(first).partition.log_start == 2
 
     story(body)
 

@@ -398,6 +398,55 @@ def test_pipeline_failure_puts_what_was_in_flight_back_in_order() -> None:
     assert machine.handle(ev.Flushed(failed, 1 << 30), 0) == []
 
 
+def test_an_idle_partition_whose_pipeline_fails_seals_its_segment_and_opens_none() -> None:
+    machine = opened()
+    flush(machine)
+    assert machine.current is not None
+    failed = machine.current.entry
+    effects = machine.handle(ev.PipelineFailed(failed.name, "broken"), 0)
+    assert kinds(effects) == ["SealSegment"]
+    seal = only(effects, ev.SealSegment)
+    assert isinstance(seal, ev.SealSegment)
+    assert seal.checkpoint is not None
+    assert seal.checkpoint.end_offset == 1
+    assert machine.handle(ev.SegmentClosed(failed.closed(seal.checkpoint.position, 1)), 0) == []
+    assert machine.current is None
+
+
+def with_spare() -> Partition:
+    """Idle, with an open segment that is nearly full and the next one's file ready."""
+    machine = opened()
+    assert machine.current is not None
+    machine.config = replace(machine.config, segment_bytes=machine.current.position)
+    flush(machine)
+    assert kinds(machine.handle(ev.CheckpointWritten(1, 0), 0)) == []
+    effects = machine._advance(0)
+    assert kinds(effects) == ["CreateSpare"]
+    assert machine.handle(ev.SpareReady(replace(SPARE, spare="/s2")), 0) == []
+    return machine
+
+
+def test_an_unused_spare_whose_pipeline_failed_is_dropped_and_made_again() -> None:
+    machine = with_spare()
+    assert machine.spare == replace(SPARE, spare="/s2")
+    effects = machine.handle(ev.SpareFailed("broken"), 0)
+    assert kinds(effects) == ["DropSpare", "CreateSpare"]
+    assert only(effects, ev.DropSpare) == ev.DropSpare(replace(SPARE, spare="/s2"))
+    assert machine.spare is None
+    assert machine.handle(ev.SpareReady(replace(SPARE, spare="/s3")), 0) == []
+    assert machine.spare == replace(SPARE, spare="/s3")
+
+
+def test_an_unused_spare_goes_with_the_broken_segment_of_an_idle_partition() -> None:
+    machine = with_spare()
+    assert machine.current is not None
+    assert kinds(machine.handle(ev.PipelineFailed(machine.current.entry.name, "broken"), 0)) == [
+        "SealSegment",
+        "DropSpare",
+    ]
+    assert machine.handle(ev.SpareFailed("broken"), 0) == [], "it is being dropped"
+
+
 def test_the_record_lists_a_failed_segment_until_it_is_closed() -> None:
     machine = opened()
     flush(machine)

@@ -24,7 +24,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
 from bmq.core.wire.internal_fields import Release
 from bmq.meta.ownership import PartitionRecord
-from bmq.storage.filesystem import NoSuchFile, OutOfSpace, StorageError
+from bmq.storage.filesystem import NoSuchFile, OutOfSpace, PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
@@ -382,6 +382,7 @@ class Appender:
     def __init__(self, path: str, closes_s: float) -> None:
         self.lease = type("Lease", (), {"paths": (path,)})
         self.is_closed = self.is_aborted = False
+        self.failure: StorageError | None = None
         self._closes_s = closes_s
 
     async def close(self) -> None:
@@ -466,6 +467,17 @@ def test_a_file_that_will_not_do_is_removed(wanted: ev.CreateSpare) -> None:
         assert await made.take(PATH, wanted) is None
         await asyncio.sleep(0.1)
         assert (storage.made[0].is_closed, storage.deleted) == (True, ["/2"])
+
+    first_files(story)
+
+
+def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
+    async def story(made: FirstFiles, storage: Storage) -> None:
+        made.make(PATH, asked(), storage.create)
+        storage.may_create.set()
+        await asyncio.sleep(0.1)
+        storage.made[0].failure = PipelineFailed("dn0 died")
+        assert await made.take(PATH, asked()) is None
 
     first_files(story)
 
