@@ -95,7 +95,8 @@ class Retention(Generic[L]):
             high_watermark=watermark,
             log_start=log_start,
         )
-        self._schedule_next(ledger, [segment for segment in oldest if segment.base >= new_start], wall_ms)
+        left = [segment for segment in oldest if segment.end is None or segment.end > new_start]
+        self._schedule_next(ledger, left, wall_ms)
         if new_start <= log_start or partition.state is not State.WRITE:
             return
         await writer.delete_before(new_start)

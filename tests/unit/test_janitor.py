@@ -229,6 +229,25 @@ def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
     run(main())
 
 
+def test_a_segment_with_the_log_start_inside_expires_in_time() -> None:
+    """After DeleteRecords: what is left of it is looked at when it expires, not a whole retention time later."""
+
+    async def main() -> None:
+        world = World()
+        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+        await owner.send(6)
+        await owner.round()
+        await moved_log_start(owner, 1)
+        await owner.round(1800)
+        await owner.send(3)  # what is registered has retention look again
+        await owner.rounds()
+        assert owner.log_start == 1
+        await owner.round(1810)
+        assert owner.log_start >= 3
+
+    run(main())
+
+
 @pytest.mark.parametrize("hours", [20, -20])
 def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> None:
     """Ahead: what it then calls expired goes, as with Kafka, but no deadline is kept in its time.  Behind (a machine
