@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from bmq.core.errors import RequestError
+from bmq.meta.controller.admin import ClusterAdmin
 from tests.simulation.cluster_network import CLIENT
 from tests.simulation.cluster_world import OPERATOR, ClusterWorld, Place, Process
 from tests.simulation.frail_files import STEPS
@@ -232,8 +233,12 @@ class Events:
                 victim = self._rng.choice(victims).incarnation
                 act, text = admin.drain(victim), f"{victim} is drained"
             case 1:
-                target, partition = self._rng.choice(brokers), self._rng.randrange(2)
-                act, text = admin.move("orders", partition, target), f"orders-{partition} is moved to {target}"
+                partition = self._rng.randrange(2)
+                targets = [self._rng.choice(brokers) for _ in range(self._rng.choice((1, 1, 3)))]
+                act, text = (
+                    _move(admin, partition, targets),
+                    f"orders-{partition} is moved to {', then '.join(targets)}",
+                )
             case _:
                 act, text = admin.balance(), "balance"
         run_in(process, _try(act))
@@ -251,6 +256,12 @@ def run_in(process: Process, work: Any) -> None:
     context = copy_context()
     context.run(PROCESS.set, process.incarnation)
     context.run(asyncio.create_task, work, name=OPERATOR)
+
+
+async def _move(admin: ClusterAdmin, partition: int, targets: list[str]) -> None:
+    """Move a partition of `orders`, again before the last move is done."""
+    for target in targets:
+        await admin.move("orders", partition, target)
 
 
 async def _try(act: Any) -> None:
