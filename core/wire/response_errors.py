@@ -17,14 +17,16 @@ class _Plan(NamedTuple):
 
 
 def error_codes(message: Any) -> Iterator[int]:
-    """Yield every error code of a response, 0 for what succeeded: the whole's, then those of its elements."""
+    """Yield every error code of a response, 0 for what succeeded: the whole's, then those of its elements.
+
+    An element without a code of its own gives 0, too: who counts what is yielded knows how many were looked at.
+    """
     kind: type = type(message)
     yield from _codes(message, _plan(kind))
 
 
 def _codes(structure: Any, plan: _Plan) -> Iterator[int]:
-    if plan.has_own:
-        yield structure.error_code
+    yield structure.error_code if plan.has_own else 0
     for name, inner in plan.arrays:
         for element in getattr(structure, name) or ():
             yield from _codes(element, inner)

@@ -159,7 +159,9 @@ def test_error_codes_are_those_of_the_whole_and_of_every_element() -> None:
     parts = [Part(partition_index=number, error_code=code) for number, code in enumerate((0, 3, 3))]
     assert list(error_codes(OffsetFetchResponse(error_code=15, topics=[]))) == [15]
     message = OffsetFetchResponse(error_code=0, topics=[Topic(name="t", partitions=parts)])
-    assert list(error_codes(message)) == [0, 0, 3, 3]
+    assert list(error_codes(message)) == [0, 0, 0, 3, 3], "a topic has no code of its own"
+    empty = OffsetFetchResponse(error_code=0, topics=[Topic(name="t", partitions=[])] * 100)
+    assert len(list(error_codes(empty))) == 101, "each that is looked at counts for a turn of the loop"
     assert list(error_codes(OffsetFetchResponse(error_code=0, topics=None))) == [0], "an array may be null"
 
 
