@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from bmq.broker.events import CloseSegment
 from bmq.broker.handed import INDEX_BYTES_MAX
 from bmq.broker.open_files import OpenFiles
 from bmq.broker.segment_files import SegmentFiles
@@ -55,21 +56,24 @@ class Closing:
         except StorageError:
             return  # the sweeper takes it later
 
-    async def close(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
-        """The segment as it is when it is closed and indexed; None when it is somebody else's."""
+    async def close(self, effect: CloseSegment) -> SegmentEntry | None:
+        """Return the segment as it is when it is closed and indexed; None when it is somebody else's."""
+        entry, checkpoint = effect.entry, effect.checkpoint
         try:
-            await self._close_and_index(entry, checkpoint)
+            await self._close_and_index(entry, checkpoint, may_wait=effect.index_may_wait)
         except StorageError:
             return await self.seal(entry, checkpoint)
         return _closed(entry, checkpoint)
 
-    async def _close_and_index(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> None:
-        """The index is written while the file is being closed, since a hand-over waits for both; it has its name only
+    async def _close_and_index(self, entry: SegmentEntry, checkpoint: Checkpoint | None, *, may_wait: bool) -> None:
+        """Close the file and write its index, or leave the index for the word to the successor.
+
+        The index is written while the file is being closed, since a hand-over waits for both; it has its name only
         once the file is closed."""
         if checkpoint is None:
             await self._files.close(entry)
             return
-        index = self._index_to_leave(checkpoint)
+        index = self._index_to_leave(checkpoint) if may_wait else b""
         if index:
             await self._files.close(entry)
             self.left[entry.name] = (checkpoint.position, index)

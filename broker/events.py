@@ -393,10 +393,15 @@ class LeaveUnacknowledged:
 
 @dataclass(frozen=True, slots=True)
 class CloseSegment:
-    """All its bytes are acknowledged: close the file, write its index.  -> SegmentClosed (retried until then)."""
+    """All its bytes are acknowledged: close the file, write its index.  -> SegmentClosed (retried until then).
+
+    ``index_may_wait``: nothing is lost if the index never comes, since the journal, or the log's beginning, tells what
+    was before this segment.  Else the index is on storage before the partition is released.
+    """
 
     entry: SegmentEntry
     checkpoint: Checkpoint | None
+    index_may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ class LeftSegments:
         """Those not yet known closed."""
         return len(self._unclosed)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no earlier segment that this owner knows of."""
+        return self._closed is None and not self._unclosed
+
     def found(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
         """The predecessor's last one, of those that its record lists."""
         for entry in listed:

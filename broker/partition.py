@@ -529,7 +529,8 @@ class Partition:
         assert segment is not None
         assert not self.batches.inflight
         self._draining = False
-        return [ev.CloseSegment(segment.entry, self._leave(segment))]
+        index_may_wait = segment.is_covered or self._left.is_empty
+        return [ev.CloseSegment(segment.entry, self._leave(segment), index_may_wait)]
 
     def _leave(self, segment: OpenSegment) -> Checkpoint | None:
         """Note that ``segment`` is written no more; its final checkpoint, None when it holds nothing."""

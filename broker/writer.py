@@ -677,7 +677,7 @@ class PartitionWriter:
 
     def _do_close_segment(self, effect: ev.CloseSegment) -> None:
         async def work() -> None:
-            self._closed(await self._closing.close(effect.entry, effect.checkpoint))
+            self._closed(await self._closing.close(effect))
 
         self.spawn(work())
 

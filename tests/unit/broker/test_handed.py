@@ -32,7 +32,7 @@ from tests.simulation.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Cluster, Node
 from tests.unit.broker.test_following import now, play, record_of
-from tests.unit.broker.world import idempotent
+from tests.unit.broker.world import batch, idempotent
 
 HDFS = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
 
@@ -175,6 +175,30 @@ def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_producer
         await later(1000)
         kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
         assert sum(path.endswith(".idx") for path in kept) == 1
+
+    play(story)
+
+
+def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -> None:
+    """The segment was begun a moment ago: no journal speaks of it yet, and the record lists the one before no more."""
+
+    async def story(c: Cluster) -> None:
+        key = await owned(c, 3)
+        writer = c["a"].broker.get(key)
+        assert writer is not None
+        writer.post(ev.StorageSlow())  # the next segment begins
+        assert await c.write("a", key, batch()) == 3
+        assert writer.partition.current is not None
+        assert writer.partition.current.entry.name.base == 3
+        c["a"].wire.is_cut = True
+        c.give("b", key)
+        await c["a"].wire.has_asked.wait()
+        assert [entry.name.base for entry in (await record_of(c)).segments] == [3]
+        c["a"].kill()
+        c["b"].view.lose("a")
+        del c.nodes["a"]
+        assert await c.write("b", key, idempotent(2)) == 2, "a repetition"
+        assert await c.write("b", key, idempotent(3)) == 4
 
     play(story)
 
