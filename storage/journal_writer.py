@@ -386,6 +386,7 @@ class JournalWriter:
         """Wait before the next try for a file: for long if nothing waits for it, since each try makes a file."""
         await asyncio.sleep(self._retry_s)
         if not self._queue:
+            self._wake.clear()  # of what came before: the next file is begun with all of it, and wakes the writer
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_RETRY_S - self._retry_s):
                     await self._wake.wait()

@@ -1019,6 +1019,20 @@ def test_a_file_that_was_asked_for_is_tried_once_a_second_while_there_is_no_room
     run(main())
 
 
+def test_a_file_that_was_asked_for_while_none_is_open_is_tried_once_a_second_too() -> None:
+    async def main() -> None:
+        world, fs = full_world()
+        fs.is_always_full = True
+        async with world.running():
+            renewal = world.journal.renew()
+            await asyncio.sleep(30)
+            assert 20 <= len(fs.asked) <= 32
+            fs.is_full = fs.is_always_full = False
+            await asyncio.wait_for(renewal, 2)
+
+    run(main())
+
+
 def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
     async def main() -> None:
         told: list[str] = []
