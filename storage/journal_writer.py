@@ -129,6 +129,7 @@ class JournalWriter:
         self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
         self._has_old_files = False  # that no roll has deleted
+        self._closed: list[str] = []  # the last files that were closed in order, with all their copies
         self._abandoned: list[Lease] = []
         self._left = asyncio.Event()  # a file, while no other waited to be sealed
         self.bytes_written = 0
@@ -447,12 +448,14 @@ class JournalWriter:
         """Go on in a new file; ``fuller``: if it has more copies."""
         old, self._appender = self._appender, None
         assert old is not None
+        has_all_copies = self._has_all_copies
         try:
             await self._begin(old if fuller else None)
             if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
                 self._appender = old
                 return
-            await self._close_file(old)
+            if await self._close_file(old) and has_all_copies:
+                self._closed = [*self._closed, old.lease.paths[0]][-self._keep_closed :]
         except BaseException:
             old.abort()
             raise
@@ -466,19 +469,29 @@ class JournalWriter:
         with contextlib.suppress(StorageError):  # a roll deletes it later, with the old ones
             await self._fs.delete(layout.journal(self.incarnation, self._n))
 
-    async def _close_file(self, appender: Appender) -> None:
+    async def _close_file(self, appender: Appender) -> bool:
+        """Close a file whose content the next one repeats; return False if it had to be left."""
         try:
             async with asyncio.timeout(_PATIENCE_MAX_S):
                 if self._is_synced:  # a closed file that loses its end cannot be read at all
                     await appender.flush(sync=True)
                 await appender.close()
         except (StorageError, TimeoutError):
-            self._leave(appender)  # its content is hints already repeated in the next file
+            self._leave(appender)
+            return False
+        return True
+
+    @property
+    def _has_all_copies(self) -> bool:
+        """Whether the open file has as many copies as it is to have."""
+        return self._fuller_at == math.inf
 
     async def _delete_old_files(self) -> None:
         """Keep the newest of those before the open one: a reader may be in it.
 
-        Those after it are of tries that failed: the next file that is begun repeats what they say.
+        Once the open one has all its copies, only one that was closed in order, with all of its own, is kept.  Another
+        may stand on dead datanodes alone: nobody can read it then, and takeovers would wait for what the open one
+        repeats.  Those after the open one are of tries that failed: the next file that is begun repeats what they say.
         """
         if not self._has_old_files or self._appender is None:
             return
@@ -486,8 +499,11 @@ class JournalWriter:
         path = self._appender.lease.paths[0]
         try:
             numbers = await journal_numbers(self._fs, self.incarnation)
-            older = [n for n in numbers if layout.journal(self.incarnation, n) < path]
-            for n in older[: max(0, len(older) - self._keep_closed)]:
-                await self._fs.delete(layout.journal(self.incarnation, n))
+            older = [old for n in numbers if (old := layout.journal(self.incarnation, n)) < path]
+            sound = [old for old in older if old in self._closed] if self._has_all_copies else older
+            kept = sound[max(0, len(sound) - self._keep_closed) :]
+            for old in older:
+                if old not in kept:
+                    await self._fs.delete(old)
         except StorageError:
             return  # the next file that is left or rolled leads here again

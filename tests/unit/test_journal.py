@@ -1173,7 +1173,7 @@ def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None:
             assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
             world.journal.check_file()
             await asyncio.sleep(60)
-            assert await world.files() == [1, 2], "the new one stands"
+            assert await world.files() == [2], "the new one stands"
 
     run(main())
 
@@ -1218,7 +1218,7 @@ def test_files_that_were_left_go_once_others_hold_what_they_said() -> None:
                 world.journal.check_file()
                 await asyncio.sleep(1)
                 await world.journal.seal_abandoned()
-                assert len(await world.files()) == 2
+                assert len(await world.files()) == 1
                 assert (await world.read())[key()] == full(n)
 
     run(main())
@@ -1419,9 +1419,58 @@ def test_a_journal_with_few_copies_is_replaced_once_more_datanodes_answer() -> N
             begun = world.journal._n
             await asyncio.sleep(300)
             assert world.journal._n == begun, "one that has them all is left alone"
-            await world.fs.copies(layout.journal(BROKER, 1))  # the NameNode adds some within seconds of its closing
+            assert await world.files() == [begun], "the one with a single copy is gone"
             world.storage.kill_datanode("dn0")
             assert (await world.read())[key()].end_offset == 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_a_file_on_dead_datanodes_goes_once_the_next_one_has_all_its_copies(copies: int) -> None:
+    """Nobody can read or seal it while they are dead, and takeovers would wait for what the next one repeats."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(datanodes=6))
+        names = list(world.storage.datanodes)
+        for name in names[copies:]:
+            world.storage.stop_datanode(name)
+        async with world.running():
+            await world.append(full(5))
+            (first,) = world.storage.appenders
+            assert set(first.nodes) == set(names[:copies])
+            for name in names[copies:]:
+                world.storage.resume_datanode(name)
+            for name in names[:copies]:
+                world.storage.kill_datanode(name)
+            await world.append(full(6))
+            await asyncio.sleep(1)
+            assert await world.files() == [2]
+            assert (await world.read())[key()].end_offset == 6
+
+    run(main())
+
+
+def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() -> None:
+    """It is closed soon, and may be the only one that a failed datanode leaves readable."""
+
+    async def main() -> None:
+        world = World(MemoryStorage(datanodes=4))
+        async with world.running():
+            await world.append(full(5))
+            world.storage.kill_datanode("dn0")
+            world.storage.stop_datanode("dn3")
+            await world.append(full(6))
+            await world.journal.seal_abandoned()
+            await asyncio.sleep(1)
+            assert [len(each.nodes) for each in world.storage.appenders] == [2]
+            assert await world.files() == [1, 2]
+            assert (await world.read())[key()].end_offset == 6
+            world.storage.resume_datanode("dn3")
+            await asyncio.sleep(6)
+            assert [len(each.nodes) for each in world.storage.appenders] == [3]
+            assert len(await world.files()) == 1
+            assert (await world.read())[key()].end_offset == 6
 
     run(main())
 
