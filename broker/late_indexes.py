@@ -49,7 +49,8 @@ class LateIndexes:
         self._report = report
         self._waiting: dict[_Late, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(PARALLEL)
+        self.turns = asyncio.Semaphore(PARALLEL)
+        """One is held by each that is written."""
         self._bytes = 0
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class LateIndexes:
 
     async def _write(self, late: _Late) -> None:
         try:
-            async with self._turns:  # held across the writing on purpose: it bounds how many run at once
+            async with self.turns:  # held across the writing on purpose: it bounds how many run at once
                 await self._try(late)
         finally:
             self._bytes -= len(late.data)

@@ -21,7 +21,7 @@ from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.log import first_base
-from bmq.storage.recovery import FencedSegment, Found, Offline, recover
+from bmq.storage.recovery import FencedSegment, Found, Offline, RecoveredSegment, index_again, recover
 from bmq.storage.segment import decode_idx_steps
 
 IDX_ATTEMPTS = 3
@@ -224,28 +224,64 @@ class Takeover:
         self._shared.report(text, **self._segments.path.log_fields, path=path, error=error)
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
-        """The ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""
-        segments = effect.recovered.segments
+        """Write the ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""
+        segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         for segment in segments:
-            if segment.name in self._indexed:
-                continue
-            checkpoint = Checkpoint(
-                key=self._key,
-                segment=segment.name,
-                position=segment.length,
-                end_offset=segment.end_offset,
-                log_start=effect.log_start,
-                is_closed=True,
-                max_timestamp=segment.index.max_timestamp,
-                max_timestamp_offset=segment.index.max_timestamp_offset,
-                index=segment.index.entries,
-                epochs=tuple(segment.epochs),
-                producers=effect.producers if segment is segments[-1] else (),
-            )
-            for attempt in range(IDX_ATTEMPTS):
-                try:
-                    await self._segments.write_idx(segment.name, checkpoint)
-                    break
-                except StorageError as error:
-                    if attempt + 1 == IDX_ATTEMPTS:
-                        self._report("an index is not written", self._segments.path.idx(segment.name), repr(error))
+            if segment.has_whole_index:
+                await self._write_index(segment, effect)
+        for segment in segments:
+            if not segment.has_whole_index:
+                await self._write_index_late(segment, effect)
+
+    async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
+        for attempt in range(IDX_ATTEMPTS):
+            try:
+                await self._segments.write_idx(segment.name, self._index_of(segment, effect))
+                return
+            except StorageError as error:
+                if attempt + 1 == IDX_ATTEMPTS:
+                    self._report("an index is not written", self._segments.path.idx(segment.name), repr(error))
+
+    async def _write_index_late(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
+        """Read the segment for its index, unless who closed it has written that by then.
+
+        An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
+        """
+        late, path = self._shared.late_indexes, self._segments.path
+        await asyncio.sleep(LOOK_MS / 1000)
+        for attempt in range(IDX_ATTEMPTS):
+            try:
+                async with late.turns:  # held across the reading on purpose: it bounds how many run at once
+                    if await self._has_index(segment.name):
+                        return
+                    whole = await index_again(self._shared.fs, path, segment, self._index_interval_bytes)
+                    await self._segments.write_idx(segment.name, self._index_of(whole, effect))
+                return
+            except NoSuchFile:
+                return  # deleted meanwhile
+            except (StorageError, FormatError) as error:
+                if attempt + 1 == IDX_ATTEMPTS:
+                    self._report("an index is not written", path.idx(segment.name), repr(error))
+
+    async def _has_index(self, name: SegmentName) -> bool:
+        try:
+            await self._shared.fs.status(self._segments.path.idx(name))
+        except NoSuchFile:
+            return False
+        return True
+
+    def _index_of(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> Checkpoint:
+        is_last = segment.name == effect.recovered.segments[-1].name
+        return Checkpoint(
+            key=self._key,
+            segment=segment.name,
+            position=segment.length,
+            end_offset=segment.end_offset,
+            log_start=effect.log_start,
+            is_closed=True,
+            max_timestamp=segment.index.max_timestamp,
+            max_timestamp_offset=segment.index.max_timestamp_offset,
+            index=segment.index.entries,
+            epochs=tuple(segment.epochs),
+            producers=effect.producers if is_last else (),
+        )

@@ -22,7 +22,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 
+from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records import Batch
 from bmq.storage.checkpoint import Checkpoint
@@ -171,13 +173,17 @@ class Offline:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredSegment:
-    """A segment that holds data, ready for its ``.idx``."""
+    """A segment that holds data, ready for its ``.idx`` if ``has_whole_index``.
+
+    A journal keeps no index of a closed segment: of one that a checkpoint of that kind covers, ``index`` begins there.
+    """
 
     name: SegmentName
     length: int
     end_offset: int
     index: SegmentIndex
     epochs: list[tuple[int, int]]
+    has_whole_index: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -295,7 +301,30 @@ def _start(segment: FencedSegment, own: Checkpoint | None, interval: int) -> Rec
         end_offset=segment.name.base,
         index=index,
         epochs=list(own.epochs) if own else [],
+        has_whole_index=own is None or not own.is_closed or bool(own.index) or own.position <= interval,
     )
+
+
+async def index_again(
+    fs: FileSystem, path: PartitionPath, segment: RecoveredSegment, interval_bytes: int
+) -> RecoveredSegment:
+    """Read the whole segment for its index.
+
+    Raises StorageError, and FormatError if the segment does not end where it was found to.
+    """
+    whole = RecoveredSegment(
+        name=segment.name,
+        length=segment.length,
+        end_offset=segment.end_offset,
+        index=SegmentIndex(interval_bytes),
+        epochs=[],
+    )
+    name, end = path.log(segment.name), segment.end_offset
+    note = partial(_note, whole)
+    scanned = await scan(fs, name, 0, segment.length, segment.name.base, note, offset_limit=end)
+    if (scanned.position, scanned.next_offset) != (segment.length, end):
+        raise FormatError(f"{name}: ends at offset {scanned.next_offset}, not at {end} {scanned.fault}".rstrip())
+    return whole
 
 
 def _note(segment: RecoveredSegment | None, position: int, batch: Batch) -> None:

@@ -24,7 +24,9 @@ from bmq.core.model import PartitionKey
 from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
 from bmq.core.wire.internal_fields import Release
 from bmq.meta.ownership import PartitionRecord
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, OutOfSpace, PipelineFailed, StorageError
+from bmq.storage.index import ENTRY
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
@@ -156,6 +158,67 @@ def test_an_index_whose_writer_died_is_written_by_the_successor() -> None:
         assert sum(path.endswith(".idx") for path in kept) == 1
 
     play(story)
+
+
+async def index_of(c: Cluster, node: str) -> Checkpoint | None:
+    """Return what the index of the log's first segment says, None where there is none."""
+    found = [status.path async for status in c[node].fs.list(path_of(c).folder) if status.path.endswith(".idx")]
+    return decode_idx(await c[node].fs.read(found[0], 0, 1 << 20)) if found else None
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_an_index_is_whole_after_two_moves_before_it_was_written(dies: bool) -> None:
+    """The second owner's journal has a checkpoint of the closed segment, without its index."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        for _ in range(20):
+            await c.write("a", key, batch(b"x" * 30_000))
+        c.give("b", key)
+        await c["b"].assigned.wait(key, 5.0)
+        c.give("c", key)
+        assert await c.write("c", key, batch()) == 20
+        assert await index_of(c, "c") is None
+        for name in ("a", "b") if dies else ():
+            c[name].kill()
+            c["c"].view.lose(name)
+            del c.nodes[name]
+        await later(2 * BEHIND_MS)
+        assert (await index_of(c, "c") is None) == dies
+        await later(2 * LOOK_MS)
+        found = await index_of(c, "c")
+        assert found is not None
+        assert found.end_offset == 20
+        assert len(found.index) // ENTRY == found.position // (3 * 30_000)
+        assert not c["c"].broker.alarms_raised
+
+    play(story, "a", "b", "c")
+
+
+def test_no_index_is_made_again_of_what_is_deleted_meanwhile() -> None:
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        for _ in range(20):
+            await c.write("a", key, batch(b"x" * 30_000))
+        c.give("b", key)
+        await c["b"].assigned.wait(key, 5.0)
+        c.give("c", key)
+        await c["c"].assigned.wait(key, 5.0)
+        for name in ("a", "b"):
+            c[name].kill()
+            c["c"].view.lose(name)
+            del c.nodes[name]
+        async for status in c["c"].fs.list(path_of(c).folder):
+            await c["c"].fs.delete(status.path)
+        await later(2 * LOOK_MS)
+        assert await index_of(c, "c") is None
+        assert not c["c"].broker.alarms_raised
+
+    play(story, "a", "b", "c")
 
 
 def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_producer_its_memory() -> None:
