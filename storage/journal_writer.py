@@ -249,6 +249,11 @@ class JournalWriter:
     def _is_renewal_due(self) -> bool:
         return self._renewal is not None and asyncio.get_running_loop().time() >= self._renew_at
 
+    @property
+    def _has_checkpoints(self) -> bool:
+        """Whether something is queued that a takeover may need.  A probe is not: nobody is held up by it."""
+        return any(queued.future is not self._probe for queued in self._queue)
+
     def _renew_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._renew_at = loop.time() + _RENEW_AGAIN_S
@@ -386,7 +391,7 @@ class JournalWriter:
     async def _pause(self) -> None:
         """Wait before the next try for a file: for long if nothing waits for it, since each try makes a file."""
         await asyncio.sleep(self._retry_s)
-        if not self._queue:
+        if not self._has_checkpoints:
             self._wake.clear()  # of what came before: the next file is begun with all of it, and wakes the writer
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_RETRY_S - self._retry_s):

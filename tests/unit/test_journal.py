@@ -1019,16 +1019,19 @@ def test_a_file_that_was_asked_for_is_tried_once_a_second_while_there_is_no_room
     run(main())
 
 
-def test_a_file_that_was_asked_for_while_none_is_open_is_tried_once_a_second_too() -> None:
+@pytest.mark.parametrize("wanted", [JournalWriter.renew, JournalWriter.probe])
+def test_a_file_is_tried_once_a_second_while_none_is_open_and_no_checkpoint_waits(
+    wanted: Callable[[JournalWriter], asyncio.Future[None]],
+) -> None:
     async def main() -> None:
         world, fs = full_world()
         fs.is_always_full = True
         async with world.running():
-            renewal = world.journal.renew()
+            waiting = wanted(world.journal)
             await asyncio.sleep(30)
             assert 20 <= len(fs.asked) <= 32
             fs.is_full = fs.is_always_full = False
-            await asyncio.wait_for(renewal, 2)
+            await asyncio.wait_for(waiting, 2)
 
     run(main())
 
