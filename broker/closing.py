@@ -49,12 +49,8 @@ class Closing:
         self.left: dict[SegmentName, tuple[int, bytes]] = {}  # with the segment's length: one or two of a move
 
     async def drop(self, spare: SegmentEntry) -> None:
-        """Closed before it is deleted: a deleted file's writer would go on being acknowledged."""
-        try:
-            await self._files.close(spare)
-            await self._shared.fs.delete(spare.spare)
-        except StorageError:
-            return  # the sweeper takes it later
+        """Close the unused file, or give it up, and delete it (see ``broker.unused_files``)."""
+        await self._files.drop(spare)
 
     async def close(self, effect: CloseSegment) -> SegmentEntry | None:
         """Return the segment as it is when it is closed and indexed; None when it is somebody else's."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from bmq.broker import events as ev
 from bmq.broker.places import Places
 from bmq.broker.scheduler import Alarms
+from bmq.broker.unused_files import remove_unused
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 
@@ -134,21 +135,12 @@ class FirstFiles:
         return appender
 
     async def _remove(self, made: _Made) -> None:
-        """Closed before it is deleted: a deleted file's writer would go on being acknowledged.  Where that fails, or
-        has no time, a later owner sweeps it."""
         try:
             appender = await made.task
         except StorageError:
             return  # it was never there
         self._places.leaves()
         try:
-            async with asyncio.timeout(CLOSE_S):
-                await appender.close()
-            await self._fs.delete(appender.lease.paths[0])
-        except (StorageError, TimeoutError):
-            appender.abort()
-        except asyncio.CancelledError:
-            appender.abort()
-            raise
+            await remove_unused(self._fs, appender, CLOSE_S)
         finally:
             self._places.left()

@@ -44,11 +44,7 @@ class OpenFiles:
             appender = await self._create(effect)
         copies = copies_of(appender)
         if copies < effect.copies:
-            self._shared.places.leaves()
-            try:
-                await self._segments.drop(appender)
-            finally:
-                self._shared.places.left()
+            await self._drop(appender)
             raise TooFewNodes(f"{appender.lease.paths[0]}: {copies} of {effect.copies} nodes")
         self._files[appender.lease.paths[0]] = appender
         return appender
@@ -85,6 +81,19 @@ class OpenFiles:
         except BaseException:
             appender.abort()
             raise
+        finally:
+            self._shared.places.left()
+
+    async def drop(self, entry: SegmentEntry) -> None:
+        """Remove the unused file from storage, also when it does not close; nothing if it is open no more."""
+        appender = self._files.pop(entry.spare, None)
+        if appender is not None:
+            await self._drop(appender)
+
+    async def _drop(self, appender: Appender) -> None:
+        self._shared.places.leaves()
+        try:
+            await self._segments.drop(appender)
         finally:
             self._shared.places.left()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from bmq.broker import events as ev
 from bmq.broker.first_files import SERIAL
 from bmq.broker.next_segment import FIRST_FLUSH_BYTES_MAX, chunk_for
 from bmq.broker.shared import Shared
+from bmq.broker.unused_files import remove_unused
 from bmq.core.model import SegmentName
 from bmq.core.steps import run_in_steps
 from bmq.meta.ownership import SegmentEntry
@@ -19,7 +18,6 @@ from bmq.storage.filesystem import (
     Lease,
     NoSuchFile,
     PipelineFailed,
-    StorageError,
     StorageUnavailable,
     write_once,
 )
@@ -79,19 +77,8 @@ class SegmentFiles:
         return await self._shared.first_files.take(self.path, effect)
 
     async def drop(self, appender: Appender) -> None:
-        """Close an open file that is not wanted, and delete it.
-
-        In this order: a deleted file's writer would go on being acknowledged.
-        """
-        try:
-            async with asyncio.timeout(self._shared.config.close_timeout_ms / 1000):
-                await appender.close()
-            await self._shared.fs.delete(appender.lease.paths[0])
-        except (StorageError, TimeoutError):
-            appender.abort()  # a later owner sweeps it
-        except BaseException:
-            appender.abort()
-            raise
+        """Close an open file that is not wanted, and delete it."""
+        await remove_unused(self._shared.fs, appender, self._shared.config.close_timeout_ms / 1000)
 
     async def create(self, effect: ev.CreateSpare) -> Appender:
         """Return a new open file under a spare name, on nodes that are not known to be bad.  Raises StorageError."""

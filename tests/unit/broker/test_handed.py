@@ -473,6 +473,8 @@ class Appender:
         self._closes_s = closes_s
 
     async def close(self) -> None:
+        if self.failure is not None:
+            raise self.failure
         await asyncio.sleep(self._closes_s)
         self.is_closed = True
 
@@ -565,6 +567,9 @@ def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
         await asyncio.sleep(0.1)
         storage.made[0].failure = PipelineFailed("dn0 died")
         assert await made.take(PATH, asked()) is None
+        await asyncio.sleep(0.1)
+        assert storage.made[0].is_aborted
+        assert storage.deleted == ["/2"], "nobody sweeps it while its epoch lasts"
 
     first_files(story)
 

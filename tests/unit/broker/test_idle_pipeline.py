@@ -16,17 +16,18 @@ PARTITIONS = 60
 AT_ONCE = Faults(lease_recovery_s=(0.0, 0.0))
 CLOSED_S = 2.0
 """With takeovers that cost no time: what is left is upkeep's second."""
+ROLL_BYTES = 1 << 20
 SOON_S = 60.0
 """Far less than ``idle_close_ms``."""
 HDFS = Faults(call_s=(0.001, 0.003), ack_s=(0.0003, 0.0003), lease_recovery_s=(2.5, 11.0))
 
 
-def play(story: Callable[[World], Awaitable[None]], faults: Faults = AT_ONCE) -> None:
-    """Tell a story of idle partitions that have one batch each."""
+def play(story: Callable[[World], Awaitable[None]], faults: Faults = AT_ONCE, **configs: str) -> None:
+    """Tell a story of idle partitions that have one batch each; ``configs`` are the topic's."""
 
     async def main() -> None:
         async with world(faults=faults) as w:
-            w.topic(partitions=PARTITIONS)
+            w.topic(partitions=PARTITIONS, **configs)
             for number in range(PARTITIONS):
                 assert (await w.produce_one(batch(), number)).error_code == 0
             await asyncio.sleep(1)
@@ -105,3 +106,21 @@ def test_takeovers_of_idle_segments_take_turns() -> None:
         assert SEALS_AT_ONCE <= most <= 3 * SEALS_AT_ONCE
 
     play(story, HDFS)
+
+
+def test_a_spare_that_breaks_unused_is_not_left_open() -> None:
+    """Nobody sweeps files of an epoch that lasts, and HDFS keeps a file open for as long as its writer's process lives:
+    a datanode with such a file cannot be decommissioned."""
+
+    async def story(w: World) -> None:
+        nearly_full = batch(bytes(ROLL_BYTES * 15 // 16))
+        for records in (nearly_full, batch()):
+            assert (await w.produce_one(records)).error_code == 0
+        await asyncio.sleep(1)
+        (spare,) = [path for path in segments(w) if "/.spare" in path]
+        restart_datanodes(w)
+        await asyncio.sleep(CLOSED_S)
+        assert spare not in w.storage.open_files()
+        assert await w.fs.delete(spare) is False, "it is gone"
+
+    play(story, segment_bytes=str(ROLL_BYTES))

@@ -1,0 +1,29 @@
+"""Removal of open files that nothing was written to: spares, and first files made ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from bmq.storage.filesystem import Appender, FileSystem, StorageError
+
+
+async def remove_unused(fs: FileSystem, appender: Appender, within_s: float) -> None:
+    """Close the file, then delete it; each may take ``within_s`` seconds.
+
+    In this order: a deleted file's writer would go on being acknowledged.  A file that does not close, since its
+    pipeline broke, is given up, which ends its acknowledgements too, and is deleted as well: HDFS keeps it open for as
+    long as this process lives, and the sweeper leaves alone what is of the partition's present epoch.  A file that
+    cannot be deleted is left to the sweeper of a later owner.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            await appender.close()
+    except (StorageError, TimeoutError):
+        appender.abort()
+    except BaseException:
+        appender.abort()
+        raise
+    with contextlib.suppress(StorageError, TimeoutError):
+        async with asyncio.timeout(within_s):
+            await fs.delete(appender.lease.paths[0])
