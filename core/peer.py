@@ -68,13 +68,14 @@ class Kind(Enum):
 class PeerLost(Exception):
     """There is no answer, and will be none.  ``was_sent`` False: certainly nothing of the call reached the peer.
 
-    ``no_descriptor``: this process could not connect for want of a file descriptor, which says nothing of the peer.
+    ``is_own_trouble``: this process could not even try, since it has no file descriptor left or its resolver does not
+    answer.  That says nothing of the peer.
     """
 
-    def __init__(self, why: str, *, was_sent: bool, no_descriptor: bool = False) -> None:
+    def __init__(self, why: str, *, was_sent: bool, is_own_trouble: bool = False) -> None:
         super().__init__(why)
         self.was_sent = was_sent
-        self.no_descriptor = no_descriptor
+        self.is_own_trouble = is_own_trouble
 
 
 class PeerBusy(PeerLost):

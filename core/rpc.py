@@ -16,6 +16,7 @@ controller judges.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from bmq.core.descriptors import FAILURES
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.frames import SHARED_BYTES
 from bmq.core.log_fields import fields
+from bmq.core.name_lookup import LookupFailed, look_up
 from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
 from bmq.core.signals import Subscribers
 from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse, leading_error
@@ -102,6 +104,15 @@ async def ask_peer(peer: Callee, message: Message, api_key: int, response_type: 
     if response.error is not ErrorCode.NONE:
         raise RequestError(response.error, getattr(response, "message", "") or f"as {peer.incarnation} says")
     return response
+
+
+async def _connect(make: Callable[[], Peer], addresses: Sequence[str], port: int) -> Peer:
+    """Return a connection to the first address that accepts one.  Raises OSError if none does: the last one's."""
+    loop = asyncio.get_running_loop()
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError):
+            return (await loop.create_connection(make, address, port))[1]
+    return (await loop.create_connection(make, addresses[-1], port))[1]
 
 
 class _Link:
@@ -327,17 +338,18 @@ class Peers:
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
         peer: Peer | None = None
-        no_descriptor = False
+        is_own_trouble = True  # whatever fails before the peer's address is known
         try:
             async with asyncio.timeout(timeout_s):
-                loop = asyncio.get_running_loop()
-                _, peer = await loop.create_connection(make, member.internal.host, member.internal.port)
+                addresses = await look_up(member.internal.host, member.internal.port)
+                is_own_trouble = False
+                peer = await _connect(make, addresses, member.internal.port)
                 await peer.hello(self._cluster, self._own, self._protocols)
                 return peer
         except TimeoutError:
-            why = f"{where} does not answer in {timeout_s:g} s"
+            why = f"{where} " + ("is not looked up" if is_own_trouble else "does not answer") + f" in {timeout_s:g} s"
         except (OSError, PeerLost, FormatError) as error:
-            no_descriptor = FAILURES.note(error)
+            is_own_trouble = FAILURES.note(error) or isinstance(error, LookupFailed)
             why = f"{where}: {error}"
         except RequestError as error:
             why = f"{where} refuses: {error}"
@@ -346,7 +358,7 @@ class Peers:
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()
-        raise PeerLost(why, was_sent=False, no_descriptor=no_descriptor)
+        raise PeerLost(why, was_sent=False, is_own_trouble=is_own_trouble)
 
     def _came_up(self, link: _Link, peer: Peer, now: float) -> None:
         _log.info("connected to a member (%s)", peer.kind.value, extra=fields(member=peer.incarnation))

@@ -58,7 +58,7 @@ class PeerAsking:
 
         A ping that failed while this process was held up itself says nothing of the member: its answer may lie in the
         socket, or have had no time.  It is repeated, though not for ever.  Nor does one that this process has no
-        descriptor for: the member counts as alive until its lease ends or a later ping fails.
+        descriptor for, or no address: the member counts as alive until its lease ends or a later ping fails.
         """
         failed = 0
         for _ in range(PINGS_MAX):
@@ -66,7 +66,7 @@ class PeerAsking:
             try:
                 await self._peers.probe(member, self._ping_s)
             except PeerLost as error:
-                if error.no_descriptor:
+                if error.is_own_trouble:
                     return True
                 if held_up.seconds == 0.0:
                     failed += 1

@@ -1,4 +1,5 @@
-"""The network of a simulated cluster, in the place of the loop's ``create_connection`` and ``create_server``.
+"""The network of a simulated cluster, in the place of the loop's ``create_connection``, ``create_server`` and
+``getaddrinfo``.
 
 Hosts are names; a process's incarnation is its host's name and a number ("b0-3"), and clients are the host "client".
 Bytes take a while, by seed, and keep their order within a connection.  Each side's kernel keeps what its process has
@@ -221,6 +222,7 @@ class ClusterNetwork:
         loop: Any = asyncio.get_running_loop()
         loop.create_connection = self._create_connection
         loop.create_server = self._create_server
+        loop.getaddrinfo = self._getaddrinfo
 
     def latency(self) -> float:
         return self._rng.uniform(0, self._latency_s)
@@ -229,12 +231,18 @@ class ClusterNetwork:
         """Bytes that one read brings: TCP keeps no boundaries."""
         return self._rng.choice((1 << 20, 1 << 20, 1 << 20, 100, 3))
 
-    # ------------------------------------------------------------------------------------------------- the loop's two
+    # ------------------------------------------------------------------------------------------------- the loop's three
 
     async def _create_server(self, make: Callable[[], Any], host: str, port: int, **_: Any) -> Any:
         assert (host, port) not in self.listening, f"{host}:{port} is taken"
         server = self.listening[host, port] = _Server(self, PROCESS.get(), (host, port), make)
         return server
+
+    async def _getaddrinfo(self, host: str, port: int, **_: Any) -> Any:
+        """Return the name as its address.  Without a descriptor left, fail as glibc does."""
+        if PROCESS.get() in self._starved:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return [(None, None, None, "", (host, port))]
 
     async def _create_connection(self, make: Callable[[], Any], host: str, port: int) -> Any:
         process = PROCESS.get()

@@ -122,7 +122,7 @@ class End(asyncio.Transport):
 
 
 class Network:
-    """In the place of the running loop's ``create_connection`` and ``create_server``."""
+    """In the place of the running loop's ``create_connection``, ``create_server`` and ``getaddrinfo``."""
 
     def __init__(self) -> None:
         self.stopped: set[str] = set()
@@ -132,6 +132,7 @@ class Network:
         loop: Any = asyncio.get_running_loop()
         loop.create_connection = self.create_connection
         loop.create_server = self.create_server
+        loop.getaddrinfo = self.getaddrinfo
 
     async def create_server(self, make: Callable[[], Any], host: str, port: int, **_: Any) -> Any:
         self._listening[host, port] = make
@@ -147,6 +148,9 @@ class Network:
                 self._listening.pop((host, port), None)
 
         return Server()
+
+    async def getaddrinfo(self, host: str, port: int, **_: Any) -> Any:
+        return [(None, None, None, "", (host, port))]
 
     async def create_connection(self, make: Callable[[], Any], host: str, port: int) -> Any:
         self.attempts.append(asyncio.get_running_loop().time())

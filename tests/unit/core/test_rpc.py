@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
@@ -368,16 +369,49 @@ def test_a_stopped_process_does_not_answer_hello() -> None:
     play(story)
 
 
-def test_a_lack_of_descriptors_is_told_from_a_peer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: World) -> None:
-        async def connect(*_: object) -> None:
-            raise OSError(number, os.strerror(number))
+@pytest.mark.parametrize("step", ["getaddrinfo", "create_connection"])
+@pytest.mark.parametrize(
+    ("error", "own_steps"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), {"getaddrinfo", "create_connection"}),
+        (OSError(errno.EBUSY, os.strerror(errno.EBUSY)), {"getaddrinfo"}),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), {"getaddrinfo"}),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), set()),
+        (ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)), {"getaddrinfo"}),
+        (None, {"getaddrinfo"}),  # no answer in time
+    ],
+)
+def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, step: str, error: OSError | None, own_steps: set[str]
+) -> None:
+    """Whoever has no descriptor, or whose resolver is away, has learnt nothing of the peer."""
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
-        for number in (errno.EMFILE, errno.ECONNREFUSED):
-            with pytest.raises(PeerLost) as caught:
-                await world.peers.probe(B, 1)
-            assert caught.value.no_descriptor == (number == errno.EMFILE)
+    async def story(world: World) -> None:
+        async def fail(*_: object, **__: object) -> None:
+            if error is not None:
+                raise error
+            await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), step, fail)
+        with pytest.raises(PeerLost) as caught:
+            await world.peers.probe(B, 1)
+        assert caught.value.is_own_trouble == (step in own_steps)
+
+    play(story)
+
+
+def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        async def look_up(host: str, port: int, **_: object) -> object:
+            return [(None, None, None, "", (name, port)) for name in addresses]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+        addresses = ["nowhere", "b"]
+        await world.peers.probe(B, 1)
+        addresses = ["nowhere", "nor there"]
+        with pytest.raises(PeerLost, match="nobody listens at nor there") as caught:
+            await world.peers.probe(B, 1)
+        assert not caught.value.is_own_trouble
 
     play(story)
 

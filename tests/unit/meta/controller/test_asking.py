@@ -76,7 +76,7 @@ def test_no_answer_to_two_pings_is_death() -> None:
 
 
 def test_a_leader_without_a_descriptor_declares_nobody_dead() -> None:
-    peers = FakePeers(LOST, PeerLost("Too many open files", was_sent=False, no_descriptor=True))
+    peers = FakePeers(LOST, PeerLost("Too many open files", was_sent=False, is_own_trouble=True))
     assert result(asking(peers).is_alive(MEMBER))
     assert len(peers.keys) == PINGS, "it is not asked again at once: the next try would fail likewise"
 
