@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from bmq.broker.shared import SEALS_AT_ONCE
 from bmq.storage.filesystem import Lease
@@ -22,7 +23,7 @@ SOON_S = 60.0
 HDFS = Faults(call_s=(0.001, 0.003), ack_s=(0.0003, 0.0003), lease_recovery_s=(2.5, 11.0))
 
 
-def play(story: Callable[[World], Awaitable[None]], faults: Faults = AT_ONCE, **configs: str) -> None:
+def play(story: Callable[[World], Awaitable[None]], faults: Faults = AT_ONCE, **configs: Any) -> None:
     """Tell a story of idle partitions that have one batch each; ``configs`` are the topic's."""
 
     async def main() -> None:

@@ -28,7 +28,8 @@ def found(host: str, *answers: Any) -> list[str]:
         return list(answers)
 
     async def main() -> list[str]:
-        asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign]
+        loop: Any = asyncio.get_running_loop()
+        loop.getaddrinfo = getaddrinfo
         return await look_up(host, 9093)
 
     addresses: list[str] = run(main())
