@@ -4,8 +4,9 @@ etcd merely unreachable is not a lost membership (rule 7): storage fences owners
 store's own word ends it: the lease is gone, or the key is (the controller has declared the process dead).  Then
 ``on_lost`` runs before anything else, and the process joins again, under the same incarnation: that names its start,
 and what it owned is fenced.  The first time it does so at once, then after pauses that double: a member that no
-controller can reach would else be declared dead and come back as fast as the store writes.  A process that does not
-reach the store gets its word from other members, once its lease must have ended (``meta.cluster.unregistered``).
+controller can reach would else be declared dead and come back as fast as the store writes.  Another controller ends the
+pause.  A process that does not reach the store gets its word from other members, once its lease must have ended
+(``meta.cluster.unregistered``).
 
 A proxy takes its id towards Kafka clients with the same lease, so that no two have one id, and a dead one's is free
 when its lease is.  One that it chose itself it chooses anew when another has it by the time it joins again; one that it
@@ -250,9 +251,15 @@ class Membership:
     # ----------------------------------------------------------------------------------------------------- staying
 
     def _view_changed(self, change: ViewChange) -> None:
-        """Our key was there and is not: the store's word, heard before the next renewal would bring it."""
+        """Find that our key was there and is not, before the next renewal would.  End a pause when the leader is another:
+        the one before may have been the one that reached nobody."""
         if self.member.incarnation in change.members and self._is_gone(change.revision):
             self._lost(_DECLARED)
+        if change.is_controller:
+            self._losses = 0
+            if not self.is_member and self._pause_s > 0:
+                self._join_not_before = asyncio.get_running_loop().time()
+                self._is_due.set()
 
     def _is_gone(self, revision: int) -> bool:
         """What the view tells of the time before we joined (again) is old."""

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from bmq.core.wire.internal_fields import Unregistered
-from bmq.meta.cluster.keys import member_key, node_id_key
+from bmq.meta.cluster.keys import controller_key, member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
 from bmq.meta.cluster.membership import (
@@ -148,6 +148,27 @@ def test_declared_dead_again_and_again_it_joins_again_after_longer_pauses() -> N
             assert pauses == [0, 1, 2, 4, 8, 16, REJOIN_PAUSE_MAX_S, REJOIN_PAUSE_MAX_S]
             await asyncio.sleep(STEADY_S)
             assert await pause() == 0, "it was a member for a while"
+
+    run(main())
+
+
+def test_it_joins_again_at_once_when_another_leads() -> None:
+    """The leader may have been the one that reached nobody."""
+
+    async def main() -> None:
+        kv = MemoryKeyValue(MemoryStore())
+        async with joined(kv, BROKER) as one:
+            for losses in range(1, 7):
+                await until(lambda: one.membership.is_member)
+                await kv.commit([], [Delete(member_key("c", "b"))])
+                await until(lambda count=losses: one.losses == count)  # type: ignore[misc]
+            await asyncio.sleep(1)
+            assert not one.membership.is_member
+            await kv.commit([], [Put(controller_key("c"), b"c-2")])
+            await until(lambda: one.membership.is_member, 1)
+            await kv.commit([], [Delete(member_key("c", "b"))])
+            await until(lambda: one.losses == 7, 1)
+            await until(lambda: one.membership.is_member, 1)
 
     run(main())
 
