@@ -251,8 +251,10 @@ class Membership:
     # ----------------------------------------------------------------------------------------------------- staying
 
     def _view_changed(self, change: ViewChange) -> None:
-        """Find that our key was there and is not, before the next renewal would.  End a pause when the leader is another:
-        the one before may have been the one that reached nobody."""
+        """Find that our key was there and is not, before the next renewal would.
+
+        End a pause when another process leads: the leader before may have been the one that reached nobody.
+        """
         if self.member.incarnation in change.members and self._is_gone(change.revision):
             self._lost(_DECLARED)
         if change.is_controller:
