@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from bmq.broker.batches import Duplicate
 from bmq.broker.recompress import Recompressor, RecompressQueue, is_needed
 from bmq.broker.record_checks import Work, check_at_once
+from bmq.broker.refusals import Refusals
 from bmq.broker.searches import SearchedLog, Searches
 from bmq.broker.shared import Shared
 from bmq.broker.transitions import State
@@ -45,8 +46,8 @@ SETTLE_S = 30.0
 class PartitionOwner:
     """Around one ``PartitionWriter``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
 
-    __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_searches",
-                 "_shared", "_size", "_sure_until", "_writer", "key")  # fmt: skip
+    __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_refusals",
+                 "_searches", "_shared", "_size", "_sure_until", "_writer", "key")  # fmt: skip
 
     def __init__(self, shared: Shared, writer: PartitionWriter, searches: Searches, recompressor: Recompressor) -> None:
         self.key: PartitionKey = writer.partition.key
@@ -56,6 +57,7 @@ class PartitionOwner:
         self._recompressor = recompressor
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
+        self._refusals = Refusals(writer)
         self._acknowledged_to = 0  # before their flush, as acks=1 has it
         self._is_confirming = False
         self._confirmed_at = -math.inf
@@ -178,7 +180,12 @@ class PartitionOwner:
         return self._writer.append(data, is_internal=True)
 
     def _accept(self, batch: Batch, acks_all: bool) -> Appended | asyncio.Future[Appended]:
-        accepted = self._writer.accept(batch, acks_all=acks_all)
+        try:
+            accepted = self._writer.accept(batch, acks_all=acks_all)
+        except RequestError as error:
+            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or self._shared.is_alone:
+                raise
+            return self._refusals.prove(error.with_traceback(None))  # which would lead back to the batch
         if acks_all:
             return self._writer.when_flushed(accepted, self._appended)
         self._acknowledged_to = self._writer.partition.next_offset

@@ -29,7 +29,7 @@ from bmq.storage.memory import Faults
 from bmq.storage.reader import LogReader
 from bmq.storage.readpool import ReadConfig, ReadPool
 from tests.simulation.loop import run
-from tests.unit.broker.cluster import Cluster, cluster
+from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.loop_stops import TurnCounter
 
@@ -40,6 +40,19 @@ def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: An
             await story(made)
 
     run(main())
+
+
+def count_gets(node: Node) -> list[str]:
+    """Return the keys that a node reads from the store, from here on."""
+    asked: list[str] = []
+    get = node.kv.get
+
+    async def counted(key: str) -> Any:
+        asked.append(key)
+        return await get(key)
+
+    node.kv.get = counted  # type: ignore[method-assign]
+    return asked
 
 
 def now() -> float:
@@ -733,6 +746,85 @@ def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
         assert {offset: written[offset] for offset in acked} == acked
 
     play(story, seed=seed, broker=BrokerConfig(handover_wait_ms=500))
+
+
+class Contradicted:
+    """a believes that it owns the partition, which b has taken from it, and a producer's next batch comes to a."""
+
+    def __init__(self, c: Cluster) -> None:
+        c.topic()
+        self.c = c
+        (self.key,) = c.keys()
+
+    async def begin(self) -> None:
+        c, key = self.c, self.key
+        c["a"].view.give("a", key)
+        assert await c.write("a", key, idempotent(0)) == 0
+        c["b"].view.give("b", key)
+        assert await c.write("b", key, idempotent(1)) == 1
+
+    def send(self, sequence: int) -> Awaitable[Any]:
+        owner = self.c["a"].assigned.get(self.key)
+        assert owner is not None, "nobody has told it"
+        sent = owner.append(memoryview(idempotent(sequence)), acks_all=True)
+        assert isinstance(sent, asyncio.Future)
+        return sent
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -> None:
+    """Its table lacks what the owner after it has acknowledged: the batch is in order, and goes there."""
+
+    async def story(c: Cluster) -> None:
+        case = Contradicted(c)
+        await case.begin()
+        reads = count_gets(c["a"])
+        sent = await asyncio.gather(*(case.send(2 + n) for n in range(count)), return_exceptions=True)
+        assert [error.code for error in sent if isinstance(error, RequestError)] == [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        ] * count
+        assert len(reads) <= 2, "one question for all"
+        assert await c.write("b", case.key, idempotent(2)) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None:
+    """While the store does not say who that is, the producer is to try again."""
+
+    async def story(c: Cluster) -> None:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        assert await c.write("a", key, idempotent(0)) == 0
+        c["a"].kv.faults = KvFaults(unknown_lost=float(is_cut), unavailable=float(is_cut))
+        with pytest.raises(RequestError) as refused:
+            await c.write("a", key, idempotent(5))
+        is_known = refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert is_known or refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert is_known != is_cut
+        c["a"].kv.faults = KvFaults()
+        assert await c.write("a", key, idempotent(1)) == 1
+
+    play(story)
+
+
+def test_a_gap_whose_partition_ends_meanwhile_is_answered() -> None:
+    async def story(c: Cluster) -> None:
+        case = Contradicted(c)
+        await case.begin()
+        c["a"].kv.faults = KvFaults(latency_s=1.0)
+        sent = [case.send(2), case.send(3)]
+        await asyncio.sleep(0)
+        c["a"].membership.is_member = False
+        c["a"].broker.fence_all()
+        for each in sent:
+            with pytest.raises(RequestError) as refused:
+                await each
+            assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(story)
 
 
 @pytest.mark.parametrize("seed", range(6))

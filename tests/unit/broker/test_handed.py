@@ -33,7 +33,7 @@ from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Cluster, Node
-from tests.unit.broker.test_following import now, play, record_of
+from tests.unit.broker.test_following import count_gets, now, play, record_of
 from tests.unit.broker.world import batch, idempotent
 
 HDFS = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
@@ -97,18 +97,6 @@ def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_told()
         assert len(gets) == 1, "once, to hear whom to wait for"
 
     play(story)
-
-
-def count_gets(node: Node) -> list[str]:
-    asked: list[str] = []
-    get = node.kv.get
-
-    async def counted(key: str) -> Any:
-        asked.append(key)
-        return await get(key)
-
-    node.kv.get = counted  # type: ignore[method-assign]
-    return asked
 
 
 def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open() -> None:
