@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
-from bmq.core.compression import Compression, recompress
-from bmq.core.records import Batch, Record, build_batch
-from bmq.spark.decode import COLUMNS, BatchDecoder, DecodeOptions, schema
+from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.core.records.compression import Compression, recompress
+from bmq.spark.decoding.decoder import COLUMNS, BatchDecoder, DecodeOptions, schema
 
 BATCH_BYTES = 16 << 10
 KEY_BYTES = 10
@@ -134,7 +134,7 @@ def _first(case: Sample, size: int) -> tuple[bytes, int, int]:
 
 def import_seconds() -> float:
     """What an executor waits for when the machine code is kept: a fresh Python that loads the decoder."""
-    program = "import time; t = time.perf_counter(); import bmq.spark.decode; print(time.perf_counter() - t)"
+    program = "import time; t = time.perf_counter(); import bmq.spark.decoding.decoder; print(time.perf_counter() - t)"
     command = [sys.executable, "-c", program]
     return min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bmq.core.records import Record, build_batch
+from bmq.core.records.batch import Record, build_batch
 
 _OFFSET = struct.Struct(">q")
 _POLL_S = 0.02

@@ -13,9 +13,9 @@ from bench.plan import SIZES, Plan
 from bench.results import Sample, latency_metrics, spread_of
 from bench.roots import REPLICAS, Site, flushes_of
 from bench.single import Place, new_places, rates
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.manager import Broker
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
 
 SIZE = SIZES["1 KB"]
 LONE_OPENS = 20

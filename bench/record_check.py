@@ -13,13 +13,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from bmq.broker import owner as owner_module
-from bmq.broker.record_checks import check_at_once
-from bmq.core import record_check
-from bmq.core.compression import Compression, recompress
-from bmq.core.record_check import check_records, unpack
-from bmq.core.record_walk import Walker
-from bmq.core.records import CODECS, Batch, BatchRules, Record, build_batch
+from bmq.broker.partition import owner as owner_module
+from bmq.broker.partition.record_checks import check_at_once
+from bmq.core.records import check as record_check
+from bmq.core.records.batch import CODECS, Batch, BatchRules, Record, build_batch
+from bmq.core.records.check import check_records, unpack
+from bmq.core.records.compression import Compression, recompress
+from bmq.core.records.walk import Walker
 from tests.unit.broker.world import World, world
 
 NOW = 1_700_000_000_000

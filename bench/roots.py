@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig
-from bmq.broker.manager import Broker, new_incarnation
-from bmq.broker.scheduler import Flusher, FlushScheduler
+from bmq.broker.files.flush_scheduler import Flusher, FlushScheduler
 from bmq.meta.kv import KeyValue
 from bmq.meta.open import open_keyvalue
 from bmq.storage.filesystem import FileSystem

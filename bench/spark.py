@@ -29,7 +29,7 @@ from bench.decode import by_decoder, import_seconds, sample, seconds
 from bench.results import Results, Sample
 from bench.spark_cpu import SparkMeter
 from bench.spark_sites import EMPTY, KEYS, PARTITIONS, Site, Topic, open_site
-from bmq.spark.decode import COLUMNS
+from bmq.spark.decoding.decoder import COLUMNS
 from tests.services.spark import KAFKA_SOURCE_VERSION, kafka_source_jars, start_spark
 
 STORAGE, NARROW, ENDPOINT, KAFKA = "storage", "storage, narrow", "endpoint", "kafka"

@@ -12,7 +12,7 @@ from bench.plan import SIZES, Plan
 from bench.results import Sample, spread_of
 from bench.roots import Site
 from bench.single import new_places
-from bmq.broker.manager import Broker
+from bmq.broker.broker import Broker
 from bmq.core.errors import RequestError
 
 SIZE = SIZES["1 KB"]

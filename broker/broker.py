@@ -9,26 +9,26 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Protocol, Unpack
 
-from bmq.broker import events as ev
-from bmq.broker.budget import Budget
+from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.context import Shared
 from bmq.broker.file_check import FileCheck
-from bmq.broker.first_files import FirstFiles
-from bmq.broker.handed import Handed
-from bmq.broker.health import NodeHealth
-from bmq.broker.janitor import Janitor, JanitorConfig
-from bmq.broker.journals import JournalCache
-from bmq.broker.late_indexes import LateIndexes
-from bmq.broker.places import Places
-from bmq.broker.scheduler import Alarms, FlushScheduler
-from bmq.broker.segment_files import SegmentFiles
-from bmq.broker.shared import Shared
-from bmq.broker.storage_watch import StorageWatch
+from bmq.broker.files.datanode_health import NodeHealth
+from bmq.broker.files.deferred_indexes import LateIndexes
+from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
+from bmq.broker.files.journal_cache import JournalCache
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.precreated import FirstFiles
+from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.files.storage_watch import StorageWatch
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.release import Handed
+from bmq.broker.partition.transitions import TERMINAL
 from bmq.broker.store_waits import StoreWaits
-from bmq.broker.transitions import TERMINAL
-from bmq.broker.writer import PartitionWriter
+from bmq.core.aio.byte_budget import Budget
 from bmq.core.clock import Clock, SystemClock
-from bmq.core.log_fields import Fields, fields, in_text
+from bmq.core.logging.fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.kv import KeyValue, KvError
@@ -205,7 +205,7 @@ class Broker:
         """Whether this broker should give its partitions to others: storage acknowledges nothing to it.
 
         Want of room is no such case, though a broker without a single file has nothing acknowledged: there is no more
-        room for the others, and it gets its share of what there is (``broker.places``).
+        room for the others, and it gets its share of what there is (``broker.files.open_file_limit``).
         """
         return self.is_lost or (self._storage.is_stalled and not self.shared.places.is_refused)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bmq.core.compression import Compression
-from bmq.core.records import BatchRules
+from bmq.core.records.batch import BatchRules
+from bmq.core.records.compression import Compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from bmq.broker.budget import Budget
 from bmq.broker.config import BrokerConfig
-from bmq.broker.first_files import FirstFiles
-from bmq.broker.health import NodeHealth
-from bmq.broker.late_indexes import LateIndexes
-from bmq.broker.load import Load
-from bmq.broker.places import Places
-from bmq.broker.scheduler import Alarms, FlushScheduler
+from bmq.broker.files.datanode_health import NodeHealth
+from bmq.broker.files.deferred_indexes import LateIndexes
+from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.precreated import FirstFiles
 from bmq.broker.store_waits import StoreWaits
+from bmq.broker.traffic import Load
+from bmq.core.aio.byte_budget import Budget
 from bmq.core.clock import Clock
-from bmq.core.log_fields import Report
-from bmq.core.metrics import Histogram
+from bmq.core.logging.fields import Report
+from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.meta.kv import KeyValue
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
@@ -28,17 +28,17 @@ from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.read_progress import ReadProgress
 
 if TYPE_CHECKING:
-    from bmq.broker.writer import PartitionWriter
+    from bmq.broker.partition.driver import PartitionWriter
 
 
 class CheckpointSource(Protocol):
-    """The last checkpoints that other brokers' journals hold (see ``broker.journals``)."""
+    """The last checkpoints that other brokers' journals hold (see ``broker.files.journal_cache``)."""
 
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None: ...
 
 
 class Tails(Protocol):
-    """Who hears of what partitions flush, in each one's order: a cache of tails (``proxy.owners.Tails``)."""
+    """Who hears of what partitions flush, in each one's order: a cache of tails (``endpoint.partitions.Tails``)."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """The partition is in WRITE under this epoch."""

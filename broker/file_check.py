@@ -11,9 +11,9 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from bmq.broker import events as ev
-from bmq.broker.writer import PartitionWriter
-from bmq.core.log_fields import Report, fields
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.core.logging.fields import Report, fields
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.storage.filesystem import StorageError

@@ -2,7 +2,7 @@
 
 Questions about a partition (Ask, AskPartitions, Producers, LiveSegment) are for its owner: one that is being opened is
 waited for as a produce would be; one that is not assigned here is refused at once with NOT_LEADER_OR_FOLLOWER, and the
-caller waits for its view to catch up.  A RequestError is the API's answer (``core.internal_endpoint``).
+caller waits for its view to catch up.  A RequestError is the API's answer (``core.rpc.server``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import time
 from typing import Protocol
 from uuid import UUID
 
-from bmq.broker.assigned import Assigned
-from bmq.broker.handed import NOTHING, Handed
-from bmq.broker.load import Load
-from bmq.broker.owner import PartitionOwner
-from bmq.broker.places import Places
-from bmq.broker.questions import ANSWERS, answer_questions
-from bmq.core.call import Buffer
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition_queries import ANSWERS, answer_questions
+from bmq.broker.traffic import Load
+from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.internal_endpoint import Handler, InternalCall
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.turns import map_in_turns, run_in_turns
-from bmq.core.wire.internal import (
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.message_fields import PartitionLoad
+from bmq.core.rpc.messages import (
     QUESTIONS_MAX,
     AskPartitionsRequest,
     AskPartitionsResponse,
@@ -42,7 +42,7 @@ from bmq.core.wire.internal import (
     ProducersRequest,
     ProducersResponse,
 )
-from bmq.core.wire.internal_fields import PartitionLoad
+from bmq.core.rpc.server import Handler, InternalCall
 from bmq.meta.cluster.member import BROKER, CONTROLLER
 from bmq.storage.checkpoint import big_endian, encode_producers
 from bmq.storage.index import ENTRY
@@ -54,7 +54,7 @@ OPENING_WAIT_S = 5.0
 
 
 class Registry(Protocol):
-    """``core.internal_endpoint.InternalEndpoint``, as far as handlers need it."""
+    """``core.rpc.server.InternalEndpoint``, as far as handlers need it."""
 
     def register(
         self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = ""

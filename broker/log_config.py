@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from bmq.broker.config import LogConfig
-from bmq.core.compression import Compression
-from bmq.core.records import BatchRules
-from bmq.storage.log import FOR_EVER
+from bmq.core.records.batch import BatchRules
+from bmq.core.records.compression import Compression
+from bmq.storage.log_segments import FOR_EVER
 
 _LEVEL_DEFAULTS = {"gzip": -1, "lz4": 9, "zstd": 3}  # Kafka's
 

@@ -1,7 +1,8 @@
 """Bytes on storage by topic, of the partitions that this broker has open: Kafka's `Log,name=Size`, for metrics.
 
 A partition's size is known without a look at storage until one of its segments is registered or closed
-(`broker.owner.LogSize`), so a refresh lists few folders.  At start it lists all of them, `LISTINGS_MAX` a refresh.
+(`broker.partition.owner.LogSize`), so a refresh lists few folders.  At start it lists all of them, `LISTINGS_MAX` a
+refresh.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from bmq.broker.owner import PartitionOwner
-from bmq.core.metrics import OTHER_TOPICS
-from bmq.core.series_bound import SeriesBound
-from bmq.core.turns import Turns, next_turn
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.metrics.counters import OTHER_TOPICS
+from bmq.core.metrics.series_bound import SeriesBound
 
 LISTINGS_MAX = 300
 """Folders listed by one refresh, one after another.  At one refresh in 15 s these are 20 a second, which a NameNode

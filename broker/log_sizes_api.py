@@ -7,9 +7,9 @@ from heapq import nlargest
 from uuid import UUID
 
 from bmq.broker.log_sizes import LogSizes
-from bmq.core.call import Buffer
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.wire.internal import LogSizesRequest, LogSizesResponse
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import LogSizesRequest, LogSizesResponse
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 
 TOPICS_MAX = 10_000

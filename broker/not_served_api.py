@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bmq.broker.assigned import Assigned
-from bmq.broker.manager import Broker
-from bmq.core.call import Buffer
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.wire.internal import PartitionsNotServedRequest, PartitionsNotServedResponse
-from bmq.core.wire.internal_fields import NotServedPartition
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.broker import Broker
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.message_fields import NotServedPartition
+from bmq.core.rpc.messages import PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.rpc.server import InternalCall
 
 NAMED_MAX = 100
 """Partitions that one broker names: the first by topic and number; a cause that stops more stops them all alike."""

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from bmq.broker.owner import PartitionOwner
-from bmq.core.eager import start
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.core.aio.eager import start
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import Turns, next_turn
-from bmq.core.wire.internal import ASKED_TOGETHER, ENDS_SETTLED, Question
-from bmq.core.wire.internal_fields import OwnerAnswer, PartitionQuestion
+from bmq.core.rpc.message_fields import OwnerAnswer, PartitionQuestion
+from bmq.core.rpc.messages import ASKED_TOGETHER, ENDS_SETTLED, Question
 
 ANSWERED_A_TURN = 200
 """At 10 to 20 us for a question that needs no storage."""
@@ -104,4 +104,4 @@ ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...
     Question.LOG_BYTES: _log_bytes,
     Question.CONFIRM_END: _confirm_end,
 }
-"""What the ``Owner`` method of that name gives, ``core.records.Ends`` for the first."""
+"""What the ``Owner`` method of that name gives, ``core.records.batch.Ends`` for the first."""

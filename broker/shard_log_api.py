@@ -1,6 +1,6 @@
 """ShardOpen and ShardAppend: a coordinator's log, at the broker that owns its partition of ``__consumer_offsets``.
 
-Who may append is ``broker.shard_fence``'s to say; the holder of a log is the connection that opened it.
+Who may append is ``broker.shard_log_fence``'s to say; the holder of a log is the connection that opened it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bmq.broker.assigned import Assigned
-from bmq.broker.owner import PartitionOwner
-from bmq.broker.serving import OPENING_WAIT_S, Registry
-from bmq.broker.shard_fence import ShardFence
-from bmq.core.call import Buffer, Client
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.internal_api import OPENING_WAIT_S, Registry
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import InternalCall
 from bmq.core.model import PartitionKey
-from bmq.core.wire.internal import (
+from bmq.core.net.request import Buffer, Client
+from bmq.core.rpc.messages import (
     InternalKey,
     ShardAppendRequest,
     ShardAppendResponse,
@@ -25,6 +24,7 @@ from bmq.core.wire.internal import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import COORDINATOR
 
 CheckOwnership = Callable[[PartitionKey, int, str], Awaitable[None]]

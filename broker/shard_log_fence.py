@@ -8,7 +8,7 @@ opened it last:
 * a smaller ownership is refused (NOT_COORDINATOR): a newer coordinator has opened the log, and its barrier is in it;
 * another epoch is refused (NOT_LEADER_OR_FOLLOWER): the log was opened at an earlier owner.  The numbers die with the
   ownership of the partition, and need not be durable: whoever opens the log here, stale or not, appends a barrier
-  first, and whoever opens it later replays all of that (``meta.coordinator.log``);
+  first, and whoever opens it later replays all of that (``coordinator.shard.log``);
 * appends count only from the holder that opened the log last, and none after one that failed.  What was still in the
   socket of a connection that broke would else land behind the barrier of the same coordinator's next ``open``: in the
   log, but not in its memory.

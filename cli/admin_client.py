@@ -30,8 +30,8 @@ from kafka.errors import (
     RequestTimedOutError,
 )
 
-from bmq.cli import profiles
 from bmq.cli.output import fail
+from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError, check_text
 from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode

@@ -11,8 +11,8 @@ import importlib
 import logging
 from functools import partial
 
-from bmq.cli import profiles
 from bmq.cli.output import fail
+from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError
 from bmq.spark.jobs import JOBS
 from bmq.spark.jobs.session import add_session_arguments, run_job

@@ -64,7 +64,12 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line.  Imports the sub-commands, which takes half a second."""
-    from bmq.cli import cluster, completion, consume, group, health, job, produce, profile, segment, serve, topic
+    from bmq.cli import completion, health, job, serve, topic
+    from bmq.cli.cluster import command as cluster
+    from bmq.cli.group import command as group
+    from bmq.cli.profile import command as profile
+    from bmq.cli.records import consume, produce
+    from bmq.cli.segment import command as segment
 
     parser = _Parser(
         prog="bmq",

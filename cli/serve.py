@@ -1,6 +1,6 @@
 """``bmq serve``: from flags, environment and file to the settings of a server.
 
-The server itself is in ``cli.server``, imported when it is started: other commands need none of the roles.
+The server itself is in ``server.process``, imported when it is started: other commands need none of the roles.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bmq.cli.output import fail
-from bmq.core import log_handler
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
+from bmq.core.logging import handler as log_handler
 from bmq.core.urls import normal_url, scheme_of, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return fail(str(error), status=2)
     log_handler.install(sys.stderr, config.log_format, config.log_level)
-    from bmq.cli.server import serve
+    from bmq.server.process import serve
 
     return serve(config)
 

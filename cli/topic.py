@@ -20,7 +20,7 @@ from bmq.cli.admin_client import (
     describe_code,
     read_error,
 )
-from bmq.cli.offsets import Ends, ends_of
+from bmq.cli.group.offsets import Ends, ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import format_size, print_table
 from bmq.cli.usage import UsageError, positive

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from bmq.console.state import ConsoleState, Gauges, OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics import LATENCY_BOUNDS_MS, OTHER_TOPICS
+from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, OTHER_TOPICS
 from bmq.core.version import VERSION
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

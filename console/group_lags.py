@@ -12,8 +12,8 @@ from typing import NamedTuple
 from bmq.console.kafka import Requests
 from bmq.console.records_api import list_offsets
 from bmq.console.state import CommittedFacts
+from bmq.core.aio.steps import batched
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.steps import batched
 
 LAGS_MAX = 100
 """Groups of one page."""

@@ -19,7 +19,7 @@ from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyF
 from bmq.console.records_api import list_offsets
 from bmq.console.state import GROUP_COLUMNS, ConsoleState, GroupDetails
 from bmq.core.errors import ErrorCode
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteGroupsRequest, OffsetCommitRequest
 
 _LATEST, _EARLIEST = -1, -2

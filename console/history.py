@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypedDict
 
 from bmq.core.errors import FormatError
-from bmq.core.metrics import LATENCY_BOUNDS_MS
+from bmq.core.metrics.counters import LATENCY_BOUNDS_MS
 
 INTERVAL_MS = 5_000
 SAMPLES_MAX = 720

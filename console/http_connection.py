@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from bmq.console.operations import NotPossible
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 
 CONNECTIONS_MAX = 200
 REQUESTS_MAX = 100

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
 
-from bmq.core.call import Answer, CloseConnection, Dispatch
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, CloseConnection, Dispatch
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request

@@ -24,9 +24,9 @@ from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.schemas import schema_id
 from bmq.console.state import ConsoleState, TopicFacts
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.record_reader import StoredRecord, read_records
-from bmq.core.records import Record, build_batch, parse_batch, split_batches
-from bmq.core.wire.api import ApiKey
+from bmq.core.records.batch import Record, build_batch, parse_batch, split_batches
+from bmq.core.records.reader import StoredRecord, read_records
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsRequest
 
 RECORDS_MAX = 1_000

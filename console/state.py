@@ -19,7 +19,7 @@ from bmq.console.lag_history import LagHistoryFacts
 from bmq.console.listing import Order, Page
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.schema_registry import SchemaRegistry
-from bmq.core.metrics import Histogram, Metrics
+from bmq.core.metrics.counters import Histogram, Metrics
 
 
 class BrokerFacts(TypedDict):

@@ -18,7 +18,7 @@ from bmq.console.operations import NotPossible, RateFacts
 from bmq.console.queries import FLAG, NAMES, NUMBER, PAGE, PAGE_MAX, TEXT, TEXTS, Query, read_body
 from bmq.console.records_api import check_partition, find_topic
 from bmq.console.state import ConsoleState, ListedTopic
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,

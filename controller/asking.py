@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from bmq.controller.file_shares import OpenFileReport
+from bmq.controller.planning.partition_load import Measured
 from bmq.meta.cluster.member import Member
-from bmq.meta.controller.file_shares import OpenFileReport
-from bmq.meta.controller.loads import Measured
 
 
 class Asking(Protocol):

@@ -10,16 +10,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from bmq.controller.election import Leadership
+from bmq.controller.kv_commit import Settled, commit_settled, is_deposed
+from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.planner_view import SHARDS, Move
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, encode_chunk, encode_shards
 from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.controller.commits import Settled, commit_settled, is_deposed
-from bmq.meta.controller.election import Leadership
-from bmq.meta.controller.partition_table import PartitionTable
-from bmq.meta.controller.planner_view import SHARDS, Move
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
 
 KEYS_PER_COMMIT = COMMIT_OPERATIONS_MAX - 8

@@ -19,13 +19,13 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from bmq.controller.kv_commit import commit_settled
+from bmq.core.aio.subscribers import wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_fields import fields
-from bmq.core.signals import wait_for
+from bmq.core.logging.fields import fields
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.view import ViewChange
-from bmq.meta.controller.commits import commit_settled
 from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from bmq.core.signals import wait_for
-from bmq.meta.controller.failures import (
+from bmq.controller.failures import (
     ConnectionBroken,
     ProbeAnswered,
     ProbeFailed,
@@ -19,6 +18,7 @@ from bmq.meta.controller.failures import (
     StoreAway,
     StoreBack,
 )
+from bmq.core.aio.subscribers import wait_for
 
 
 @dataclass(frozen=True, slots=True)

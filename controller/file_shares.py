@@ -3,8 +3,8 @@
 Storage refuses a file when it has no room for another, and does not say how many it has room for.  A broker learns of
 its own refusals only: one that holds files keeps them, one that comes late is refused for as long.  The controller
 hears of all refusals, so it keeps one bound for all brokers (``room``), lowered and raised as a broker does with its
-own (``broker.places``), and divides it by what each broker's partitions want: then each partition waits about as long
-as any other, whoever owns it.
+own (``broker.files.open_file_limit``), and divides it by what each broker's partitions want: then each partition waits
+about as long as any other, whoever owns it.
 
 ==========  ============================  =========================================================================
 state       event                         next

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmq.controller.file_shares import OpenFileReport
+from bmq.controller.planning.partition_load import Measured
+from bmq.core.aio.held_up import HeldUp
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.held_up import HeldUp
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import Kind, PeerLost, Peers
-from bmq.core.wire.internal import (
+from bmq.core.rpc.messages import (
     InternalKey,
     LeaveRequest,
     LeaveResponse,
@@ -19,9 +20,8 @@ from bmq.core.wire.internal import (
     PingRequest,
     PingResponse,
 )
+from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
-from bmq.meta.controller.file_shares import OpenFileReport
-from bmq.meta.controller.loads import Measured
 
 PING_S = 1.0
 """How long one ping of a probe may take, connecting included: a process that stands still for two of them is as good

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from bmq.controller.planning.planner_view import SHARDS, Move, Why
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.planner_view import SHARDS, Move, Why
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.ownership import partition_key, read
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bmq.controller.kv_commit import deposed
+from bmq.controller.planning.planner_view import Move, PlannerView, Why
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.commits import deposed
-from bmq.meta.controller.planner_view import Move, PlannerView, Why
 
 WISHES_MAX = 10_000
 """That wait at once: one for each partition of a large cluster."""

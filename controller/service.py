@@ -10,20 +10,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from bmq.controller.admin.topic_deletion import TopicCleaner
+from bmq.controller.admin.topics import TopicAdmin
+from bmq.controller.asking import Asking
+from bmq.controller.election import TTL_S, Election, Leadership
+from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
+from bmq.controller.kv_commit import Guard
+from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
+from bmq.controller.term import Term
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
 from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.controller.asking import Asking
-from bmq.meta.controller.commits import Guard
-from bmq.meta.controller.deletion import TopicCleaner
-from bmq.meta.controller.election import TTL_S, Election, Leadership
-from bmq.meta.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
-from bmq.meta.controller.store_upkeep import MakeUpkeep, StoreUpkeep
-from bmq.meta.controller.term import Term
-from bmq.meta.controller.topics import TopicAdmin
 from bmq.meta.kv import KeyValue, KvError
 
 _log = logging.getLogger(__name__)

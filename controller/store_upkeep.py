@@ -19,10 +19,10 @@ import json
 import logging
 from collections.abc import Callable
 
+from bmq.controller.kv_commit import Guard
 from bmq.core.clock import Clock
 from bmq.core.errors import RequestError
-from bmq.core.log_fields import fields
-from bmq.meta.controller.commits import Guard
+from bmq.core.logging.fields import fields
 from bmq.meta.kv import KeyValue, KvError, Put
 from bmq.meta.maintenance import Maintained, StoreStatus
 

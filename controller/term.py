@@ -13,23 +13,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
-from bmq.core.clock import Clock
-from bmq.core.errors import FormatError
-from bmq.core.log_fields import fields
-from bmq.core.model import PartitionKey
-from bmq.core.steps import run_in_steps
-from bmq.meta.catalog import Catalog, TopicChange
-from bmq.meta.cluster.keys import member_key
-from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
-from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
-from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_prefix
-from bmq.meta.cluster.view import ViewChange
-from bmq.meta.controller.asking import Asking
-from bmq.meta.controller.assignments import Assignments, Batch, Deposed
-from bmq.meta.controller.election import Leadership
-from bmq.meta.controller.events import LOOK, EventQueue, Look, MemberNews, Queued
-from bmq.meta.controller.failures import (
+from bmq.controller.asking import Asking
+from bmq.controller.assignments import Assignments, Batch, Deposed
+from bmq.controller.election import Leadership
+from bmq.controller.event_queue import LOOK, EventQueue, Look, MemberNews, Queued
+from bmq.controller.failures import (
     DeclareDead,
     Effect,
     Failures,
@@ -44,19 +32,31 @@ from bmq.meta.controller.failures import (
     StoreBack,
     Tick,
 )
-from bmq.meta.controller.file_shares import FileShares
-from bmq.meta.controller.idle_partitions import IdlePartitions
-from bmq.meta.controller.loads import Loads
-from bmq.meta.controller.partition_table import PartitionTable
-from bmq.meta.controller.planner import plan, plan_in_steps
-from bmq.meta.controller.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
-from bmq.meta.controller.reachability import count_unreachable
-from bmq.meta.controller.serving import Serving
-from bmq.meta.controller.table_feed import TableFeed
-from bmq.meta.controller.under_way import UnderWay
-from bmq.meta.controller.wishes import Wishes
-from bmq.meta.following import Following
+from bmq.controller.file_shares import FileShares
+from bmq.controller.pending_moves import UnderWay
+from bmq.controller.planning.idle_partitions import IdlePartitions
+from bmq.controller.planning.partition_load import Loads
+from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.planner import plan, plan_in_steps
+from bmq.controller.planning.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
+from bmq.controller.planning.table_feed import TableFeed
+from bmq.controller.reachability import count_unreachable
+from bmq.controller.requested_moves import Wishes
+from bmq.controller.stalled_brokers import Serving
+from bmq.core.aio.steps import run_in_steps
+from bmq.core.clock import Clock
+from bmq.core.errors import FormatError
+from bmq.core.logging.fields import fields
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Catalog, TopicChange
+from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
+from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
+from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_prefix
+from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import Changes, KeyValue, KvError
+from bmq.meta.prefix_watch import Following
 
 _log = logging.getLogger(__name__)
 

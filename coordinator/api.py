@@ -1,7 +1,7 @@
 """What handlers ask of the groups' coordinator, wherever it runs: one method an API, Kafka's request in, its response
 out.
 
-``service.Coordinator`` answers for the shards of its own process; ``proxy.coordinators.RoutedCoordinator`` asks the
+``service.Coordinator`` answers for the shards of its own process; ``proxy.groups.router.RoutedCoordinator`` asks the
 processes that serve the groups of a request.  An error is answered where Kafka's response has it: only ``ready``
 raises.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
+from bmq.core.net.request import Request
 from bmq.core.wire import messages as m
 from bmq.meta.members import Members
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Set
 
+from bmq.coordinator.api import ClientInfo, GroupListing
+from bmq.coordinator.group import admin_api, membership_api
+from bmq.coordinator.offsets import api as offset_api
+from bmq.coordinator.offsets.committed import Offsets
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.load_failure import LoadFailure
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.manager import Shards
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
-from bmq.meta.coordinator import group_admin, membership_api, offset_api
-from bmq.meta.coordinator.api import ClientInfo, GroupListing
-from bmq.meta.coordinator.load_failure import LoadFailure
-from bmq.meta.coordinator.log import ShardLogs
-from bmq.meta.coordinator.offsets import Offsets
-from bmq.meta.coordinator.settings import CoordinatorSettings
-from bmq.meta.coordinator.shards import Shards
 from bmq.meta.members import Members
 
 
@@ -113,23 +114,23 @@ class Coordinator:
         return await offset_api.offset_delete(self._shards, self._catalog, request)
 
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: ClientInfo) -> m.DescribeGroupsResponse:
-        return await group_admin.describe_groups(self._shards, request)
+        return await admin_api.describe_groups(self._shards, request)
 
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
         """All that are served here, which is all there are when this process is alone."""
-        return (await group_admin.list_groups(self._shards, request)).response()
+        return (await admin_api.list_groups(self._shards, request)).response()
 
     async def list_groups_of(
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
     ) -> m.ListGroupsResponse:
         """List the groups of these shards only."""
-        return (await group_admin.list_groups(self._shards, request, shards)).response()
+        return (await admin_api.list_groups(self._shards, request, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """All that are served here, as `list_groups`."""
-        return await group_admin.list_groups(self._shards, request)
+        return await admin_api.list_groups(self._shards, request)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
-        return await group_admin.delete_groups(self._shards, request)
+        return await admin_api.delete_groups(self._shards, request)

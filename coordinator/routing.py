@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from bmq.coordinator.api import ClientInfo, GroupCoordinator
+from bmq.coordinator.group.admin_api import MEMBER_BYTES, described
+from bmq.coordinator.group.membership_api import join_response
+from bmq.coordinator.group.messages import JoinAnswer
+from bmq.coordinator.offsets.api import PARTITION_BYTES, commit_response, single_response
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
-from bmq.core.wire.api import ApiKey
-from bmq.meta.coordinator.answers import JoinAnswer
-from bmq.meta.coordinator.api import ClientInfo, GroupCoordinator
-from bmq.meta.coordinator.group_admin import MEMBER_BYTES, described
-from bmq.meta.coordinator.membership_api import join_response
-from bmq.meta.coordinator.offset_api import PARTITION_BYTES, commit_response, single_response
+from bmq.core.wire.api_keys import ApiKey
 
 READY_VERSION = 3
 """Of the FindCoordinator requests with which one process asks another whether a group's shard serves."""

@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from bmq.core.call import Buffer
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.routing import ROUTED
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import ForwardRequest, ForwardResponse, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.core.rpc.server import InternalCall
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
-from bmq.core.wire.internal import ForwardRequest, ForwardResponse, ShardsNotLoadedRequest, ShardsNotLoadedResponse
 from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
-from bmq.meta.coordinator.api import ClientInfo
-from bmq.meta.coordinator.routing import ROUTED
-from bmq.meta.coordinator.service import Coordinator
 
 NEWS_WAIT_S = 0.5
 """For the view to show the ownership that a request expects; then the proxy is to look itself."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bmq.coordinator.group.states import GroupRules
 from bmq.core.config import NodeConfig
-from bmq.meta.coordinator.states import GroupRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
-from bmq.core.listeners import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
-from bmq.core.log_lines import LOG_FORMATS
+from bmq.core.logging.lines import LOG_FORMATS
+from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")

@@ -1,8 +1,8 @@
 """Traces of requests, from produce to flush and of fetches: what the server's parts know of them.
 
 A request is traced if it is drawn by lot (``ratio``) when it arrives; record headers are not looked at.  Nothing here
-knows OpenTelemetry: ``cli.otel`` makes the spans.  A process without a ``Tracer`` has none of the objects that trace,
-and one with a tracer draws a random number for a request and does nothing more for those that are not drawn.
+knows OpenTelemetry: ``server.otel`` makes the spans.  A process without a ``Tracer`` has none of the objects that
+trace, and one with a tracer draws a random number for a request and does nothing more for those that are not drawn.
 
 Between processes a trace goes with the request that carries the traced batches, as a tagged field of its header, which
 an earlier version skips.  Entries, one for each traced batch::

@@ -6,26 +6,26 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bmq.core.call import Answer, Request
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.log_levels import LogLevels
-from bmq.core.metrics import Metrics
-from bmq.core.wire.api import ApiKey
+from bmq.core.logging.levels import LogLevels
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.request import Answer, Request
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.partitions import Owners
+from bmq.endpoint.produce.connection_order import ProduceOrder
+from bmq.endpoint.produce.queue import Holding
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
 from bmq.meta.members import Members
-from bmq.proxy.holding import Holding
-from bmq.proxy.large_requests import LargeRequests
 from bmq.proxy.metadata_cache import MetadataCache
-from bmq.proxy.owners import Owners
-from bmq.proxy.produce_order import ProduceOrder
-from bmq.proxy.response_budget import ResponseBudget
 
 if TYPE_CHECKING:
-    from bmq.meta.controller.admin import Admin
-    from bmq.meta.coordinator.api import GroupCoordinator
+    from bmq.controller.admin.api import Admin
+    from bmq.coordinator.api import GroupCoordinator
+    from bmq.endpoint.fetch.service import Reading
     from bmq.meta.producer_ids import ProducerIds
-    from bmq.proxy.reading import Reading
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Api(NamedTuple):
     """One API: Kafka's version range, and what answers it.
 
     ``handle`` gets the decoded message and returns the response message, or the finished answer, at once or awaited; it
-    works in turns of the loop (``core.turns``) on what may be long.  ``handle_raw`` (Produce,
+    works in turns of the loop (``core.aio.turns``) on what may be long.  ``handle_raw`` (Produce,
     Fetch) gets the request with its bytes and returns the finished answer.  Exactly one of the two is set.
     A RequestError that leaves ``handle`` is a bug: every handler answers errors where Kafka's response has them.
     """

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
 
 SOFTWARE_SINCE = 3
 CLIENT_ID_KEPT = 256

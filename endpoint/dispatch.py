@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from bmq.core.call import Answer, Buffer, Client, CloseConnection, Request
-from bmq.core.eager import start
+from bmq.core.aio.eager import start
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.turns import Turns, next_turn
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, Buffer, Client, CloseConnection, Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.core.wire.response_errors import error_codes
-from bmq.proxy.handlers.api_versions import unsupported_version
-from bmq.proxy.large_requests import INLINE_BYTES
-from bmq.proxy.response_budget import COUNTED_LEAST
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api_versions import unsupported_version
+from bmq.endpoint.large_requests import INLINE_BYTES
+from bmq.endpoint.response_budget import COUNTED_LEAST
 
 RESPONSE_TO_BODY = 4
 """The response to a large body takes no more than so many times its bytes, where its API gives no estimate."""

@@ -3,7 +3,7 @@
 A body of some kilobytes may hold tens of thousands of elements.  To make objects of them, and bytes of the objects of
 the response, takes longer than the event loop may stand still, and a hundred times the memory of the body.  So one
 thread does it for all of them, and no more bodies are worked on at once than ``BODIES_MAX`` bytes: the others wait in
-the order in which they came.  What a handler does between the two goes on in turns (``core.turns``).
+the order in which they came.  What a handler does between the two goes on in turns (``core.aio.turns``).
 
 The cyclic collector would go through all these objects while they live, in 100 ms in which nothing else runs; they have
 no cycles and go as soon as the response is there.  So it makes no full collection meanwhile.
@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from bmq.core.call import Buffer
-from bmq.core.gate import Gate
+from bmq.core.aio.gate import Gate
+from bmq.core.net.request import Buffer
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.limits import PARTITIONS
 

@@ -1,7 +1,8 @@
 """What the proxy asks of partitions' owners: the seam between proxy and broker.
 
-With both in one process a call is a function call; between processes the same goes over ``core.rpc``.  Offsets are as
-in Kafka: ``log_start <= last_stable_offset <= high_watermark``; everything below the watermark is flushed (rule 2).
+With both in one process a call is a function call; between processes the same goes over ``core.rpc.peers``.  Offsets
+are as in Kafka: ``log_start <= last_stable_offset <= high_watermark``; everything below the watermark is flushed (rule
+2).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bmq.core.model import PartitionKey
-from bmq.core.records import Appended, Batch, Ends
+from bmq.core.records.batch import Appended, Batch, Ends
 from bmq.storage.checkpoint import ProducerState
-from bmq.storage.reader import LiveSegment
+from bmq.storage.log_reader import LiveSegment
 
 __all__ = ["Appended", "Ends", "Followed", "Owner", "Owners", "Tails"]
 

@@ -2,17 +2,17 @@
 
 A request of a few bytes may be answered with megabytes, and a client that does not read keeps them.  So such a response
 takes room before it is built, by an estimate that is corrected once it is encoded, and gives it back when it was sent.
-Without room it waits; the smaller ones pass the larger ones (``proxy.budget.Lane``).  Who does not read while others
-wait is closed (``core.net``).
+Without room it waits; the smaller ones pass the larger ones (``endpoint.fetch.memory_budget.Lane``).  Who does not read
+while others wait is closed (``core.net.listener``).
 
 A response of up to COUNTED_LEAST bytes neither waits nor counts: max.connections bounds these.  Records of fetches
-count in ``proxy.budget.FetchBudget`` instead.
+count in ``endpoint.fetch.memory_budget.FetchBudget`` instead.
 """
 
 from __future__ import annotations
 
-from bmq.core.call import Answer
-from bmq.proxy.budget import Lane, Reservation
+from bmq.core.net.request import Answer
+from bmq.endpoint.fetch.memory_budget import Lane, Reservation
 
 COUNTED_LEAST = 64 << 10
 

@@ -15,7 +15,7 @@ from dataclasses import Field, replace
 from typing import Any, get_type_hints
 
 from bmq.core.config import OPTIONS, ConfigError, NodeConfig, is_long, option_name
-from bmq.core.listeners import listener_text
+from bmq.core.net.listener_config import listener_text
 from bmq.meta import topic_configs
 from bmq.meta.config_values import BrokerLayers, ConfigKey, ConfigSource, ConfigType, Described, as_text
 

@@ -8,13 +8,13 @@ Keys, under ``/<cluster>/``::
     catalog/configs/broker/<id>    dynamic broker configs of one node; <id> is empty for the cluster's defaults
     deleted/<topic id>             a deleted topic whose partitions and files are still to be removed
     producer-ids                   the next block of producer ids (``meta.producer_ids``)
-    history                        samples of the revision of etcd (``meta.controller.store_upkeep``)
+    history                        samples of the revision of etcd (``controller.store_upkeep``)
 
 What the view shows stands under one prefix, so that one watch gives it in the store's order, and nothing else does: a
 partition's record changes with every segment.
 
 The view is behind the store by a message, never ahead; whoever has changed something waits for its revision.  It is
-for reading: a change is decided on what the store says, and compares it (``meta.controller.topics``), so that a view
+for reading: a change is decided on what the store says, and compares it (``controller.admin.topics``), so that a view
 that lags can never be written back (KafScale #162).
 """
 
@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bmq.core.errors import FormatError, RequestError
-from bmq.meta.controller.topic_rules import PARTITIONS_MAX, check_name
-from bmq.meta.following import Following, patiently
 from bmq.meta.kv import Changes, Compare, Entry, Event, KeyValue, Put
+from bmq.meta.prefix_watch import Following, patiently
+from bmq.meta.topic_rules import PARTITIONS_MAX, check_name
 
 _log = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class KvCatalog:
         *,
         has_node_configs: bool = True,
     ) -> None:
-        """``on_failed``: see ``meta.following``.
+        """``on_failed``: see ``meta.prefix_watch``.
 
         ``has_node_configs``: whether a node may have dynamic configs of its own.  They are defaults of topics, so where
         any of several brokers may own a partition only the cluster's hold.

@@ -33,7 +33,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from bmq.core.clock import Clock, SystemClock
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.meta.kv import (
     Changes,
     Commit,
@@ -51,7 +51,7 @@ from bmq.meta.kv import (
     holds,
     prefix_range,
 )
-from bmq.meta.memory import HISTORY_REVISIONS, WATCH_BATCH, Lease, Leases
+from bmq.meta.kv_memory import HISTORY_REVISIONS, WATCH_BATCH, Lease, Leases
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from bmq.core.metrics import Histogram
+from bmq.core.metrics.counters import Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.meta.kv import KeyValue, KvError
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
-from bmq.meta.sqlite import SqliteKeyValue
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_sqlite import SqliteKeyValue
 
 
 def normal_store_url(url: str) -> str:

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TypeVar
 
-from bmq.core.log_fields import fields
-from bmq.core.steps import run_in_steps
+from bmq.core.aio.steps import run_in_steps
+from bmq.core.logging.fields import fields
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import json
 import logging
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.meta.kv import Compare, Entry, KeyValue, KvUnknown, Put
 
 _log = logging.getLogger(__name__)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bmq.endpoint import api_versions
+from bmq.endpoint.api import Api
+from bmq.endpoint.fetch import handler as fetch
+from bmq.endpoint.produce import handler as produce
 from bmq.proxy.handlers import (
     alter_configs,
     alter_partition_reassignments,
-    api_versions,
     create_partitions,
     create_topics,
     delete_groups,
@@ -18,7 +21,6 @@ from bmq.proxy.handlers import (
     describe_producers,
     describe_topic_partitions,
     elect_leaders,
-    fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
@@ -32,10 +34,8 @@ from bmq.proxy.handlers import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
-    produce,
     sync_group,
 )
-from bmq.proxy.services import Api
 
 ALL_APIS: tuple[Api, ...] = tuple(
     api

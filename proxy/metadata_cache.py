@@ -6,7 +6,7 @@ then::
 
     header, throttle time, brokers, cluster id, controller id | topic count | topics ... | cluster operations, error
 
-No partition has a leader epoch (``proxy.leader_epochs``).  A leader is always given, owner or not: the proxy named
+No partition has a leader epoch (``endpoint.leader_epochs``).  A leader is always given, owner or not: the proxy named
 holds what comes for the partition until it is open.
 
 Bounded by the catalog: what it no longer has is dropped.
@@ -23,18 +23,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bmq.core.call import Answer, Buffer
+from bmq.core.aio.steps import Steps, run_in_steps
+from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.steps import Steps, run_in_steps
-from bmq.core.turns import run_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, Buffer
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
+from bmq.endpoint.leader_epochs import METADATA_EPOCH
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.members import Members, ProxyAddress
-from bmq.proxy.leader_epochs import METADATA_EPOCH
-from bmq.proxy.operations import Operations
+from bmq.proxy.acl_operations import Operations
 
 COST_OF_TOPIC = 25
 COST_PER_STEP = 4_000

@@ -9,14 +9,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bmq.core.eager import start
+from bmq.core.aio.eager import start
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.steps import batched
-from bmq.core.turns import Turns, map_in_turns, next_turn
-from bmq.proxy.leader_epochs import epoch_error
-from bmq.proxy.owners import Owner, Owners
-from bmq.proxy.services import Services
+from bmq.endpoint.api import Services
+from bmq.endpoint.leader_epochs import epoch_error
+from bmq.endpoint.partitions import Owner, Owners
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,7 +59,7 @@ async def open_owner(owners: Owners, key: PartitionKey, deadline: float) -> Owne
 
 
 def check_epoch(current: int, epoch: int) -> None:
-    """Raise RequestError if a client's epoch is another one than the owner's (``proxy.leader_epochs``)."""
+    """Raise RequestError if a client's epoch is another one than the owner's (``endpoint.leader_epochs``)."""
     error = epoch_error(current, epoch)
     if error:
         raise RequestError(error, f"epoch {epoch} is not the leader's, {current}")

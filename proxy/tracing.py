@@ -25,20 +25,20 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from bmq.core.call import Answer, Client, CloseConnection, Dispatch
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records import Appended
+from bmq.core.net.request import Answer, Client, CloseConnection, Dispatch
+from bmq.core.records.batch import Appended
 from bmq.core.tracing import CURRENT, Kind, SampledRecords, Span, Tracer, Value, parse_entries
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import parse_header
 from bmq.core.wire.primitives import CUT_SHORT
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.partitions import Owner, Owners
+from bmq.endpoint.produce.queue import Holding, Waiting
 from bmq.meta.catalog import Catalog
-from bmq.proxy.endpoint import Endpoint
-from bmq.proxy.holding import Holding, Waiting
-from bmq.proxy.owners import Owner, Owners
-from bmq.proxy.remote.remote_owner import RemoteOwner
-from bmq.proxy.services import Api, Services
+from bmq.proxy.routing.remote_owner import RemoteOwner
 
 CLIENT_ID_MAX = 256
 PARTITIONS_MAX = 20

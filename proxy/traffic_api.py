@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from bmq.core.call import Buffer
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.traffic import Counts, TrafficMeter, Window
-from bmq.core.turns import map_in_turns
-from bmq.core.wire.internal import TrafficRequest, TrafficResponse
-from bmq.core.wire.internal_fields import PartitionTraffic
+from bmq.core.aio.turns import map_in_turns
+from bmq.core.metrics.traffic import Counts, TrafficMeter, Window
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.message_fields import PartitionTraffic
+from bmq.core.rpc.messages import TrafficRequest, TrafficResponse
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 
 WHOLE_TOPIC = -1

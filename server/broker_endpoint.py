@@ -8,7 +8,7 @@ The same handlers answer as on the clients' port, with other services.  What dif
 * Nothing is created: neither API ever makes a topic.  Producing to an internal topic by Produce stays refused;
   coordinators write ``__consumer_offsets`` by ShardAppend.  Fetching it is allowed, as for anybody.
 * Metrics are apart, so that a process that is proxy and broker counts what its clients do once.  What a partition is
-  used for is counted for the controller (``broker.load``).
+  used for is counted for the controller (``broker.traffic``).
 * Fetch sessions are apart too: one a proxy, which may hold many partitions, is never evicted for a client's.
 * The limits of ``held_produce_ms`` and ``queued.max.request.bytes`` hold here as well: a proxy that keeps to its credit
   meets neither.
@@ -18,21 +18,22 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from bmq.broker.assigned import Assigned
-from bmq.broker.load import Load
-from bmq.broker.places import Places
-from bmq.broker.serving import Registry, Serving
-from bmq.broker.shard_fence import ShardFence
-from bmq.broker.shard_serving import CheckOwnership, ShardServing
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.internal_api import Registry, Serving
+from bmq.broker.shard_log_api import CheckOwnership, ShardServing
+from bmq.broker.shard_log_fence import ShardFence
+from bmq.broker.traffic import Load
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch import handler as fetch
+from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Catalog
-from bmq.proxy.endpoint import Endpoint
-from bmq.proxy.handlers import fetch, produce
-from bmq.proxy.reading import Reading
-from bmq.proxy.services import Api, Services
-from bmq.storage.readpool import ReadPool
+from bmq.storage.block_cache import ReadPool
 
 INTERNAL_APIS: tuple[Api, ...] = (*produce.APIS, *fetch.APIS)
 

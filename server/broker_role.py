@@ -6,21 +6,21 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from bmq.broker.assigned import Assigned
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.follower import AssignmentFollower
+from bmq.broker.assignment.handover import HandOvers
+from bmq.broker.broker import Broker
+from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
-from bmq.broker.following import AssignmentFollower
-from bmq.broker.handovers import HandOvers
-from bmq.broker.janitor import JanitorConfig
-from bmq.broker.manager import Broker
-from bmq.broker.shard_fence import ShardFence
-from bmq.cli.joined import Joined
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KeyValue
+from bmq.server.cluster_member import Joined
+from bmq.storage.block_cache import ReadPool
 from bmq.storage.filesystem import FileSystem
-from bmq.storage.readpool import ReadPool
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from bmq.cli.log_levels_api import log_levels
-from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
-from bmq.cli.node import Node
-from bmq.cli.partitions_not_served import partitions_not_served
-from bmq.cli.repair_direct import NotRepaired, wanted_of
-from bmq.cli.shards_not_loaded import shards_not_loaded
-from bmq.cli.traffic import cluster_traffic, sum_of
+from bmq.cli.repair.direct import NotRepaired, wanted_of
 from bmq.console.operations import (
     NAMED_MAX,
     DrainFacts,
@@ -30,19 +24,25 @@ from bmq.console.operations import (
     ShardFacts,
     StatusFacts,
 )
+from bmq.controller.admin.api import ClusterAdmin
+from bmq.controller.admin.cluster import describe
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
-from bmq.core.log_levels import LoggerLevel
+from bmq.core.logging.levels import LoggerLevel
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PROTOCOL
-from bmq.core.turns import Turns, next_turn
+from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.version import VERSION
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.member import Address, Member
-from bmq.meta.controller.admin import ClusterAdmin
-from bmq.meta.controller.cluster_admin import describe
 from bmq.meta.kv import KvError
+from bmq.server.log_levels_api import log_levels
+from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.server.node import Node
+from bmq.server.partitions_not_served import partitions_not_served
+from bmq.server.shards_not_loaded import shards_not_loaded
+from bmq.server.traffic import cluster_traffic, sum_of
+from bmq.storage.cluster_files import FORMAT
 from bmq.storage.filesystem import StorageError
-from bmq.storage.topics import FORMAT
 
 LEADER_S = 5.0
 """How long the leader is waited for before what is known here is told."""

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
-from bmq.cli.node import Node
 from bmq.console.history import (
     INTERVAL_MS,
     LAYOUT,
@@ -26,13 +25,14 @@ from bmq.console.history import (
     merge,
     next_sample_s,
 )
-from bmq.core.call import Buffer
 from bmq.core.errors import FormatError, RequestError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.internal import HistoryRequest, HistoryResponse, InternalKey
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import HistoryRequest, HistoryResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.rpc.server import InternalCall
+from bmq.core.wire.api_keys import ApiKey
 from bmq.meta.cluster.member import Member
+from bmq.server.node import Node
 
 ANSWER_S = 2.0
 """For one member."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.internal_endpoint import InternalEndpoint
-from bmq.core.rpc import PROTOCOL, Peers
+from bmq.core.rpc.peers import PROTOCOL, Peers
+from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.version import VERSION
 from bmq.meta.cluster.admission import MemberAdmission
 from bmq.meta.cluster.kv_view import KvClusterView
@@ -22,7 +22,7 @@ from bmq.meta.cluster.membership import TTL_S, Membership
 from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
-from bmq.storage.topics import FORMAT
+from bmq.storage.cluster_files import FORMAT
 
 
 class Joined:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bmq.broker.log_sizes import LogSizes
-from bmq.cli.broker_role import BrokerRole
-from bmq.cli.joined import Joined
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.offsets.lag import GroupLag
 from bmq.core.config import NodeConfig
-from bmq.core.refresh import Refresh
+from bmq.core.metrics.refresh import Refresh
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.view import ClusterView
-from bmq.meta.coordinator.lag import GroupLag
-from bmq.meta.coordinator.service import Coordinator
-from bmq.proxy.remote.high_watermarks import HighWatermarks
+from bmq.proxy.routing.high_watermarks import HighWatermarks
+from bmq.server.broker_role import BrokerRole
+from bmq.server.cluster_member import Joined
 
 LOG_SIZES_S = 15.0
 """Least time between two refreshes of the log sizes."""
@@ -21,7 +21,7 @@ FIRST_SIZES_S = 1.0
 
 class Collected:
     """One process's.  A scrape that shows them asks for the next collection: without scrapes only the lag is counted,
-    for its samples (``cli.group_lag_history``), and the sizes of logs while a console shows them."""
+    for its samples (``server.group_lag_history``), and the sizes of logs while a console shows them."""
 
     def __init__(
         self,

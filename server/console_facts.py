@@ -8,17 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bmq.cli.cluster_facts import Operations
-from bmq.cli.cluster_history import ClusterHistory
-from bmq.cli.group_facts import Groups
-from bmq.cli.group_lag_history import GroupLagHistory
-from bmq.cli.node import Node
-from bmq.cli.own_metrics import OwnMetrics
-from bmq.cli.partitions_not_served import partitions_not_served
-from bmq.cli.storage_facts import segments_of
-from bmq.cli.storage_room import StorageRoom
-from bmq.cli.topic_sizes import ClusterTopicSizes
-from bmq.cli.traffic import cluster_traffic, rates_of
 from bmq.console.kafka import LocalRequests
 from bmq.console.operations import RateFacts
 from bmq.console.schema_registry import SchemaRegistry
@@ -31,17 +20,28 @@ from bmq.console.state import (
     TopicDetails,
     TopicFacts,
 )
-from bmq.core.descriptor_meter import DescriptorMeter
+from bmq.coordinator.coordinator import Coordinator
 from bmq.core.errors import RequestError
-from bmq.core.loop_meter import LoopMeter
+from bmq.core.metrics.descriptor_meter import DescriptorMeter
+from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
 from bmq.core.version import VERSION
+from bmq.endpoint.partitions import Owner
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.cluster.membership import TTL_S
-from bmq.meta.coordinator.service import Coordinator
-from bmq.proxy.asking import LOOK_S, ask_all, open_owner
-from bmq.proxy.owners import Owner
+from bmq.proxy.partition_queries import LOOK_S, ask_all, open_owner
 from bmq.proxy.traffic_api import WHOLE_TOPIC
+from bmq.server.cluster_facts import Operations
+from bmq.server.cluster_history import ClusterHistory
+from bmq.server.group_facts import Groups
+from bmq.server.group_lag_history import GroupLagHistory
+from bmq.server.node import Node
+from bmq.server.own_metrics import OwnMetrics
+from bmq.server.partitions_not_served import partitions_not_served
+from bmq.server.storage_facts import segments_of
+from bmq.server.storage_room import StorageRoom
+from bmq.server.topic_sizes import ClusterTopicSizes
+from bmq.server.traffic import cluster_traffic, rates_of
 
 BYTES_S = 5.0
 """How long storage is waited for, for the bytes of all partitions of a page."""

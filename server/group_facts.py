@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from bmq.cli.node import Node
-from bmq.cli.shards_not_loaded import shards_not_loaded
 from bmq.console.listing import Columns, Order, Page, cut
 from bmq.console.operations import NotLoadedFacts
 from bmq.console.state import (
@@ -17,12 +15,14 @@ from bmq.console.state import (
     GroupsFacts,
     MemberFacts,
 )
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.group.subscription import CONSUMER, parse_assignment
+from bmq.coordinator.placement import shard_of
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.coordinator.api import ClientInfo
-from bmq.meta.coordinator.placement import shard_of
-from bmq.meta.coordinator.subscription import CONSUMER, parse_assignment
+from bmq.server.node import Node
+from bmq.server.shards_not_loaded import shards_not_loaded
 
 _NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 """Of a group that a response had no room for, too: it is to be asked for again."""

@@ -7,8 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from bmq.cli.asked_members import ANSWER_S
-from bmq.cli.node import Node
 from bmq.console.lag_history import (
     INTERVAL_MS,
     LagHistory,
@@ -18,20 +16,23 @@ from bmq.console.lag_history import (
     decode_samples,
     encode_samples,
 )
-from bmq.core.call import Buffer
+from bmq.coordinator.placement import shard_of
 from bmq.core.errors import FormatError, RequestError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.metrics import OTHER_TOPICS
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.core.metrics.counters import OTHER_TOPICS
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.coordinator.placement import shard_of
+from bmq.server.member_queries import ANSWER_S
+from bmq.server.node import Node
 
 _OFF = "metrics_group_lag_ms is 0: its coordinator does not count the lag of groups"
 
 
 class GroupLagHistory:
-    """Samples while `run` runs.  What it costs is what a scrape every 15 seconds does (see `meta.coordinator.lag`)."""
+    """Samples while `run` runs.  What it costs is what a scrape every 15 seconds does (see
+    `coordinator.offsets.lag`)."""
 
     def __init__(self, node: Node, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._node = node

@@ -7,15 +7,15 @@ import functools
 import logging
 import socket
 
-from bmq.cli.node import Node
 from bmq.console.http import HttpServer
-from bmq.core.call import Dispatch
 from bmq.core.config import ConfigError, NodeConfig, parse_address
-from bmq.core.listeners import ANY_HOST, address_text
-from bmq.core.log_fields import fields
-from bmq.core.metrics import Metrics
-from bmq.core.net import Listener
+from bmq.core.logging.fields import fields
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import Listener
+from bmq.core.net.listener_config import ANY_HOST, address_text
+from bmq.core.net.request import Dispatch
 from bmq.meta.cluster.member import PROXY, Address
+from bmq.server.node import Node
 
 _log = logging.getLogger("bmq")
 CLIENTS_SHARE = 0.25

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.broker.assigned import Assigned
-from bmq.broker.owner import PartitionOwner
-from bmq.broker.shard_fence import ShardFence
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.storage.block_cache import ReadPool
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
-from bmq.storage.reader import LogReader, OffsetNotFound
-from bmq.storage.readpool import ReadPool
+from bmq.storage.log_reader import LogReader, OffsetNotFound
 
 
 class LocalShardLog:
-    """A ``meta.coordinator.log.ShardLog``: good while ``owner`` owns the partition under ``epoch``, until ``end``."""
+    """A ``coordinator.shard.log.ShardLog``: good while ``owner`` owns the partition under ``epoch``, until ``end``."""
 
     def __init__(self, owner: PartitionOwner, reader: LogReader, closed: Callable[[], None]) -> None:
         self._owner = owner
@@ -83,8 +83,8 @@ class LocalShardLog:
 
 
 class LocalShardLogs:
-    """A ``meta.coordinator.log.ShardLogs``.  ``fence`` is the broker's, which other processes' coordinators meet too
-    (``broker.shard_serving``)."""
+    """A ``coordinator.shard.log.ShardLogs``.  ``fence`` is the broker's, which other processes' coordinators meet too
+    (``broker.shard_log_api``)."""
 
     def __init__(self, assigned: Assigned, catalog: Catalog, pool: ReadPool, fence: ShardFence | None = None) -> None:
         self._assigned = assigned

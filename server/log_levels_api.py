@@ -6,16 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.log_levels import LoggerLevel, LogLevelError, LogLevels
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import InternalKey, LogLevelsRequest, LogLevelsResponse
+from bmq.core.logging.levels import LoggerLevel, LogLevelError, LogLevels
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import InternalKey, LogLevelsRequest, LogLevelsResponse
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import Member
 
 if TYPE_CHECKING:
-    from bmq.cli.node import Node
+    from bmq.server.node import Node
 
 ANSWER_S = 5.0
 

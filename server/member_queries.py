@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Collection
 from typing import TypeVar
 
-from bmq.cli.node import Node
 from bmq.core.errors import RequestError
-from bmq.core.rpc import PeerLost, Response
-from bmq.core.wire.internal import InternalKey
-from bmq.core.wire.internal_fields import Message
+from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.messages import InternalKey
+from bmq.core.rpc.peers import PeerLost, Response
 from bmq.meta.cluster.member import Member
+from bmq.server.node import Node
 
 ANSWER_S = 2.0
 """For one process."""

@@ -14,72 +14,72 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
-from bmq.broker.janitor import JanitorConfig
 from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.broker.not_served_api import NotServedApi
-from bmq.cli.broker_role import BrokerRole
-from bmq.cli.collected import Collected
-from bmq.cli.internal import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
-from bmq.cli.joined import Joined
-from bmq.cli.log_levels_api import LogLevelsApi
-from bmq.cli.repair_run import Repair, Report, Wanted, find_partition
-from bmq.cli.root_guard import RootGuard
-from bmq.cli.shard_logs import LocalShardLogs
-from bmq.core.call import Buffer, Dispatch
+from bmq.broker.repair.repair import Repair, Report, Wanted, find_partition
+from bmq.controller.admin.api import Admin, ClusterAdmin
+from bmq.controller.admin.client import RemoteAdmin
+from bmq.controller.admin.cluster import LeaderAdmin
+from bmq.controller.admin.server import AdminService
+from bmq.controller.admin.topic_deletion import TopicCleaner
+from bmq.controller.admin.topics import REPLICAS_MAX, TopicAdmin
+from bmq.controller.kv_commit import Guard, unguarded
+from bmq.controller.member_client import PeerAsking
+from bmq.controller.service import Controller
+from bmq.controller.store_upkeep import StoreUpkeep, maintained
+from bmq.coordinator.api import GroupCoordinator
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.server import Forwarding
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.log_fields import fields
-from bmq.core.log_levels import LogLevels
-from bmq.core.metrics import Metrics
+from bmq.core.logging.fields import fields
+from bmq.core.logging.levels import LogLevels
+from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch
+from bmq.core.net.request import Buffer, Dispatch
+from bmq.core.records.batch import Batch
+from bmq.core.rpc.messages import InternalKey, LeaveResponse
+from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.core.traffic import TrafficMeter
-from bmq.core.wire.internal import InternalKey, LeaveResponse
+from bmq.endpoint.api import Services
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.proxies import ClusterProxies
-from bmq.meta.controller.admin import Admin, ClusterAdmin
-from bmq.meta.controller.admin_service import AdminService
-from bmq.meta.controller.cluster_admin import LeaderAdmin
-from bmq.meta.controller.commits import Guard, unguarded
-from bmq.meta.controller.deletion import TopicCleaner
-from bmq.meta.controller.peer_asking import PeerAsking
-from bmq.meta.controller.remote_admin import RemoteAdmin
-from bmq.meta.controller.service import Controller
-from bmq.meta.controller.store_upkeep import StoreUpkeep, maintained
-from bmq.meta.controller.topics import REPLICAS_MAX, TopicAdmin
-from bmq.meta.coordinator.api import GroupCoordinator
-from bmq.meta.coordinator.forwarding import Forwarding
-from bmq.meta.coordinator.log import ShardLogs
-from bmq.meta.coordinator.remote_logs import RemoteShardLogs, RoutedShardLogs
-from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes
 from bmq.meta.members import ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.apis import ALL_APIS
-from bmq.proxy.coordinators import RoutedCoordinator
-from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
-from bmq.proxy.owners import Owners
-from bmq.proxy.reading import Reading
-from bmq.proxy.remote.relay import Relay
-from bmq.proxy.remote.relays import Relays
-from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
-from bmq.proxy.remote.reports import Reports
-from bmq.proxy.remote.unreachable import Unreachable, read_unreachable
-from bmq.proxy.services import Services
+from bmq.proxy.reachability.failure_reports import Reports
+from bmq.proxy.reachability.unreachable_brokers import Unreachable, read_unreachable
+from bmq.proxy.relay.pool import Relays
+from bmq.proxy.relay.server import Relay
+from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
+from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
+from bmq.server.broker_role import BrokerRole
+from bmq.server.cluster_member import Joined
+from bmq.server.collected_metrics import Collected
+from bmq.server.local_shard_log import LocalShardLogs
+from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.root_guard import RootGuard
+from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem, StorageError
-from bmq.storage.readpool import ReadConfig, ReadPool
-from bmq.storage.topics import StoredTopics
 
 log = logging.getLogger(__name__)
 REPLICAS_WAIT_S = 5.0

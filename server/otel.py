@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bmq.core.config import ConfigError
 from bmq.core.extras import how_to_install
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.tracing import CURRENT, Kind, Span, Tracer, Value
 from bmq.core.version import VERSION
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bmq.broker.manager import Broker
-from bmq.cli.node import Node
+from bmq.broker.broker import Broker
 from bmq.console.state import Own as OneOwn
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
-from bmq.core.descriptor_meter import DescriptorMeter
-from bmq.core.loop_meter import LoopMeter
-from bmq.core.metrics import Histogram
-from bmq.core.record_walk import WALKER
+from bmq.core.metrics.counters import Histogram
+from bmq.core.metrics.descriptor_meter import DescriptorMeter
+from bmq.core.metrics.loop_meter import LoopMeter
+from bmq.core.records.walk import WALKER
+from bmq.server.node import Node
 
 Own = Sequence[OneOwn]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bmq.broker.not_served_api import NotServed, not_served
-from bmq.cli.asked_members import ask_members, others_with
-from bmq.cli.node import Node
 from bmq.console.operations import NAMED_MAX, NotServedFacts
-from bmq.core.wire.internal import InternalKey, PartitionsNotServedRequest, PartitionsNotServedResponse
-from bmq.core.wire.internal_fields import NotServedPartition
+from bmq.core.rpc.message_fields import NotServedPartition
+from bmq.core.rpc.messages import InternalKey, PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.meta.cluster.member import BROKER
+from bmq.server.member_queries import ask_members, others_with
+from bmq.server.node import Node
 
 
 class ClusterNotServed(NamedTuple):

@@ -19,35 +19,35 @@ from typing import Any, Protocol
 
 import uvloop
 
-from bmq.broker.manager import new_incarnation
-from bmq.cli.cluster_history import ClusterHistory
-from bmq.cli.descriptors import fit
-from bmq.cli.facts import console_state
-from bmq.cli.group_lag_history import GroupLagHistory
-from bmq.cli.joined import Joined
-from bmq.cli.node import Node
-from bmq.cli.otel import open_tracer
+from bmq.broker.broker import new_incarnation
 from bmq.cli.output import fail
-from bmq.cli.root_guard import RootGuard
-from bmq.cli.sockets import Sockets
-from bmq.cli.workers import Workers
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.clock import SystemClock
-from bmq.core.collector import LongCollections
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
-from bmq.core.descriptor_meter import DescriptorMeter
 from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
 from bmq.core.extras import how_to_install
-from bmq.core.log_fields import fields
-from bmq.core.log_handler import write_left_out_forever
-from bmq.core.loop_meter import LoopMeter, ThreadLoad
-from bmq.core.record_walk import WALKER
+from bmq.core.garbage_collector import LongCollections
+from bmq.core.logging.fields import fields
+from bmq.core.logging.handler import write_left_out_forever
+from bmq.core.metrics.descriptor_meter import DescriptorMeter
+from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
+from bmq.core.records.walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.open import is_shared, open_keyvalue
+from bmq.server.cluster_history import ClusterHistory
+from bmq.server.cluster_member import Joined
+from bmq.server.console_facts import console_state
+from bmq.server.descriptors import fit
+from bmq.server.group_lag_history import GroupLagHistory
+from bmq.server.listeners import Sockets
+from bmq.server.node import Node
+from bmq.server.otel import open_tracer
+from bmq.server.root_guard import RootGuard
+from bmq.server.workers import Workers
 from bmq.storage.filesystem import StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
 

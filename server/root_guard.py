@@ -30,19 +30,19 @@ import asyncio
 import logging
 from enum import Enum, auto
 
-from bmq.core.log_fields import fields
+from bmq.controller.admin.topic_deletion import deleted_prefix
+from bmq.core.logging.fields import fields
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, find_cluster_id
 from bmq.meta.cluster.membership import JoinRefused
-from bmq.meta.controller.deletion import deleted_prefix
-from bmq.meta.following import patiently
 from bmq.meta.kv import Entry, KeyValue
 from bmq.meta.ownership import partitions_prefix
+from bmq.meta.prefix_watch import patiently
 from bmq.meta.root import RootRecord, bind_root, read_root
 from bmq.storage import layout
+from bmq.storage.cluster_files import ClusterFile, WrongCluster, check_cluster, read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable
 from bmq.storage.root_id import make_root_id, read_root_id
-from bmq.storage.topics import ClusterFile, WrongCluster, check_cluster, read_cluster
 
 _log = logging.getLogger("bmq.root")
 STORAGE_PATIENCE_S = 120.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bmq.cli.asked_members import ask_members, others_with
-from bmq.cli.node import Node
 from bmq.console.operations import NotLoadedFacts
-from bmq.core.wire.internal import InternalKey, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.core.rpc.messages import InternalKey, ShardsNotLoadedRequest, ShardsNotLoadedResponse
 from bmq.meta.cluster.member import COORDINATOR
+from bmq.server.member_queries import ask_members, others_with
+from bmq.server.node import Node
 
 
 async def shards_not_loaded(node: Node) -> list[NotLoadedFacts]:

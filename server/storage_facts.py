@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from bmq.cli.node import Node
 from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
 from bmq.console.state import BlockFacts, SegmentFacts, SegmentsFacts
 from bmq.core.model import SegmentName
-from bmq.proxy.asking import ask_all
+from bmq.proxy.partition_queries import ask_all
+from bmq.server.node import Node
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.layout import PartitionPath, parse_segment
-from bmq.storage.log import Listed, walk
+from bmq.storage.log_segments import Listed, walk
 
 PARALLEL = 8
 """Files whose blocks are asked for at once."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.cli.node import Node
 from bmq.console.state import RootFacts, SpaceFacts, StorageFacts
-from bmq.core.memoized import Memoized
+from bmq.core.aio.memoized import Memoized
 from bmq.core.urls import without_userinfo
+from bmq.server.node import Node
 from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.health import Examined, StorageHealth
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from bmq.broker.log_sizes_api import log_sizes
-from bmq.cli.asked_members import ask_members, others_with
-from bmq.cli.node import Node
 from bmq.console.state import TopicSizes
-from bmq.core.memoized import Memoized
-from bmq.core.wire.internal import InternalKey, LogSizesRequest, LogSizesResponse
+from bmq.core.aio.memoized import Memoized
+from bmq.core.rpc.messages import InternalKey, LogSizesRequest, LogSizesResponse
 from bmq.meta.cluster.member import BROKER
+from bmq.server.member_queries import ask_members, others_with
+from bmq.server.node import Node
 
 KEPT_S = 15.0
 """How long the sums are shown again: a broker does not count more often."""

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bmq.cli.asked_members import ask_members, others_with
-from bmq.cli.node import Node
 from bmq.console.operations import RateFacts
-from bmq.core.wire.internal import InternalKey, TrafficRequest, TrafficResponse
-from bmq.core.wire.internal_fields import PartitionTraffic
+from bmq.core.rpc.message_fields import PartitionTraffic
+from bmq.core.rpc.messages import InternalKey, TrafficRequest, TrafficResponse
 from bmq.meta.cluster.member import PROXY
 from bmq.proxy.traffic_api import WHOLE_TOPIC, Asked, traffic_of
+from bmq.server.member_queries import ask_members, others_with
+from bmq.server.node import Node
 
 
 class ClusterTraffic(NamedTuple):

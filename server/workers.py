@@ -19,10 +19,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from bmq.core.aio.subscribers import wait_for
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
-from bmq.core.listeners import address_text, listener_text
-from bmq.core.log_fields import fields
-from bmq.core.signals import wait_for
+from bmq.core.logging.fields import fields
+from bmq.core.net.listener_config import address_text, listener_text
 
 _log = logging.getLogger("bmq")
 

@@ -41,7 +41,8 @@ OPTIONS = {
 }
 _BY_FOLDED = {name.casefold(): name for name in OPTIONS}
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
-"""Without meaning for a batch, which ignores them as Spark's Kafka source does.  See ``bmq.spark.admission``."""
+"""Without meaning for a batch, which ignores them as Spark's Kafka source does.  See
+``bmq.spark.streaming.rate_limits``."""
 
 _SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 _HINTS = {

@@ -28,10 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bmq.spark.admission import Limits
 from bmq.spark.options import OptionError, ReadOptions, wants_headers
-from bmq.spark.roots import with_namenodes
-from bmq.spark.sink_options import sink_of
+from bmq.spark.planning.roots import with_namenodes
+from bmq.spark.sink.options import sink_of
+from bmq.spark.streaming.rate_limits import Limits
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -60,23 +60,23 @@ class BmqDataSource(DataSource):
         return StructType([StructField(name, _TYPES[name]) for name in names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from bmq.spark.batch import BmqBatchReader
+        from bmq.spark.reading.batch_reader import BmqBatchReader
 
         return BmqBatchReader(with_namenodes(ReadOptions.parse(self.options)), schema, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from bmq.spark.stream import BmqStreamReader
+        from bmq.spark.streaming.reader import BmqStreamReader
 
         options, limits = ReadOptions.parse_stream(self.options), Limits.parse(self.options)
         return BmqStreamReader(with_namenodes(options), limits, schema, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from bmq.spark.sink import BmqWriter
+        from bmq.spark.sink.writer import BmqWriter
 
         return BmqWriter(sink_of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from bmq.spark.sink import BmqStreamWriter
+        from bmq.spark.sink.writer import BmqStreamWriter
 
         return BmqStreamWriter(sink_of(self.options, schema, overwrite=overwrite))
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
-from bmq.core.records import HEADER_BYTES
-from bmq.core.turns import run_in_turns
+from bmq.core.records.batch import HEADER_BYTES
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.index import ENTRY, SegmentIndex

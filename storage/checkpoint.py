@@ -30,9 +30,9 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from bmq.core.aio.steps import Steps, batched, finish_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.steps import Steps, batched, finish_steps
 
 _HEAD = struct.Struct(">BB16sI qII qqq qq q IIII".replace(" ", ""))
 _EPOCH = struct.Struct(">iq")

@@ -170,7 +170,7 @@ def parse_topic(path: str, data: bytes) -> StoredTopic:
 
 
 class StoredTopics:
-    """What the controller needs of storage (``meta.controller``: ``TopicFiles``, ``DeletedFiles``).
+    """What the controller needs of storage (``controller``: ``TopicFiles``, ``DeletedFiles``).
 
     RequestError KAFKA_STORAGE_ERROR when storage fails; every call may be repeated.  ``incarnation`` is storage's
     (``cluster.json``), set before the first call; revisions are those of the store, in this incarnation.

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from bmq.core.errors import FormatError
-from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, peek_batch
+from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, peek_batch
 from bmq.storage import journal
 from bmq.storage.segment import BATCH_BYTES_MAX, Reads, due_header, with_right_length
 

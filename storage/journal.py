@@ -28,11 +28,11 @@ from dataclasses import replace
 
 from crc32c import crc32c
 
+from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
+from bmq.core.aio.turns import Turns
 from bmq.core.errors import FormatError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.core.steps import Steps, finish_steps, run_in_steps
-from bmq.core.turns import Turns
 from bmq.storage import layout
 from bmq.storage.checkpoint import (
     Checkpoint,

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from bmq.core.metrics import Histogram
-from bmq.core.steps import Steps, finish_steps, run_in_steps
-from bmq.core.turns import Turns
+from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
+from bmq.core.aio.turns import Turns
+from bmq.core.metrics.counters import Histogram
 from bmq.storage import layout
 from bmq.storage.checkpoint import PRODUCERS_A_STEP, Checkpoint, encode_steps, encoded_bytes
 from bmq.storage.filesystem import (

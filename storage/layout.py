@@ -12,8 +12,8 @@
 
 A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is scaffolding that the
 sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n
-follow, so byte order is also the order in which segments were registered (``storage.log`` sorts by number: n may
-outgrow its four digits).
+follow, so byte order is also the order in which segments were registered (``storage.log_segments`` sorts by number: n
+may outgrow its four digits).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bmq.core.log_fields import PartitionFields
+from bmq.core.logging.fields import PartitionFields
 from bmq.core.model import SegmentName
 
 _SEGMENT = re.compile(r"(\d{20})-(\d{8})-(\d{4,})\.(log|idx)", re.ASCII)

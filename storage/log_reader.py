@@ -5,7 +5,7 @@ show (rules 2 and 5):
 
 * A segment's bytes count up to the first batch at or past its end (the next one's base) and the ``end_offset`` that
   the caller gives, a high watermark.  Whatever lies behind was never acknowledged, or is written again elsewhere.
-* Bytes are kept for others only as far as they are certain: see ``storage/readpool.py``.
+* Bytes are kept for others only as far as they are certain: see ``storage/block_cache.py``.
 
 The answer is whole batches, the first of which holds the offset asked for.  Headers are checked (size, magic, dense
 offsets), record CRCs are not: the consumer checks those.
@@ -24,13 +24,13 @@ from typing import NamedTuple
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
-from bmq.core.record_reader import read_records
-from bmq.core.records import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
+from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
+from bmq.core.records.reader import read_records
+from bmq.storage.block_cache import Facts, ReadPool
 from bmq.storage.filesystem import CorruptData, NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import Extent, LogSegments
-from bmq.storage.readpool import Facts, ReadPool
+from bmq.storage.log_segments import Extent, LogSegments
 from bmq.storage.segment import BATCH_BYTES_MAX
 
 _HEAD = struct.Struct(">qiibIhiqq")  # base offset ... max timestamp: see core.records

@@ -33,7 +33,7 @@ async def open_filesystem(url: str, *, holder: str, must_exist: bool = False, ha
     scheme, separator, rest = url.partition(":")
     match scheme if separator else "":
         case "file":
-            from bmq.storage.local import LocalFileSystem
+            from bmq.storage.local.filesystem import LocalFileSystem
 
             return LocalFileSystem(_local_path(url, must_exist=must_exist), holder)
         case "memory":

@@ -26,7 +26,7 @@ from functools import partial
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import SegmentIndex

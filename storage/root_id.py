@@ -17,8 +17,8 @@ import uuid
 
 from bmq.core.errors import FormatError
 from bmq.storage import layout
+from bmq.storage.cluster_files import FILE_BYTES_MAX, FORMAT, parse_file, write_whole
 from bmq.storage.filesystem import AlreadyExists, FileSystem, NoSuchFile
-from bmq.storage.topics import FILE_BYTES_MAX, FORMAT, parse_file, write_whole
 
 
 async def read_root_id(fs: FileSystem) -> str:

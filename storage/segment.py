@@ -21,10 +21,10 @@ from typing import Protocol
 
 from crc32c import crc32c
 
+from bmq.core.aio.steps import Steps, finish_steps
 from bmq.core.errors import FormatError, RequestError
-from bmq.core.record_check import check_records, unpack
-from bmq.core.records import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, BatchRules, peek_batch
-from bmq.core.steps import Steps, finish_steps
+from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, BatchRules, peek_batch
+from bmq.core.records.check import check_records, unpack
 from bmq.storage.checkpoint import Checkpoint, decode_steps, encode_steps
 from bmq.storage.filesystem import FileSystem
 

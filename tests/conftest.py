@@ -11,8 +11,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bmq.core.log_handler import BoundedHandler
-from bmq.core.log_lines import TEXT, LineFormatter
+from bmq.core.logging.handler import BoundedHandler
+from bmq.core.logging.lines import TEXT, LineFormatter
 
 settings.register_profile("bmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bmq")

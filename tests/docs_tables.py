@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bmq.broker.events import Event
-from bmq.broker.partition import Partition
-from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.broker.partition.events import Event
+from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.cli.command_tree import Command, walk
 from bmq.cli.main import build_parser
 from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
-from bmq.core.log_fields import FIELDS
+from bmq.core.logging.fields import FIELDS
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
 from tests import drawn_files
@@ -269,11 +269,15 @@ def log_fields() -> str:
     return table(["field", "is"], [[f"`{name}`", meaning] for name, meaning in FIELDS.items()])
 
 
+READS_STORAGE = ("cli/rebuild/", "broker/repair/scan.py")
+"""Commands' lines, which are not in a server's log."""
+
+
 def log_events() -> str:
     """Those that an operator looks at; an event that several places write is one."""
     found: dict[tuple[str, str, str], frozenset[str]] = {}
     for event in sorted(read_log_events(), key=lambda event: (event.path.split("/")[0], event.level, event.text)):
-        if event.level in ("WARNING", "ERROR") and event.text and not event.path.startswith("cli/rebuild"):
+        if event.level in ("WARNING", "ERROR") and event.text and not event.path.startswith(READS_STORAGE):
             key = (event.path.split("/")[0], event.level, event.text)
             found[key] = found.get(key, frozenset()) | event.fields
     rows = [

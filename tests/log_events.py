@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 TREE = Path(__file__).resolve().parent.parent
-ROOMS = ("broker", "cli", "console", "core", "meta", "proxy", "storage")
+ROOMS = (
+    "broker",
+    "cli",
+    "console",
+    "controller",
+    "coordinator",
+    "core",
+    "endpoint",
+    "meta",
+    "proxy",
+    "server",
+    "storage",
+)
 """Rooms of the server; Spark's driver and workers log by Spark's settings."""
 LOGGERS = ("log", "_log", "logger")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
@@ -22,7 +34,7 @@ REPORTS: dict[str, tuple[str, frozenset[str]]] = {
     "_failed": ("WARNING", frozenset({"path", "error"})),
 }
 """Methods that write the text that they are given: the broker's alarms and its janitor's warnings."""
-OF_A_SEGMENT = {"broker/takeover.py": PARTITION | {"path", "error"}, "broker/closing.py": PARTITION}
+OF_A_SEGMENT = {"broker/partition/recovery.py": PARTITION | {"path", "error"}, "broker/files/closing.py": PARTITION}
 """Fields that these files' ``_report`` adds."""
 _ABOUT = {"log_fields": PARTITION, "_about": CONNECTION}
 

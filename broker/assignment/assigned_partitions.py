@@ -30,21 +30,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from bmq.broker.assignment.open_state import AssignedPartition, OpenState
+from bmq.broker.broker import Broker
 from bmq.broker.config import LogConfig
-from bmq.broker.handed import NOTHING, Handed
-from bmq.broker.manager import Broker
-from bmq.broker.open_state import AssignedPartition, OpenState
-from bmq.broker.owner import PartitionOwner
-from bmq.broker.recompress import Offload, Recompressor, run_inline
-from bmq.broker.searches import Searches
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.offset_search import Searches
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.partition.recompress import Offload, Recompressor, run_inline
+from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition.transitions import State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from bmq.storage.layout import PartitionPath
-from bmq.storage.readpool import ReadConfig, ReadPool
 
 BACKGROUND_PARALLEL = 2
 OFFLINE_LOOK_MS = 10_000
@@ -59,8 +59,8 @@ _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=1
 
 
 class Assigned:
-    """A ``proxy.owners.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of their
-    own.  ``offload`` runs recompression (``compression.type``) off the loop.  ``is_member`` tells whether an
+    """A ``endpoint.partitions.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of
+    their own.  ``offload`` runs recompression (``compression.type``) off the loop.  ``is_member`` tells whether an
     incarnation is alive as far as is known here; None: there are no other brokers."""
 
     def __init__(

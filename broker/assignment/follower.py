@@ -20,14 +20,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Protocol
 
-from bmq.broker.assigned import Assigned
+from bmq.broker.assignment.assigned_partitions import Assigned
 from bmq.broker.config import LogConfig
-from bmq.broker.handed import Handed
 from bmq.broker.log_config import log_config
+from bmq.broker.partition.release import Handed
+from bmq.core.aio.steps import run_in_steps
 from bmq.core.config import NodeConfig
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.core.steps import run_in_steps
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.topic_configs import effective
@@ -45,7 +45,7 @@ _DONE = object()
 
 
 class Successors(Protocol):
-    """Who tells new owners what has been let go of (``broker.handovers``)."""
+    """Who tells new owners what has been let go of (``broker.assignment.handover``)."""
 
     def has(self, key: PartitionKey) -> bool:
         """Whether there is somebody else who is to own it now."""

@@ -12,13 +12,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from bmq.broker.handed import Handed
+from bmq.broker.partition.release import Handed
 from bmq.core.errors import RequestError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
-from bmq.core.wire.internal_fields import Release
+from bmq.core.rpc.message_fields import Release
+from bmq.core.rpc.messages import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Asks(Protocol):
-    """What is needed of ``core.rpc.Peers``."""
+    """What is needed of ``core.rpc.peers.Peers``."""
 
     async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""One assigned partition on its way to being open (``broker.assigned``)."""
+"""One assigned partition on its way to being open (``broker.assignment.assigned_partitions``)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from enum import Enum
 
 from bmq.broker.config import LogConfig
-from bmq.broker.handed import Handed
-from bmq.broker.owner import PartitionOwner
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.partition.release import Handed
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.storage.layout import PartitionPath

@@ -23,22 +23,22 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from bmq.broker.joiner import Joiner
-from bmq.broker.retention import HOUR_MS, Ledger, Retention
-from bmq.broker.shared import Shared
-from bmq.broker.sweeper import Sweeper
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.cleanup.orphans import Sweeper
+from bmq.broker.cleanup.retention import HOUR_MS, Ledger, Retention
+from bmq.broker.cleanup.segment_merge import Joiner
+from bmq.broker.context import Shared
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.turns import Turns, next_turn
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.filesystem import StorageError
-from bmq.storage.log import FOR_EVER
+from bmq.storage.log_segments import FOR_EVER
 
-_log = logging.getLogger("bmq.broker.janitor")
+_log = logging.getLogger("bmq.broker.cleanup.janitor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

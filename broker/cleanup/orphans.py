@@ -9,8 +9,8 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from bmq.broker.shared import Shared
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.context import Shared
+from bmq.broker.partition.driver import PartitionWriter
 from bmq.core.errors import FormatError
 from bmq.meta import ownership
 from bmq.meta.registration import broker_key

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
+from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
-from bmq.core.steps import run_in_steps
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
-from bmq.storage.log import FOR_EVER, Listed, Retained, expired, is_deletable, is_expired, walk
+from bmq.storage.log_segments import FOR_EVER, Listed, Retained, expired, is_deletable, is_expired, walk
 from bmq.storage.segment import decode_idx_steps
 
 _DOOMED_MAX = 16

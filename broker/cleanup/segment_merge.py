@@ -14,16 +14,16 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from bmq.broker.retention import Ledger, read_idx
-from bmq.broker.shared import Shared
-from bmq.broker.sweeper import scaffolding
+from bmq.broker.cleanup.orphans import scaffolding
+from bmq.broker.cleanup.retention import Ledger, read_idx
+from bmq.broker.context import Shared
+from bmq.core.aio.steps import run_in_steps
 from bmq.core.model import SegmentName
-from bmq.core.steps import run_in_steps
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError, StorageUnavailable, write_once
 from bmq.storage.index import ENTRY
-from bmq.storage.log import Listed, walk
+from bmq.storage.log_segments import Listed, walk
 from bmq.storage.segment import encode_idx_steps
 
 

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from bmq.broker.events import CloseSegment
-from bmq.broker.handed import INDEX_BYTES_MAX
-from bmq.broker.open_files import OpenFiles
-from bmq.broker.segment_files import SegmentFiles
-from bmq.broker.shared import Shared
+from bmq.broker.context import Shared
+from bmq.broker.files.open_segments import OpenFiles
+from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition.events import CloseSegment
+from bmq.broker.partition.release import INDEX_BYTES_MAX
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
@@ -31,7 +31,7 @@ class Closing:
     """One partition's.  ``is_ours`` asks the store whether it is the owner still (KvError).
 
     ``has_successor``: it is being handed over, to somebody who will be told.  Then a segment counts as closed before it
-    is indexed, and ``left`` has its index (``broker.late_indexes``).
+    is indexed, and ``left`` has its index (``broker.files.deferred_indexes``).
     """
 
     __slots__ = ("_files", "_is_moving", "_is_ours", "_segments", "_shared", "_waits", "has_successor", "left")
@@ -49,7 +49,7 @@ class Closing:
         self.left: dict[SegmentName, tuple[int, bytes]] = {}  # with the segment's length: one or two of a move
 
     async def drop(self, spare: SegmentEntry) -> None:
-        """Close the unused file, or give it up, and delete it (see ``broker.unused_files``)."""
+        """Close the unused file, or give it up, and delete it (see ``broker.files.unused_files``)."""
         await self._files.drop(spare)
 
     async def close(self, effect: CloseSegment) -> SegmentEntry | None:

@@ -1,9 +1,9 @@
 """Indexes of closed segments that are written when there is time for it.
 
 A partition that changes hands acknowledges nothing meanwhile, and an index costs a file of its own on storage.  So its
-old owner hands the index over with its word (``broker.handed``), and writes it when the new one has opened the
-partition (``BEHIND_MS``); the new one looks later whether that was done (``LOOK_MS``), since the old one may have died.
-In between readers scan the segment, as they do while it is open.
+old owner hands the index over with its word (``broker.partition.release``), and writes it when the new one has opened
+the partition (``BEHIND_MS``); the new one looks later whether that was done (``LOOK_MS``), since the old one may have
+died. In between readers scan the segment, as they do while it is open.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bmq.broker.scheduler import Alarms
-from bmq.core.log_fields import Report
+from bmq.broker.files.flush_scheduler import Alarms
+from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import NoSuchFile, StorageError
 
 if TYPE_CHECKING:
-    from bmq.broker.segment_files import SegmentFiles
+    from bmq.broker.files.segment_files import SegmentFiles
 
 BEHIND_MS = 500
 LOOK_MS = 10_000

@@ -7,14 +7,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Container
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, Lease, NoSuchFile, StorageError, StorageUnavailable
 from bmq.storage.journal import read_journals
 
-_log = logging.getLogger("bmq.broker.journals")
+_log = logging.getLogger("bmq.broker.files.journal_cache")
 KEPT = 8
 UNSEALED_MAX = 64
 """Dead brokers whose journals are still to be closed; of more the NameNode closes them (dfs.namenode.lease-hard-limit,

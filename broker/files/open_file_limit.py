@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bmq.core.log_fields import Report
+from bmq.core.logging.fields import Report
 
 BEAT_S = 0.1
 """Between requests to make room: closing a segment takes about 20 ms."""

@@ -1,12 +1,13 @@
-"""The files that one partition has open, each with its place among the broker's (see ``broker.places``)."""
+"""The files that one partition has open, each with its place among the broker's (see
+``broker.files.open_file_limit``)."""
 
 from __future__ import annotations
 
 import asyncio
 
-from bmq.broker import events as ev
-from bmq.broker.segment_files import SegmentFiles, TooFewNodes, copies_of
-from bmq.broker.shared import Shared
+from bmq.broker.context import Shared
+from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
+from bmq.broker.partition import events as ev
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFailed
 

@@ -3,7 +3,7 @@
 A file costs several round trips on storage, and it is the first batch that waits for it.  It is made only when somebody
 waits for the partition already, under the epoch that we are about to claim, as a spare like any other: one that nobody
 takes is closed and deleted, and what a dead process leaves of it is swept by a later owner.  Each has its place among
-the broker's files (``broker.places``), and none is made while somebody waits for one.
+the broker's files (``broker.files.open_file_limit``), and none is made while somebody waits for one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bmq.broker import events as ev
-from bmq.broker.places import Places
-from bmq.broker.scheduler import Alarms
-from bmq.broker.unused_files import remove_unused
+from bmq.broker.files.flush_scheduler import Alarms
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.unused_files import remove_unused
+from bmq.broker.partition import events as ev
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bmq.broker import events as ev
-from bmq.broker.first_files import SERIAL
-from bmq.broker.next_segment import FIRST_FLUSH_BYTES_MAX, chunk_for
-from bmq.broker.shared import Shared
-from bmq.broker.unused_files import remove_unused
+from bmq.broker.context import Shared
+from bmq.broker.files.precreated import SERIAL
+from bmq.broker.files.unused_files import remove_unused
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.segment_roll import FIRST_FLUSH_BYTES_MAX, chunk_for
+from bmq.core.aio.steps import run_in_steps
 from bmq.core.model import SegmentName
-from bmq.core.steps import run_in_steps
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import (

@@ -2,8 +2,8 @@
 
 One partition's trouble is no stall: its segment fails over, and others' flushes go on.  Nor is idleness: without
 anything to write, or any takeover under way, nothing is expected of storage.  A stalled broker that is emptied has
-work still: to write something (``broker.storage_watch``).  Nor is a read that fails, whose file may be to blame: it is
-a reason to write something, too, and only if that is not acknowledged is the broker stalled.
+work still: to write something (``broker.files.storage_watch``).  Nor is a read that fails, whose file may be to blame:
+it is a reason to write something, too, and only if that is not acknowledged is the broker stalled.
 """
 
 from __future__ import annotations

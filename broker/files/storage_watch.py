@@ -1,7 +1,7 @@
 """Storage as one broker finds it: too few datanodes, slow ones, or nothing that is acknowledged.
 
-``StorageWatch`` asks storage and looks at what the broker's partitions meet; ``broker.stalls`` and ``broker.health``
-decide.  Others read ``is_stalled`` and ``trouble``.
+``StorageWatch`` asks storage and looks at what the broker's partitions meet; ``broker.files.stalls`` and
+``broker.files.datanode_health`` decide.  Others read ``is_stalled`` and ``trouble``.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bmq.broker import events as ev
-from bmq.broker.shared import Shared
-from bmq.broker.stalls import ReadDoubts, Stalls
-from bmq.broker.transitions import TERMINAL, State
-from bmq.broker.writer import PartitionWriter
-from bmq.core.log_fields import fields
-from bmq.core.turns import Turns, next_turn
+from bmq.broker.context import Shared
+from bmq.broker.files.stalls import ReadDoubts, Stalls
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import TERMINAL, State
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 
-_log = logging.getLogger("bmq.broker.storage_watch")
+_log = logging.getLogger("bmq.broker.files.storage_watch")
 _EVERY_S = 1.0
 READ_LATE_MS = 2_000
 """A read that waits for so long is a reason to try storage: a busy datanode takes a second at times."""
@@ -176,7 +176,7 @@ class StorageWatch:
 
         A datanode that restarts breaks all that were written through it, and their copies there cannot be read before
         the file is closed: a topic that nobody writes to would lose one copy after another while the datanodes are
-        restarted in turn, and then be unreadable.  The takeovers take their turns (``broker.closing``).
+        restarted in turn, and then be unreadable.  The takeovers take their turns (``broker.files.closing``).
         """
         turns = Turns(_LEFT_A_TURN)
         broken: list[StorageError] = []

@@ -9,7 +9,7 @@ from array import array
 from dataclasses import replace
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.producers import ProducerTable
+from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, Checkpoint

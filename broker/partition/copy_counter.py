@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bmq.broker import events as ev
+from bmq.broker.partition import events as ev
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import LogSegments
+from bmq.storage.log_segments import LogSegments
 
 
 class CopyCounter:

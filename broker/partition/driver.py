@@ -13,33 +13,33 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from bmq.broker import events as ev
-from bmq.broker.batches import Duplicate
-from bmq.broker.closing import Closing
 from bmq.broker.config import LogConfig
-from bmq.broker.copy_counter import CopyCounter
-from bmq.broker.events import Effect, Event, Pending
-from bmq.broker.flights import Flights
-from bmq.broker.handed import NOTHING, Handed
-from bmq.broker.late_indexes import BEHIND_MS
-from bmq.broker.open_files import OpenFiles
-from bmq.broker.partition import Partition
-from bmq.broker.segment_files import SegmentFiles, TooFewNodes, copies_of
-from bmq.broker.shared import Shared
-from bmq.broker.suspicion import look_into
-from bmq.broker.takeover import Takeover
-from bmq.broker.transitions import TERMINAL, State
+from bmq.broker.context import Shared
+from bmq.broker.files.closing import Closing
+from bmq.broker.files.deferred_indexes import BEHIND_MS
+from bmq.broker.files.open_segments import OpenFiles
+from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.batches import Duplicate
+from bmq.broker.partition.copy_counter import CopyCounter
+from bmq.broker.partition.events import Effect, Event, Pending
+from bmq.broker.partition.flushes import Flights
+from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.recovery import Takeover
+from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition.slow_pipeline import look_into
+from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch, parse_batch
+from bmq.core.records.batch import Batch, parse_batch
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import CorruptData, PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 
-_log = logging.getLogger("bmq.broker.writer")
+_log = logging.getLogger("bmq.broker.partition.driver")
 ALARM_MS_MAX = 60_000
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.recovery import FencedSegment, Recovered

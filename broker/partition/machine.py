@@ -1,8 +1,8 @@
 """The partition: one owner's view of its log, without I/O.
 
 ``START -> FENCE -> RECOVER -> WRITE -> (MOVE | FENCED | CLOSED | OFFLINE)``.  Events in, effects out, time as an
-argument; ``TABLE`` says for every (state, event) pair what happens.  The shell (``broker.writer``) performs effects and
-feeds their results back.  Three promises are kept here and nowhere else:
+argument; ``TABLE`` says for every (state, event) pair what happens.  The shell (``broker.partition.driver``) performs
+effects and feeds their results back.  Three promises are kept here and nowhere else:
 
 * Nothing is accepted before the predecessor is fenced, its tail read and a checkpoint of it durable (rule 4).
 * A batch is acknowledged when the current segment's pipeline has acknowledged its bytes, in order; an ack of any other
@@ -11,8 +11,8 @@ feeds their results back.  Three promises are kept here and nowhere else:
   (rules 3 and 5).
 
 Offsets: ``log_start <= high_watermark <= next_offset``.  What is between the last two is in ``batches``.  The open
-segment is ``current``; the one after it comes into being in ``broker.next_segment``, those before it end in
-``broker.left_segments``.
+segment is ``current``; the one after it comes into being in ``broker.partition.segment_roll``, those before it end in
+``broker.partition.unclosed_segments``.
 
 Times in milliseconds: ``wall_ms`` is what records are stamped with, ``now_ms`` is monotonic.
 """
@@ -22,20 +22,20 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 
-from bmq.broker import events as ev
-from bmq.broker.batches import Batches, Duplicate
-from bmq.broker.checkpointer import Checkpointer, OpenSegment
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.events import Effect, Event, Pending
-from bmq.broker.found_copies import Count, FoundCopies
-from bmq.broker.left_segments import LeftSegments
-from bmq.broker.next_segment import NextSegment, Spare, block_for, whole_mb
-from bmq.broker.producers import ProducerTable
-from bmq.broker.shortage import Shortage
-from bmq.broker.transitions import TABLE, TERMINAL, Cell, State
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.batches import Batches, Duplicate
+from bmq.broker.partition.checkpointer import Checkpointer, OpenSegment
+from bmq.broker.partition.events import Effect, Event, Pending
+from bmq.broker.partition.found_copies import Count, FoundCopies
+from bmq.broker.partition.producer_state import ProducerTable
+from bmq.broker.partition.segment_roll import NextSegment, Spare, block_for, whole_mb
+from bmq.broker.partition.shortage import Shortage
+from bmq.broker.partition.transitions import TABLE, TERMINAL, Cell, State
+from bmq.broker.partition.unclosed_segments import LeftSegments
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records import NO_PRODUCER_ID, Batch, check_batch
+from bmq.core.records.batch import NO_PRODUCER_ID, Batch, check_batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint, ProducerBatch
 

@@ -11,12 +11,12 @@ from collections import OrderedDict
 from itertools import islice
 
 from bmq.core.model import PartitionKey
+from bmq.storage.block_cache import Facts, ReadPool
 from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import Extent
-from bmq.storage.reader import REFRESHES_MAX, Found, LiveSegment, LogReader, Walk
-from bmq.storage.readpool import Facts, ReadPool
+from bmq.storage.log_reader import REFRESHES_MAX, Found, LiveSegment, LogReader, Walk
+from bmq.storage.log_segments import Extent
 
 LOGS_MAX = 1_000
 

@@ -1,7 +1,7 @@
 """One partition as its owner answers for it: what the proxy, and the coordinator's shards, may ask of a broker.
 
-It matches ``proxy.owners.Owner`` and ``Followed``; a test holds them together.  Properties are looked up when they are
-read, so that they are never older than the partition.  Errors of storage and store become RequestErrors here.
+It matches ``endpoint.partitions.Owner`` and ``Followed``; a test holds them together.  Properties are looked up when
+they are read, so that they are never older than the partition.  Errors of storage and store become RequestErrors here.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from bmq.broker.batches import Duplicate
-from bmq.broker.recompress import Recompressor, RecompressQueue, is_needed
-from bmq.broker.record_checks import Work, check_at_once
-from bmq.broker.refusals import Refusals
-from bmq.broker.searches import SearchedLog, Searches
-from bmq.broker.shared import Shared
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.context import Shared
+from bmq.broker.partition.batches import Duplicate
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.offset_search import SearchedLog, Searches
+from bmq.broker.partition.recompress import Recompressor, RecompressQueue, is_needed
+from bmq.broker.partition.record_checks import Work, check_at_once
+from bmq.broker.partition.refusals import Refusals
+from bmq.broker.partition.transitions import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Appended, Batch, Ends, parse_batch
+from bmq.core.records.batch import Appended, Batch, Ends, parse_batch
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import FileSystem, StorageError
-from bmq.storage.log import walk
-from bmq.storage.reader import LiveSegment
+from bmq.storage.log_reader import LiveSegment
+from bmq.storage.log_segments import walk
 
 T = TypeVar("T")
 TO_WATERMARK = -1

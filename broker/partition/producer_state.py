@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import NO_PRODUCER_ID, Batch, increment_sequence
+from bmq.core.records.batch import NO_PRODUCER_ID, Batch, increment_sequence
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 
 BATCHES_KEPT = 5  # Kafka's: as many as a client may have in flight

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from bmq.broker.budget import Budget
-from bmq.broker.record_checks import Work
-from bmq.core.compression import Compression
+from bmq.broker.partition.record_checks import Work
+from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import CODEC_MASK, Appended, Batch
+from bmq.core.records.batch import CODEC_MASK, Appended, Batch
+from bmq.core.records.compression import Compression
 
 PARALLEL_MAX = 2
 """Batches worked on at once: each may take 256 MB while it is decompressed."""

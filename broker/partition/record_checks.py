@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bmq.core.compression import Compression, repack
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.record_check import check_records, unpack
-from bmq.core.record_walk import WALKER
-from bmq.core.records import CODEC_MASK, Batch, BatchRules, check_batch
+from bmq.core.records.batch import CODEC_MASK, Batch, BatchRules, check_batch
+from bmq.core.records.check import check_records, unpack
+from bmq.core.records.compression import Compression, repack
+from bmq.core.records.walk import WALKER
 
 
 class Limits(NamedTuple):

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bmq.broker import events as ev
-from bmq.broker.events import Event
-from bmq.broker.handed import Handed
-from bmq.broker.late_indexes import LOOK_MS
-from bmq.broker.producers import ProducerTable
-from bmq.broker.segment_files import SegmentFiles
-from bmq.broker.shared import Shared
+from bmq.broker.context import Shared
+from bmq.broker.files.deferred_indexes import LOOK_MS
+from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.events import Event
+from bmq.broker.partition.producer_state import ProducerTable
+from bmq.broker.partition.release import Handed
+from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.steps import run_in_steps
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
-from bmq.storage.log import first_base
+from bmq.storage.log_segments import first_base
 from bmq.storage.recovery import FencedSegment, Found, Offline, RecoveredSegment, index_again, recover
 from bmq.storage.segment import decode_idx_steps
 

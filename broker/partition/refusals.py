@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import KvError
 

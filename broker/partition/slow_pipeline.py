@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.broker import events as ev
-from bmq.broker.shared import Shared
+from bmq.broker.context import Shared
+from bmq.broker.partition import events as ev
 
 
 async def look_into(

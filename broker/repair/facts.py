@@ -17,7 +17,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, FileSystem, Lease, NoSuchFile, StorageUnavailable
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath, base_name, parse_segment
-from bmq.storage.log import walk
+from bmq.storage.log_segments import walk
 from bmq.storage.recovery import FencedSegment, Found, Offline, recover
 from bmq.storage.segment import decode_idx
 

@@ -12,14 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bmq.broker.producers import ProducerTable
-from bmq.cli.blocks import Damage, FoundBatch, walk_batches
+from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import SegmentName
-from bmq.core.record_check import unpack
-from bmq.core.record_reader import read_records
-from bmq.core.record_walk import WALKER, Fault
-from bmq.core.records import Batch, build_gap
+from bmq.core.records.batch import Batch, build_gap
+from bmq.core.records.check import unpack
+from bmq.core.records.reader import read_records
+from bmq.core.records.walk import WALKER, Fault
+from bmq.storage.damage_reader import Damage, FoundBatch, walk_batches
 from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError
 from bmq.storage.index import SegmentIndex
 

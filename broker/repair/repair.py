@@ -21,17 +21,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bmq.broker.assigned import REPAIR_OWNER
-from bmq.broker.producers import ProducerTable
-from bmq.cli.rebuild_plan import SILENCE
-from bmq.cli.rebuild_plan import record as rebuilt
-from bmq.cli.rebuild_scan import newest_index, read_all_journals, read_folder
-from bmq.cli.repair_facts import DAMAGED, REPLACING, Facts, Inspector, Place, vanished_unseen, without_data
-from bmq.cli.repair_plan import Choice, Gap, Mended, Salvage, SegmentPlan, plan_segment
+from bmq.broker.assignment.assigned_partitions import REPAIR_OWNER
+from bmq.broker.partition.producer_state import ProducerTable
+from bmq.broker.repair.facts import DAMAGED, REPLACING, Facts, Inspector, Place, vanished_unseen, without_data
+from bmq.broker.repair.plan import Choice, Gap, Mended, Salvage, SegmentPlan, plan_segment
+from bmq.broker.repair.rebuilt_record import SILENCE
+from bmq.broker.repair.rebuilt_record import record as rebuilt
+from bmq.broker.repair.scan import newest_index, read_all_journals, read_folder
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import build_gap
+from bmq.core.records.batch import build_gap
 from bmq.meta import ownership
 from bmq.meta.catalog import decode_topic, topic_key
 from bmq.meta.kv import KeyValue, KvUnknown
@@ -44,7 +44,7 @@ from bmq.storage.filesystem import (
     write_once,
 )
 from bmq.storage.layout import PartitionPath, base_name
-from bmq.storage.log import walk
+from bmq.storage.log_segments import walk
 from bmq.storage.recovery import Found, ends
 from bmq.storage.segment import encode_idx
 

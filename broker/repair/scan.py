@@ -15,17 +15,17 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from bmq.broker.retention import read_idx
-from bmq.cli.rebuild_plan import SILENCE, Folder, Spoken, is_whole, record
-from bmq.core.log_fields import fields
+from bmq.broker.cleanup.retention import read_idx
+from bmq.broker.repair.rebuilt_record import SILENCE, Folder, Spoken, is_whole, record
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.cluster_files import StoredTopic, read_topic
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath
-from bmq.storage.topics import StoredTopic, read_topic
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bmq.cli import cluster_acts, cluster_status, doctor, merge_root, rebuild
 from bmq.cli.admin_client import EPILOG, Admin, add_command
+from bmq.cli.cluster import merge_root, operations, status
+from bmq.cli.doctor import command as doctor
 from bmq.cli.output import print_json
+from bmq.cli.rebuild import command as rebuild
 from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 
@@ -28,15 +30,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "cluster",
         help="show a cluster's processes, health and configs; drain, balance, move",
         description=_DESCRIPTION,
-        epilog=EPILOG + cluster_status.NOTE,
+        epilog=EPILOG + status.NOTE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         dest="action", metavar="status|doctor|drain|balance|move|log-level|configs|rebuild|merge-root", required=True
     )
-    cluster_status.add_parser(actions)
+    status.add_parser(actions)
     doctor.add_parser(actions)
-    cluster_acts.add_parsers(actions)
+    operations.add_parsers(actions)
     rebuild.add_parser(actions)
     merge_root.add_parser(actions)
     showing = add_command(

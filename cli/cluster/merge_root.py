@@ -1,4 +1,5 @@
-"""``bmq cluster merge-root``: the command line.  ``cli.merge_root_run`` does it, and is imported when it is wanted."""
+"""``bmq cluster merge-root``: the command line.  ``cli.cluster.merge_root_run`` does it, and is imported when it is
+wanted."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = store_command.add_command(
         actions,
         "merge-root",
-        "bmq.cli.merge_root_run",
+        "bmq.cli.cluster.merge_root_run",
         text="move what was written to a wrong root into the right one",
         description=_DESCRIPTION,
         epilog=_EPILOG,

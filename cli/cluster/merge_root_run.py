@@ -16,23 +16,23 @@ from urllib.parse import SplitResult, quote, unquote
 
 from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
 from bmq.cli.output import fail, printable
-from bmq.cli.rebuild_store import NotLost, check_nobody, mark_key
+from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings
 from bmq.cli.usage import UsageError
+from bmq.controller.kv_commit import commit_settled
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.urls import normal_url, split_url, without_userinfo
 from bmq.meta.catalog import cluster_id_key
-from bmq.meta.controller.commits import commit_settled
 from bmq.meta.kv import Compare, KeyValue, KvError, Put
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import decode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.storage import layout
+from bmq.storage.cluster_files import ClusterFile, check_cluster, parse_topic, read_cluster
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
-from bmq.storage.topics import ClusterFile, check_cluster, parse_topic, read_cluster
 
 _MERGED = (layout.TOPICS, layout.JOURNALS)
 _COMPARED_BYTES_MAX = 1 << 20

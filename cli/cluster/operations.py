@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bmq.cli import profiles
 from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, tell
-from bmq.cli.cluster_status import add_http, http_url
-from bmq.cli.console_client import Console
-from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.cli.cluster.http_client import Console
+from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import fail, print_json, printable
+from bmq.cli.profile import profiles
 from bmq.cli.progress import Progress
 from bmq.cli.tables import print_table
 from bmq.cli.usage import whole_number
+from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
 
 ACT_S = 30.0
 """Some more than a server goes on looking for a leader."""

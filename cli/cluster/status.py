@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli import admin_client, profiles
+from bmq.cli import admin_client
 from bmq.cli.admin_client import Admin, add_bare_command, tell
-from bmq.cli.console_client import Console
+from bmq.cli.cluster.http_client import Console
 from bmq.cli.output import print_json, printable
+from bmq.cli.profile import profiles
 from bmq.cli.tables import format_size, print_table
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"

@@ -17,9 +17,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from bmq.controller.store_upkeep import NEARLY_FULL
 from bmq.core.config import ROLES
 from bmq.meta.cluster.member import Member
-from bmq.meta.controller.store_upkeep import NEARLY_FULL
 from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 
 NAMES_MAX = 5

@@ -1,10 +1,11 @@
-"""``bmq cluster doctor``: the command line.  ``cli.doctor_run`` looks, and is imported when it is wanted."""
+"""``bmq cluster doctor``: the command line.  ``cli.doctor.run`` looks, and is imported when it is wanted."""
 
 from __future__ import annotations
 
 import argparse
 
-from bmq.cli import profiles, store_command
+from bmq.cli import store_command
+from bmq.cli.profile import profiles
 
 _DESCRIPTION = """\
 Look at everything that a cluster needs, and print what is wrong with its remedy.
@@ -28,7 +29,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = store_command.add_command(
         actions,
         "doctor",
-        "bmq.cli.doctor_run",
+        "bmq.cli.doctor.run",
         text="look at root, store, storage and members; print what is wrong with its remedy",
         description=_DESCRIPTION,
         epilog=_EPILOG,

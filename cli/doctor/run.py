@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from bmq.cli import profiles
 from bmq.cli.admin_client import EXIT_USAGE
-from bmq.cli.doctor_checks import (
+from bmq.cli.doctor.checks import (
     Finding,
     Health,
     check_clock,
@@ -29,30 +28,31 @@ from bmq.cli.doctor_checks import (
     check_store,
     check_unreadable,
 )
-from bmq.cli.doctor_clock import ahead_s, clock_of
-from bmq.cli.doctor_storage import check_namenodes, check_storage
+from bmq.cli.doctor.clock import ahead_s, clock_of
+from bmq.cli.doctor.storage import check_namenodes, check_storage
 from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
-from bmq.cli.root_guard import Verdict, first_data, judge
+from bmq.cli.profile import profiles
 from bmq.cli.serve import load_settings
 from bmq.cli.store_command import PLACES
 from bmq.cli.usage import UsageError
+from bmq.controller.store_upkeep import maintained
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.errors import FormatError
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, decode_topic
 from bmq.meta.cluster.keys import controller_key, members_prefix
 from bmq.meta.cluster.member import Member, decode_member
-from bmq.meta.controller.store_upkeep import maintained
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.maintenance import Inspected
 from bmq.meta.open import etcd_tls, is_shared, open_keyvalue
 from bmq.meta.root import RootRecord, read_root
+from bmq.server.root_guard import Verdict, first_data, judge
+from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageError, StorageUnavailable, Unsupported, write_once
 from bmq.storage.health import Examined
 from bmq.storage.open import namenode_states, open_filesystem
 from bmq.storage.root_id import read_root_id
-from bmq.storage.topics import read_cluster
 
 HEALTH_BYTES_MAX = 64 << 10
 PARALLEL = 16

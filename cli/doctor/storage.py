@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bmq.cli.doctor_checks import Finding
+from bmq.cli.doctor.checks import Finding
 from bmq.cli.tables import format_size
 from bmq.storage.health import NameNodeState, StorageHealth
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from kafka import TopicPartition
 
-from bmq.cli import reset_offsets
 from bmq.cli.admin_client import (
     COORDINATOR_ERRORS,
     EPILOG,
@@ -21,7 +20,8 @@ from bmq.cli.admin_client import (
     of_coordinator,
     read_error,
 )
-from bmq.cli.offsets import ends_of
+from bmq.cli.group import reset_offsets
+from bmq.cli.group.offsets import ends_of
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.tables import print_table
 from bmq.core.errors import ErrorCode

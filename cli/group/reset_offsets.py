@@ -14,9 +14,9 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.protocol.consumer import OffsetTimestamp
 
 from bmq.cli.admin_client import Admin, Refused, add_command, describe_code, of_coordinator
-from bmq.cli.offsets import Ends, ends_of, led_partitions
+from bmq.cli.group.offsets import Ends, ends_of, led_partitions
 from bmq.cli.output import fail, print_json
-from bmq.cli.places import parse_datetime
+from bmq.cli.records.positions import parse_datetime
 from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from bmq.cli import profiles
 from bmq.cli.admin_client import tell
-from bmq.cli.console_client import Console
+from bmq.cli.cluster.http_client import Console
 from bmq.cli.output import print_json, printable
+from bmq.cli.profile import profiles
 from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 from bmq.core.urls import without_passwords

@@ -1,6 +1,6 @@
 """``bmq cluster rebuild``: a lost metadata store made anew from what lies on storage.
 
-This is the command line; ``cli.rebuild_run`` does it, and is imported when it is wanted.
+This is the command line; ``cli.rebuild.run`` does it, and is imported when it is wanted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = store_command.add_command(
         actions,
         "rebuild",
-        "bmq.cli.rebuild_run",
+        "bmq.cli.rebuild.run",
         text="make a lost metadata store again from storage",
         description=_DESCRIPTION,
         epilog=_EPILOG,

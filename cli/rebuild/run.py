@@ -1,7 +1,7 @@
 """``bmq cluster rebuild``, carried out: read storage, fill the store, say what was found.
 
-What is read and what it means is told in ``cli.rebuild_scan`` and ``cli.rebuild_plan``, in which order it is written in
-``cli.rebuild_store``.
+What is read and what it means is told in ``broker.repair.scan`` and ``broker.repair.rebuilt_record``, in which order it
+is written in ``cli.rebuild.store``.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bmq.broker.repair.scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
 from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.progress import Progress
-from bmq.cli.rebuild_scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
-from bmq.cli.rebuild_store import NotLost, Rebuilding, check_lost
+from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
 from bmq.cli.store_command import settings
 from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
+from bmq.controller.admin.topics import internal_configs
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
-from bmq.meta.controller.topics import internal_configs
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import INCARNATION_MAX
 from bmq.meta.root import RootRecord
 from bmq.storage import layout
+from bmq.storage.cluster_files import ClusterFile, StoredTopic, raise_incarnation, read_cluster
 from bmq.storage.filesystem import FileSystem, StorageError, Unsupported
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
-from bmq.storage.topics import ClusterFile, StoredTopic, raise_incarnation, read_cluster
 
 _NO_ID = uuid.UUID(int=0)
 _TITLES = ("TOPIC", "PARTITION", "EPOCH", "FROM", "OPEN", "HOLDERS", "JOURNALS")

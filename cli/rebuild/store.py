@@ -20,17 +20,17 @@ import json
 import uuid
 from collections.abc import Sequence
 
-from bmq.cli.rebuild_scan import FoundPartition
+from bmq.broker.repair.scan import FoundPartition
+from bmq.controller.admin.topic_deletion import deleted_prefix
+from bmq.controller.kv_commit import commit_settled
 from bmq.meta.catalog import Topic, catalog_prefix, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.keys import members_prefix
-from bmq.meta.controller.commits import commit_settled
-from bmq.meta.controller.deletion import deleted_prefix
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
 from bmq.meta.ownership import encode, partition_key, partitions_prefix
 from bmq.meta.producer_ids import encode_counter, producer_ids_key
 from bmq.meta.registration import broker_key
 from bmq.meta.root import RootRecord, encode_root, root_key
-from bmq.storage.topics import ClusterFile
+from bmq.storage.cluster_files import ClusterFile
 
 WRITES_MAX = 100
 BYTES_MAX = 512 << 10

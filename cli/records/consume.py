@@ -34,12 +34,12 @@ from bmq.cli.admin_client import (
     of_coordinator,
     open_client,
 )
-from bmq.cli.offsets import ends_of, led_partitions
+from bmq.cli.group.offsets import ends_of, led_partitions
 from bmq.cli.output import fail
-from bmq.cli.places import PLACE_HELP, Bounds, Kind, Place, end_offset, parse_place, start_offset
 from bmq.cli.progress import Progress
-from bmq.cli.record_output import Consumed, Writer, fields_writer, json_writer, raw_writer, text_writer
-from bmq.cli.record_text import Encoding, add_encodings, separator
+from bmq.cli.records.output import Consumed, Writer, fields_writer, json_writer, raw_writer, text_writer
+from bmq.cli.records.positions import PLACE_HELP, Bounds, Kind, Place, end_offset, parse_place, start_offset
+from bmq.cli.records.text import Encoding, add_encodings, separator
 from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from bmq.cli.record_text import Encoding, NotEncoded, decode, from_json
+from bmq.cli.records.text import Encoding, NotEncoded, decode, from_json
 
 RECORD_BYTES_MAX = 100 << 20
 """Kafka's `socket.request.max.bytes`: no server takes more in one request."""

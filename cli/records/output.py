@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bmq.cli.output import format_time, printable, text_bytes
-from bmq.cli.record_text import Encoding, encode, to_json
+from bmq.cli.records.text import Encoding, encode, to_json
 
 
 class Consumed(Protocol):

@@ -29,8 +29,8 @@ from bmq.cli.admin_client import (
     open_client,
 )
 from bmq.cli.output import fail, print_json, printable
-from bmq.cli.places import parse_time
-from bmq.cli.produce_input import (
+from bmq.cli.progress import Progress
+from bmq.cli.records.input import (
     RECORD_BYTES_MAX,
     Fixed,
     InputError,
@@ -41,8 +41,8 @@ from bmq.cli.produce_input import (
     join,
     split,
 )
-from bmq.cli.progress import Progress
-from bmq.cli.record_text import NotEncoded, add_encodings, decode, separator
+from bmq.cli.records.positions import parse_time
+from bmq.cli.records.text import NotEncoded, add_encodings, decode, separator
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
 

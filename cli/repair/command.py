@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli import profiles, store_command
+from bmq.cli import store_command
 from bmq.cli.admin_client import Refused, tell
-from bmq.cli.cluster_status import add_http, http_url
-from bmq.cli.console_client import Console
+from bmq.cli.cluster.http_client import Console
+from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import print_json, printable
+from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
@@ -109,7 +110,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
     """Return the report of a repair without a server.  Raises UsageError, Refused."""
-    from bmq.cli.repair_direct import NotRepaired, repair
+    from bmq.cli.repair.direct import NotRepaired, repair
     from bmq.meta.kv import KvError
     from bmq.storage.filesystem import StorageError
 

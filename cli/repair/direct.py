@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from bmq.cli.repair_plan import Choice
-from bmq.cli.repair_run import NotRepaired, Repair, Wanted, find_partition
-from bmq.cli.root_guard import Verdict, judge
+from bmq.broker.repair.plan import Choice
+from bmq.broker.repair.repair import NotRepaired, Repair, Wanted, find_partition
 from bmq.cli.store_command import check_store_file, settings
 from bmq.core.clock import SystemClock
 from bmq.core.urls import without_userinfo
@@ -17,10 +16,11 @@ from bmq.meta.catalog import cluster_id_key
 from bmq.meta.kv import KeyValue
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import read_root
+from bmq.server.root_guard import Verdict, judge
+from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
-from bmq.storage.topics import read_cluster
 
 __all__ = ["NotRepaired", "repair"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from bmq.core.record_reader import StoredRecord, read_records
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
+from bmq.core.records.reader import StoredRecord, read_records
 
 DECODER_BYTES_MIN = 4 << 20
 """Bytes to be read from which on the decoder is worth loading: the record reader takes half a second for them."""
@@ -38,7 +38,7 @@ def batch_reader(size: int, bytes_max: int) -> BatchReader:
 
 
 def _vectorised(bytes_max: int, otherwise: BatchReader) -> BatchReader:
-    from bmq.spark.decode import BatchDecoder, CorruptSegment, DecodeOptions
+    from bmq.spark.decoding.decoder import BatchDecoder, CorruptSegment, DecodeOptions
 
     columns = ("offset", "timestamp", "key", "value", "headers")
     options = DecodeOptions(columns=columns, committed=False, batch_bytes_max=bytes_max)

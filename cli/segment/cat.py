@@ -7,13 +7,13 @@ from argparse import Namespace
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bmq.cli.batch_records import BatchReader, batch_reader
-from bmq.cli.blocks import Damage, FoundBatch, walk_batches
 from bmq.cli.output import format_time, json_bytes, print_json, printable, text_bytes
-from bmq.cli.targets import PartitionFiles, Segment, Targets
-from bmq.cli.verify import read_index_file
+from bmq.cli.segment.batch_records import BatchReader, batch_reader
+from bmq.cli.segment.targets import PartitionFiles, Segment, Targets
+from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import StoredRecord
+from bmq.core.records.reader import StoredRecord
+from bmq.storage.damage_reader import Damage, FoundBatch, walk_batches
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import SegmentIndex
 from bmq.storage.segment import decode_idx

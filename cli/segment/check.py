@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bmq.cli.blocks import Damage, FoundBatch
-from bmq.cli.findings import Finding
-from bmq.cli.index_check import IndexCheck
-from bmq.cli.targets import Segment
+from bmq.cli.segment.findings import Finding
+from bmq.cli.segment.index_check import IndexCheck
+from bmq.cli.segment.targets import Segment
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import read_records
+from bmq.core.records.reader import read_records
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.damage_reader import Damage, FoundBatch
 
 
 @dataclass(frozen=True, slots=True)

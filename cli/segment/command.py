@@ -11,15 +11,16 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable
 
-from bmq.cli import profiles, repair
-from bmq.cli.cat import cat
-from bmq.cli.dump import dump
 from bmq.cli.output import fail
-from bmq.cli.targets import Targets, check_folder, find_targets
+from bmq.cli.profile import profiles
+from bmq.cli.repair import command as repair
+from bmq.cli.segment.cat import cat
+from bmq.cli.segment.dump import dump
+from bmq.cli.segment.targets import Targets, check_folder, find_targets
+from bmq.cli.segment.verify import verify
 from bmq.cli.usage import UsageError, whole_number
-from bmq.cli.verify import verify
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import RECORDS_BYTES_MAX
+from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.open import open_filesystem
 

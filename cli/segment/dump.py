@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import asdict
 
-from bmq.cli.blocks import Damage, walk_batches, walk_journal
 from bmq.cli.output import Table, format_time, print_json
-from bmq.cli.targets import Targets
-from bmq.cli.verify import read_index_file
+from bmq.cli.segment.targets import Targets
+from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError
-from bmq.core.records import CODEC_MASK, CODECS, LOG_APPEND_TIME, Batch
+from bmq.core.records.batch import CODEC_MASK, CODECS, LOG_APPEND_TIME, Batch
 from bmq.storage.checkpoint import Checkpoint, decode
+from bmq.storage.damage_reader import Damage, walk_batches, walk_journal
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import ENTRY
 from bmq.storage.journal import CHECKPOINT, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from bmq.cli.blocks import Damage, FoundBatch
-from bmq.cli.findings import Finding
-from bmq.cli.targets import Segment
+from bmq.cli.segment.findings import Finding
+from bmq.cli.segment.targets import Segment
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.damage_reader import Damage, FoundBatch
 from bmq.storage.index import ENTRY
 
 _READERS = "Readers that seek by offset or time begin in the wrong place."

@@ -7,16 +7,16 @@ from argparse import Namespace
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bmq.cli.blocks import Damage, FoundBatch, walk_batches, walk_journal
-from bmq.cli.findings import Finding, Report
 from bmq.cli.progress import Progress
-from bmq.cli.segment_check import Covered, SegmentCheck
+from bmq.cli.segment.check import Covered, SegmentCheck
+from bmq.cli.segment.findings import Finding, Report
+from bmq.cli.segment.targets import PartitionFiles, Segment, Targets
 from bmq.cli.tables import format_size
-from bmq.cli.targets import PartitionFiles, Segment, Targets
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, decode, decode_key
+from bmq.storage.damage_reader import Damage, FoundBatch, walk_batches, walk_journal
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from bmq.storage.segment import decode_idx

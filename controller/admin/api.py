@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from bmq.meta.catalog import Topic
-from bmq.meta.controller.config_changes import Changes
+from bmq.meta.config_changes import Changes
 
 
 class Admin(Protocol):

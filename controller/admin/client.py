@@ -19,17 +19,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bmq.controller.admin.codec import decode, encode, from_changes, to_topic
+from bmq.controller.admin.server import AdminService
+from bmq.core.aio.subscribers import wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.rpc import PeerLost, Peers
-from bmq.core.signals import wait_for
-from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey
+from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.controller.admin_codec import decode, encode, from_changes, to_topic
-from bmq.meta.controller.admin_service import AdminService
-from bmq.meta.controller.config_changes import Changes
+from bmq.meta.config_changes import Changes
 from bmq.meta.kv import KvError
 
 TIME_S = 25.0

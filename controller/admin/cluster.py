@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bmq.controller.asking import Asking
+from bmq.controller.planning.planner import scores
+from bmq.controller.planning.planner_view import Move, PlannerView
+from bmq.controller.service import Controller
+from bmq.controller.term import Term
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import BROKER, Member
-from bmq.meta.controller.asking import Asking
-from bmq.meta.controller.planner import scores
-from bmq.meta.controller.planner_view import Move, PlannerView
-from bmq.meta.controller.service import Controller
-from bmq.meta.controller.term import Term
 
 
 def describe(member: Member) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from bmq.core.errors import FormatError
 from bmq.meta.catalog import Topic
-from bmq.meta.controller.config_changes import Changes, ConfigChange, Operation
+from bmq.meta.config_changes import Changes, ConfigChange, Operation
 
 T = TypeVar("T")
 

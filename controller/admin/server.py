@@ -6,14 +6,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bmq.core.call import Buffer
-from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse
-from bmq.meta.catalog import Topic
-from bmq.meta.cluster.member import PROXY
-from bmq.meta.cluster.view import ClusterView
-from bmq.meta.controller.admin import ClusterAdmin
-from bmq.meta.controller.admin_codec import (
+from bmq.controller.admin.api import ClusterAdmin
+from bmq.controller.admin.codec import (
     decode,
     encode,
     from_topic,
@@ -24,11 +18,17 @@ from bmq.meta.controller.admin_codec import (
     to_text,
     to_whole,
 )
-from bmq.meta.controller.service import Controller
-from bmq.meta.controller.topics import TopicAdmin
+from bmq.controller.admin.topics import TopicAdmin
+from bmq.controller.service import Controller
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.member import PROXY
+from bmq.meta.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
+    from bmq.core.rpc.server import InternalCall, InternalEndpoint
 
 Act = Callable[[TopicAdmin, ClusterAdmin, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Reads its arguments when it is called, and does what they say when it is awaited: so what is wrong with them is told

@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
+from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.log_fields import fields
-from bmq.meta.controller.commits import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
-from bmq.meta.controller.topic_rules import check_name
+from bmq.core.logging.fields import fields
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
 from bmq.meta.ownership import partitions_prefix
+from bmq.meta.topic_rules import check_name
 
 _log = logging.getLogger(__name__)
 

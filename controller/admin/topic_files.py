@@ -16,10 +16,10 @@ from collections.abc import Generator, Iterator, Mapping
 from operator import attrgetter
 from typing import Protocol
 
+from bmq.core.aio.steps import run_in_steps
+from bmq.core.aio.subscribers import wait_for
 from bmq.core.errors import RequestError
-from bmq.core.log_fields import fields
-from bmq.core.signals import wait_for
-from bmq.core.steps import run_in_steps
+from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
 
 _log = logging.getLogger(__name__)

@@ -21,11 +21,23 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from bmq.controller.admin.topic_deletion import DeletedTopic, deleted_key, encode_deleted
+from bmq.controller.admin.topic_files import Publisher, TopicFiles
+from bmq.controller.kv_commit import (
+    CONFLICTS_MAX,
+    Guard,
+    commit_settled,
+    contested,
+    deposed,
+    is_deposed,
+    refused,
+    unguarded,
+)
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.log_fields import fields
-from bmq.meta import broker_configs, topic_configs
+from bmq.core.logging.fields import fields
+from bmq.meta import broker_configs, topic_configs, topic_rules
 from bmq.meta.catalog import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -38,21 +50,8 @@ from bmq.meta.catalog import (
     encode_topic,
     topic_key,
 )
+from bmq.meta.config_changes import Changes, apply
 from bmq.meta.config_values import parse_list
-from bmq.meta.controller import topic_rules
-from bmq.meta.controller.commits import (
-    CONFLICTS_MAX,
-    Guard,
-    commit_settled,
-    contested,
-    deposed,
-    is_deposed,
-    refused,
-    unguarded,
-)
-from bmq.meta.controller.config_changes import Changes, apply
-from bmq.meta.controller.deletion import DeletedTopic, deleted_key, encode_deleted
-from bmq.meta.controller.publishing import Publisher, TopicFiles
 from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
 
 T = TypeVar("T")

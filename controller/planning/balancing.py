@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
+from bmq.controller.planning.planner_view import Move, PlannerView, Why
+from bmq.controller.planning.scores import Scores
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.planner_view import Move, PlannerView, Why
-from bmq.meta.controller.scores import Scores
 
 START = 0.15
 """Balance begins when a broker's score is this far from the mean, as a part of it.  Traffic is up to 0.8 of a score and

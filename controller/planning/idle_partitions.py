@@ -11,9 +11,9 @@ import heapq
 import zlib
 from collections.abc import Callable, Generator, Set
 
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
-from bmq.meta.controller.partition_table import PartitionTable
 
 FOUND_MAX = 4096
 """Candidates kept of each broker: some 400 kB, and 64 plans' worth."""

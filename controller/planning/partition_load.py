@@ -10,8 +10,8 @@ import math
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
+from bmq.controller.planning.partition_table import NO_RATE, PartitionTable, Rate
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.partition_table import NO_RATE, PartitionTable, Rate
 
 SMOOTH_S = 15.0
 """Three questions or so: a burst of a few seconds moves nothing, ten times the load is seen in half a minute."""

@@ -24,11 +24,11 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
+from bmq.controller.planning.balancing import Balance
+from bmq.controller.planning.planner_view import UNDER_WAY_MAX, WHOLE, Broker, Move, Moves, PlannerView, Why
+from bmq.controller.planning.scores import Scores
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
-from bmq.meta.controller.balancing import Balance
-from bmq.meta.controller.planner_view import UNDER_WAY_MAX, WHOLE, Broker, Move, Moves, PlannerView, Why
-from bmq.meta.controller.scores import Scores
 
 RATED_FIRST_MAX = 5_000
 """Partitions with traffic that are moved before all others, those with most of it first: what clients wait for."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from bmq.controller.planning.idle_partitions import IdlePartitions
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.idle_partitions import IdlePartitions
-from bmq.meta.controller.partition_table import PartitionTable
 
 UNDER_WAY_MAX = 64
 """Moves of drain and balance under way at once: a hand-over is some tens of milliseconds of a broker's flushes, and

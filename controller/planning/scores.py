@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bmq.controller.planning.partition_table import Rate, Traffic
+from bmq.controller.planning.planner_view import WHOLE, Broker, PlannerView
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.partition_table import Rate, Traffic
-from bmq.meta.controller.planner_view import WHOLE, Broker, PlannerView
 
 BYTES_WEIGHT, REQUESTS_WEIGHT = 0.5, 0.3
 """The rest is by partitions.  Bytes cost a broker most (checksums, three datanodes), then requests; a partition at

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Generator, Iterable
 
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.clock import Clock
 from bmq.meta.catalog import Catalog, TopicChange
 from bmq.meta.cluster.assignment import CHUNK
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ViewChange
-from bmq.meta.controller.partition_table import PartitionTable
 
 CHANGES_PER_STEP = 32
 """Topics and chunks read between two turns of the loop: some 5 ms if the chunks are full."""

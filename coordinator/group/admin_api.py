@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
+from bmq.coordinator.api import GroupListing
+from bmq.coordinator.group.members import Member
+from bmq.coordinator.group.states import State
+from bmq.coordinator.response_room import NO_ROOM, ResponseRoom
+from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.manager import Shards
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator.api import GroupListing
-from bmq.meta.coordinator.members import Member
-from bmq.meta.coordinator.response_room import NO_ROOM, ResponseRoom
-from bmq.meta.coordinator.serving import Serving
-from bmq.meta.coordinator.shards import Shards
-from bmq.meta.coordinator.states import State
 
 CLASSIC = "classic"
 GROUP_OPERATIONS = frozenset({3, 6, 8, 10, 11})

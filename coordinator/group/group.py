@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.coordinator.answers import (
+from bmq.coordinator.group.members import Member, Members, Token, metadata_bytes
+from bmq.coordinator.group.messages import (
     Answer,
     Effect,
     Join,
@@ -33,11 +33,11 @@ from bmq.meta.coordinator.answers import (
     Sync,
     SyncAnswer,
 )
-from bmq.meta.coordinator.deadlines import Deadlines, Kind, Timer
-from bmq.meta.coordinator.members import Member, Members, Token, metadata_bytes
-from bmq.meta.coordinator.records import NO_TIMESTAMP, Offset, StoredGroup
-from bmq.meta.coordinator.states import COMES_AFTER, GroupRules, State
-from bmq.meta.coordinator.subscription import CONSUMER, subscribed_topics
+from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
+from bmq.coordinator.group.subscription import CONSUMER, subscribed_topics
+from bmq.coordinator.group.timers import Deadlines, Kind, Timer
+from bmq.coordinator.shard.records import NO_TIMESTAMP, Offset, StoredGroup
+from bmq.core.errors import ErrorCode, RequestError
 
 NEW_MEMBER_JOIN_MS = 300_000
 """A first join that is parked longer is dropped: its client has lost the connection, and the id with it (Kafka's

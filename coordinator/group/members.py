@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
+from bmq.coordinator.group.timers import Kind, Timer
+from bmq.coordinator.shard.records import StoredMember
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.coordinator.deadlines import Kind, Timer
-from bmq.meta.coordinator.records import StoredMember
 
 Protocols = tuple[tuple[str, bytes], ...]
 """What a member can do, best first: name of an assignor and the member's metadata for it."""

@@ -7,15 +7,15 @@ import uuid
 from collections.abc import Coroutine
 from typing import Any
 
+from bmq.coordinator.group.members import metadata_bytes
+from bmq.coordinator.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.shard.records import STRING_BYTES_MAX
+from bmq.core.aio.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator.answers import Join, JoinAnswer, Sync, SyncAnswer
-from bmq.meta.coordinator.members import metadata_bytes
-from bmq.meta.coordinator.records import STRING_BYTES_MAX
-from bmq.meta.coordinator.serving import Serving
-from bmq.meta.coordinator.settings import CoordinatorSettings
-from bmq.meta.coordinator.shards import Shards
 
 MEMBER_ID_PREFIX_MAX = 255
 """Characters of a client or instance id that go into a member id."""

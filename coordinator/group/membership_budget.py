@@ -6,7 +6,7 @@ that joins ever more groups, or ever under a new id, must not take the process's
 
 from __future__ import annotations
 
-from bmq.meta.coordinator.group import Group
+from bmq.coordinator.group.group import Group
 
 GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES = 3_000, 2_000, 1_000
 """Of memory, about, without the members' metadata."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bmq.coordinator.group.members import JoinedMember, Protocols, Token
+from bmq.coordinator.shard.records import StoredGroup
 from bmq.core.errors import ErrorCode
-from bmq.meta.coordinator.members import JoinedMember, Protocols, Token
-from bmq.meta.coordinator.records import StoredGroup
 
 
 class Now(NamedTuple):

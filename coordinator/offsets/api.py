@@ -11,24 +11,24 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
-from bmq.core.wire import messages as m
-from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.group_admin import SHARD_LOST
-from bmq.meta.coordinator.records import (
+from bmq.coordinator.group.admin_api import SHARD_LOST
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.states import State
+from bmq.coordinator.group.subscription import CONSUMER
+from bmq.coordinator.response_room import ResponseRoom
+from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.shard.records import (
     NO_EXPIRY,
     NO_LEADER_EPOCH,
     CoordinatorRecord,
     Offset,
     OffsetRecord,
 )
-from bmq.meta.coordinator.response_room import ResponseRoom
-from bmq.meta.coordinator.serving import Serving
-from bmq.meta.coordinator.shards import Shards
-from bmq.meta.coordinator.states import State
-from bmq.meta.coordinator.subscription import CONSUMER
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import Catalog, Topic
 
 NO_OFFSET = -1
 PARTITION_BYTES = 20

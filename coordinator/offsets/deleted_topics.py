@@ -16,10 +16,10 @@ import asyncio
 import logging
 from collections.abc import Set
 
+from bmq.coordinator.offsets.committed import Offsets, TopicRef
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.coordinator.offsets import Offsets, TopicRef
 from bmq.meta.kv import KvError
 
 logger = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bmq.core.metrics import OTHER_TOPICS
+from bmq.coordinator.offsets.committed import Offsets
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.metrics.counters import OTHER_TOPICS
+from bmq.core.metrics.series_bound import SeriesBound
 from bmq.core.model import PartitionKey
-from bmq.core.series_bound import SeriesBound
-from bmq.core.steps import batched
-from bmq.core.turns import Turns, next_turn
 from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.coordinator.offsets import Offsets
 
 Watermarks = Callable[[Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, int]]]
 """Returns the high watermarks of partitions, and of no others; those whose owner does not answer are missing."""

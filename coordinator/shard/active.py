@@ -13,19 +13,19 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.membership_budget import MembershipAccount, MembershipBudget
+from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
+from bmq.coordinator.group.states import State
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
+from bmq.coordinator.shard.response_queue import AnswerQueue
+from bmq.coordinator.shard.state import ShardState
+from bmq.coordinator.shard.writer import KeyValue, Writer
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
-from bmq.meta.coordinator.answer_queue import AnswerQueue
-from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
-from bmq.meta.coordinator.freshness import Freshness
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.membership_budget import MembershipAccount, MembershipBudget
-from bmq.meta.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
-from bmq.meta.coordinator.settings import CoordinatorSettings
-from bmq.meta.coordinator.state import ShardState
-from bmq.meta.coordinator.states import State
-from bmq.meta.coordinator.writer import KeyValue, Writer
 
 A = TypeVar("A", JoinAnswer, SyncAnswer)
 T = TypeVar("T")

@@ -13,21 +13,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
+from bmq.coordinator.group.membership_budget import MembershipBudget
+from bmq.coordinator.group.states import State
+from bmq.coordinator.offsets.committed import Offsets
+from bmq.coordinator.placement import shard_of
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.load_failure import LoadFailure
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.response_queue import AnswerQueue
+from bmq.coordinator.shard.shard import Shard
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.coordinator.answer_queue import AnswerQueue
-from bmq.meta.coordinator.load_failure import LoadFailure
-from bmq.meta.coordinator.log import ShardLogs
-from bmq.meta.coordinator.membership_budget import MembershipBudget
-from bmq.meta.coordinator.offsets import Offsets
-from bmq.meta.coordinator.placement import shard_of
-from bmq.meta.coordinator.serving import Serving
-from bmq.meta.coordinator.settings import CoordinatorSettings
-from bmq.meta.coordinator.shard import Shard
-from bmq.meta.coordinator.states import State
 
 logger = logging.getLogger(__name__)
 

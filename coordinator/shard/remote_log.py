@@ -18,14 +18,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from bmq.core.call import Buffer
+from bmq.coordinator.shard.log import ShardLog, ShardLogs
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import Kind, Peer, PeerLost, Peers, ask_peer
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.fetch import FetchedPartition, FetchPartition
-from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
-from bmq.core.wire.internal import (
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import (
     AskRequest,
     AskResponse,
     InternalKey,
@@ -37,9 +34,12 @@ from bmq.core.wire.internal import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
+from bmq.core.rpc.peers import Kind, Peer, PeerLost, Peers, ask_peer
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.fetch import FetchedPartition, FetchPartition
+from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.coordinator.log import ShardLog, ShardLogs
 
 CALL_TIMEOUT_S = 10.0
 """Of a read, and of a move of the log start.  An append waits as long as the connection is alive."""

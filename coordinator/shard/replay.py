@@ -8,13 +8,13 @@ the log's start, which a snapshot moves (``snapshot``).
 
 from __future__ import annotations
 
+from bmq.coordinator.shard.log import ShardLog
+from bmq.coordinator.shard.records import decode
+from bmq.coordinator.shard.state import ShardState
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch, split_batches
-from bmq.core.turns import Turns, next_turn
-from bmq.meta.coordinator.log import ShardLog
-from bmq.meta.coordinator.records import decode
-from bmq.meta.coordinator.state import ShardState
+from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.reader import read_records
 
 
 class Replay:

@@ -22,27 +22,27 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any
 
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.membership_budget import MembershipBudget
+from bmq.coordinator.offsets.committed import TopicRef
+from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.load_failure import LoadFailure, kind_of
+from bmq.coordinator.shard.log import ShardLog, ShardLogs
+from bmq.coordinator.shard.records import encode
+from bmq.coordinator.shard.replay import Replay
+from bmq.coordinator.shard.response_queue import AnswerQueue
+from bmq.coordinator.shard.snapshot import barrier_record, take_snapshot
+from bmq.coordinator.shard.state import ShardState
+from bmq.coordinator.shard.writer import Writer
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.log_fields import fields
-from bmq.core.records import Record, build_batch
-from bmq.core.turns import ELEMENTS_A_TURN, Turns, next_turn
+from bmq.core.logging.fields import fields
+from bmq.core.records.batch import Record, build_batch
 from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.coordinator.answer_queue import AnswerQueue
-from bmq.meta.coordinator.deleted_topics import gone_topics, refs_of, unsure_topics
-from bmq.meta.coordinator.freshness import Freshness
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.load_failure import LoadFailure, kind_of
-from bmq.meta.coordinator.log import ShardLog, ShardLogs
-from bmq.meta.coordinator.membership_budget import MembershipBudget
-from bmq.meta.coordinator.offsets import TopicRef
-from bmq.meta.coordinator.records import encode
-from bmq.meta.coordinator.replay import Replay
-from bmq.meta.coordinator.serving import Serving
-from bmq.meta.coordinator.settings import CoordinatorSettings
-from bmq.meta.coordinator.snapshot import barrier_record, take_snapshot
-from bmq.meta.coordinator.state import ShardState
-from bmq.meta.coordinator.writer import Writer
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ with the first record is needed no more.  A snapshot that breaks off has only wr
 
 from __future__ import annotations
 
-from bmq.meta.coordinator.log import ShardLog
-from bmq.meta.coordinator.records import CoordinatorRecord, OffsetRecord, encode
-from bmq.meta.coordinator.serving import Serving
+from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.log import ShardLog
+from bmq.coordinator.shard.records import CoordinatorRecord, OffsetRecord, encode
 
 
 def barrier_record(partition: int) -> CoordinatorRecord:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bmq.meta.coordinator.answers import Now
-from bmq.meta.coordinator.deadlines import Deadlines
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.offsets import Offsets, is_expired
-from bmq.meta.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown
-from bmq.meta.coordinator.states import GroupRules
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.messages import Now
+from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.offsets.committed import Offsets, is_expired
+from bmq.coordinator.shard.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown
 
 
 class ShardState:

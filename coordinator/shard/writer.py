@@ -10,10 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from bmq.coordinator.shard.log import ShardLog
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import HEADER_BYTES, Record, build_batch
-from bmq.meta.coordinator.log import ShardLog
+from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
 
 BATCH_BYTES = 192 << 10
 """Records of several operations share a batch up to this, thousands of small ones: they are encoded in one turn of the

@@ -5,7 +5,7 @@ Three ways to run one, for three kinds of work:
 =================  ===========================================  ====================================================
 ``finish_steps``   no pause                                     what has few steps, or no loop beside it
 ``run_in_steps``   a step in each turn of the loop              the process's own work: a view, a journal, an index
-``run_in_turns``   in ``core.turns``: a step when no other      requests: a hundred large ones at once make each
+``run_in_turns``   in ``core.aio.turns``: a step when no other      requests: a hundred large ones at once make each
                    request's work has the turn                  other slow, not the loop, and not the own work
 =================  ===========================================  ====================================================
 """
@@ -41,7 +41,8 @@ def finish_steps(steps: Generator[object, None, T]) -> T:
 async def run_in_steps(steps: Generator[object, None, T]) -> T:
     """Run a generator to its end with a turn of the loop at each ``yield``.  Returns its result.
 
-    For the process's own work: it does not wait in line behind clients' requests, as ``core.turns.run_in_turns`` does.
+    For the process's own work: it does not wait in line behind clients' requests, as ``core.aio.turns.run_in_turns``
+    does.
     """
     while True:
         try:

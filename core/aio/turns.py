@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from bmq.core.steps import Steps, batched
+from bmq.core.aio.steps import Steps, batched
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,7 +69,7 @@ async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int
 async def run_in_turns(steps: Steps[T]) -> T:
     """Run ``steps`` to their end, with ``next_turn`` at each of their pauses.  Returns their result.
 
-    For requests: only one of them goes on in a turn.  ``core.steps.run_in_steps`` is for the process's own work.
+    For requests: only one of them goes on in a turn.  ``core.aio.steps.run_in_steps`` is for the process's own work.
     """
     while True:
         try:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
-from bmq.core.log_fields import fields_of, set_fields, subject_of
-from bmq.core.log_limit import REPEAT_S, EventLimits
-from bmq.core.log_lines import formatter
+from bmq.core.logging.fields import fields_of, set_fields, subject_of
+from bmq.core.logging.limit import REPEAT_S, EventLimits
+from bmq.core.logging.lines import formatter
 
 OWN = "bmq"
 """The logger above all of ours."""
@@ -29,7 +29,7 @@ class _LeftOut(NamedTuple):
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes to ``stream`` what ``core.log_limit`` admits.  ``now`` gives seconds."""
+    """Writes to ``stream`` what ``core.logging.limit`` admits.  ``now`` gives seconds."""
 
     def __init__(self, stream: TextIO, log_format: str, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)

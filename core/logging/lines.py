@@ -3,9 +3,9 @@
 Texts that clients choose (client ids, names in an error) get into log lines.  A newline or an escape sequence there
 would forge lines or drive the terminal of whoever reads them, and a long text would fill the disk.
 
-    text  2026-11-22 12:00:00,123 WARNING bmq.core.net: closing the connection connection=10.0.0.7:4711 error="..."
-    json  {"time":"2026-11-22T12:00:00.123Z","level":"WARNING","logger":"bmq.core.net","message":"closing ...",
-           "connection":"10.0.0.7:4711","error":"..."}
+    text  2026-11-22 12:00:00,123 WARNING bmq.core.net.listener: closing connection=10.0.0.7:4711 error="..."
+    json  {"time":"2026-11-22T12:00:00.123Z","level":"WARNING","logger":"bmq.core.net.listener",
+           "message":"closing ...","connection":"10.0.0.7:4711","error":"..."}
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import time
 from types import TracebackType
 
-from bmq.core.log_fields import CONTROL, cut, escaped_json, fields_of, in_text
+from bmq.core.logging.fields import CONTROL, cut, escaped_json, fields_of, in_text
 
 MESSAGE_MAX = 4_000
 """Characters of one message; Kafka's names have 249 at most, and an incident needs no more of anything."""

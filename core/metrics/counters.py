@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from bmq.core.traffic import TrafficMeter
+from bmq.core.metrics.traffic import TrafficMeter
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
 OTHER_TOPICS = "(other)"

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from bmq.core.descriptors import FAILURES, Failures
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 
 TRY_S = 1.0
 """A try opens and closes a socket, which takes 5 us."""

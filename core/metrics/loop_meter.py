@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from bmq.core.metrics import Histogram
+from bmq.core.metrics.counters import Histogram
 
 TICK_S = 0.1
 """Ten timers a second cost about 100 us of CPU time, and as much for what the kernel is asked."""

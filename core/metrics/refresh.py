@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from bmq.core.errors import BmqError
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 
 logger = logging.getLogger(__name__)
 

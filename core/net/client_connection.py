@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from bmq.core.call import Answer, Buffer, CloseConnection, Dispatch
-from bmq.core.frames import FrameReader
-from bmq.core.net_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S
-from bmq.core.signals import Subscribers
+from bmq.core.aio.subscribers import Subscribers
+from bmq.core.net.frames import FrameReader
+from bmq.core.net.request import Answer, Buffer, CloseConnection, Dispatch
+from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S
 
 if TYPE_CHECKING:
-    from bmq.core.net import Listener
+    from bmq.core.net.listener import Listener
 
 UNANSWERED_MAX = 256
 """Requests of a connection that are read and not answered; librdkafka would send a million."""
@@ -114,7 +114,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------- for who serves it
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See ``core.call.Client``.  After the close it is called at once."""
+        """See ``core.net.request.Client``.  After the close it is called at once."""
         if self.is_closed:
             call()
             return _nothing

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bmq.core.call import Answer, Dispatch
-from bmq.core.net_connection import UNANSWERED_MAX, ClientConnection, Exchange
+from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, Exchange
+from bmq.core.net.request import Answer, Dispatch
 
 if TYPE_CHECKING:
-    from bmq.core.net import Listener
+    from bmq.core.net.listener import Listener
 
 SHARE_BYTES = 1 << 20
 SILENCE_S = 60.0

@@ -1,7 +1,7 @@
 """A listening port: accepts connections, within limits, and closes those that must go.
 
-``core.net_connection`` is one connection of a client, ``core.net_unordered`` one of another process of the cluster,
-``core.frames`` their bytes, ``core.net_budget`` what all of them may hold.
+``core.net.client_connection`` is one connection of a client, ``core.net.internal_connection`` one of another process of
+the cluster, ``core.net.frames`` their bytes, ``core.net.request_budget`` what all of them may hold.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from bmq.core.call import Dispatch
+from bmq.core.aio.subscribers import wait_for
 from bmq.core.config import NodeConfig
-from bmq.core.frames import SHARED_BYTES
-from bmq.core.log_fields import ConnectionFields, fields
-from bmq.core.metrics import Metrics
-from bmq.core.net_budget import STUCK_S, RequestBudget
-from bmq.core.net_connection import ClientConnection
-from bmq.core.net_unordered import SILENCE_S, UnorderedConnection
-from bmq.core.signals import wait_for
+from bmq.core.logging.fields import ConnectionFields, fields
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.client_connection import ClientConnection
+from bmq.core.net.frames import SHARED_BYTES
+from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
+from bmq.core.net.request import Dispatch
+from bmq.core.net.request_budget import STUCK_S, RequestBudget
 
 __all__ = ["ClientConnection", "Listener"]
 
@@ -32,7 +32,7 @@ class Listener:
     """Listening addresses and their connections: limits, request memory and the one timer are of all of them.
 
     ``in_order`` False is for the cluster's own processes: their answers go out as they come, any number of them may
-    share a host, and they are closed for silence (``core.net_unordered``) instead of idleness.
+    share a host, and they are closed for silence (``core.net.internal_connection``) instead of idleness.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Listener:
         self._relieve(now)
 
     def _relieve(self, now: float) -> None:
-        """Close who keeps others from reading: see ``core.net_budget``."""
+        """Close who keeps others from reading: see ``core.net.request_budget``."""
         if self.budget.is_tight:
             self._close_slow_frames(now)
         if self._is_response_room_wanted():

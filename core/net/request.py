@@ -1,8 +1,8 @@
 """One Kafka request and its answer, between a connection and whoever answers.
 
-``core.net`` cuts a connection's bytes into frames, hands each to the endpoint's ``Dispatch`` in the order of arrival,
-and sends the answers in that order.  The dispatch of a frame runs up to its first await before the next frame is
-looked at, so what is decided there (a produce's place in its partition) has the order of the requests.
+``core.net.listener`` cuts a connection's bytes into frames, hands each to the endpoint's ``Dispatch`` in the order of
+arrival, and sends the answers in that order.  The dispatch of a frame runs up to its first await before the next frame
+is looked at, so what is decided there (a produce's place in its partition) has the order of the requests.
 """
 
 from __future__ import annotations

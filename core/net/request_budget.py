@@ -20,14 +20,14 @@ What is left are clients that do not go on: that send a part of a frame, or do n
 slowest first and as many as are needed; and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
 
 Bound: five quarters of the limit, one frame of socket.request.max.bytes, and for each connection that sends one read
-(64 KB of small frames, or one step of a large one: see ``core.frames``).
+(64 KB of small frames, or one step of a large one: see ``core.net.frames``).
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
 
 FRAME_BYTES = 400
 """What a waiting request takes beside its bytes: many tiny ones count as what they are."""

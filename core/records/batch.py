@@ -18,7 +18,7 @@
     61  records
 
 The checks are those of Kafka's ``UnifiedLog.analyzeAndValidateRecords`` and ``LogValidator`` that need no look at
-single records; ``core.record_check`` looks at those.
+single records; ``core.records.check`` looks at those.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from __future__ import annotations
 import struct
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.record_reader import RECORDS_BYTES_MAX, TooLarge, decompress
-from bmq.core.record_walk import MEANING, WALKER, Fault
-from bmq.core.records import CODEC_MASK, CODECS, HEADER_BYTES, Batch, BatchRules
+from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, Batch, BatchRules
+from bmq.core.records.reader import RECORDS_BYTES_MAX, TooLarge, decompress
+from bmq.core.records.walk import MEANING, WALKER, Fault
 
 _LZ4 = CODECS.index("lz4")
 _LZ4_MAGIC = bytes.fromhex("04224d18")

@@ -1,7 +1,7 @@
 """Compressing a batch's records again, for topics with a ``compression.type`` of their own.  Never on the produce path
 of others, and never on the loop: a batch of 1 MB takes milliseconds.
 
-The records' bytes stay as the producer encoded them; that they are what the header says is ``core.record_check``'s to
+The records' bytes stay as the producer encoded them; that they are what the header says is ``core.records.check``'s to
 find.  Framing is what Kafka's clients write (``record_reader`` reads
 all of it):
 
@@ -22,8 +22,8 @@ from typing import Literal
 import cramjam
 from crc32c import crc32c
 
-from bmq.core.record_reader import RECORDS_BYTES_MAX, decompress
-from bmq.core.records import CODEC_MASK, CODECS, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch
+from bmq.core.records.batch import CODEC_MASK, CODECS, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch
+from bmq.core.records.reader import RECORDS_BYTES_MAX, decompress
 
 _XERIAL_HEAD = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)  # version, least version that can read it
 _SNAPPY_BLOCK_BYTES = 32 << 10

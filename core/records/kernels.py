@@ -1,4 +1,4 @@
-"""The loop over a batch's records, compiled by numba: the twin of ``core.record_walk.walk_python``, fault by fault.
+"""The loop over a batch's records, compiled by numba: the twin of ``core.records.walk.walk_python``, fault by fault.
 
 Nothing that is read is believed: each length is compared with what is left before it is followed.  The machine code is
 kept on disk, so whatever is used here must be defined here; ``core.machine_code`` finds the place.  A test compares
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     Int64 = np.int64  # numba makes Python's int of a byte unsigned, and a float of signed and unsigned together
 
-# As in ``core.record_walk.Fault``.
+# As in ``core.records.walk.Fault``.
 _FINE, _LENGTH, _NUMBER, _OFFSET_DELTA, _FIELD, _HEADERS, _RECORD_END, _BATCH_END, _TIMESTAMP = range(9)
 _NO_TIMESTAMP = -1
 _VARINT_BYTES = 5
@@ -62,7 +62,7 @@ def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
     )
 )
 def walk(data: Bytes, count: int, base_timestamp: int, earliest: int, latest: int) -> tuple[int, int, int]:
-    """Return (fault, number of the record, largest timestamp): see ``core.record_walk.Walk``."""
+    """Return (fault, number of the record, largest timestamp): see ``core.records.walk.Walk``."""
     at, end = Int64(0), Int64(len(data))
     max_timestamp = Int64(_NO_TIMESTAMP)
     untimely = Int64(-1)

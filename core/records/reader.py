@@ -1,6 +1,6 @@
 """The records inside a batch: decompress, then parse.
 
-A produce decompresses what it checks (``core.record_check``); only tools and internal readers parse here.
+A produce decompresses what it checks (``core.records.check``); only tools and internal readers parse here.
 
 A batch's records, after decompression::
 
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import cramjam
 
 from bmq.core.errors import FormatError
-from bmq.core.records import CODEC_MASK, CODECS, HEADER_BYTES, LOG_APPEND_TIME, Batch
+from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, LOG_APPEND_TIME, Batch
 
 RECORDS_BYTES_MAX = 256 << 20
 """Decompressed bytes of one batch: 256 times Kafka's default ``max.message.bytes``; text compresses 10 to 20 times."""

@@ -4,7 +4,7 @@ As Kafka's ``LogValidator`` does by iterating ``DefaultRecordBatch``: structure 
 record's timestamp.  Two implementations give the same verdict for the same bytes:
 
 * ``walk_python``: always there; one to two microseconds a record.
-* ``core.record_kernels.walk``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
+* ``core.records.kernels.walk``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
   ``load_compiled`` switches to it; numba is what the extra `fast` installs.
 
 Stricter than Kafka: offset deltas must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers (compressed) a batch
@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from bmq.core import machine_code
-from bmq.core.records import NO_TIMESTAMP
+from bmq.core.records.batch import NO_TIMESTAMP
 
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
@@ -171,7 +171,7 @@ class Walker:
         if self._compiled is None and importlib.util.find_spec("numba") is not None:
             import numpy as np
 
-            kernels: Any = machine_code.load("bmq.core.record_kernels")
+            kernels: Any = machine_code.load("bmq.core.records.kernels")
             self._from_buffer = np.frombuffer
             self._uint8 = np.uint8
             self._compiled = kernels.walk

@@ -16,8 +16,8 @@ from dataclasses import fields
 from typing import Annotated, Any, NamedTuple, Protocol, Self, get_type_hints
 from uuid import UUID
 
-from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.net.request import Buffer
 from bmq.core.wire.primitives import (
     CUT_SHORT,
     ELEMENTS_MAX,
@@ -184,7 +184,7 @@ class PartitionLoad(NamedTuple):
 
 
 class PartitionQuestion(NamedTuple):
-    """One question about one partition: a ``core.wire.internal.Question``, or one of a later version."""
+    """One question about one partition: a ``core.rpc.messages.Question``, or one of a later version."""
 
     topic_id: UUID
     partition: int

@@ -1,7 +1,7 @@
 """The messages of the internal APIs: what the processes of a cluster ask each other beside Kafka's Produce and Fetch.
 
 ``docs/design/cluster.md`` says who asks what of whom.  Every response begins with ``error``; where it is not NONE the
-other fields mean nothing, but for ``message``, which says why.  How fields lie: ``core.wire.internal_fields``.
+other fields mean nothing, but for ``message``, which says why.  How fields lie: ``core.rpc.message_fields``.
 
 Every API has version 0.  A field that is added later is a tagged one, or comes with another version.
 """
@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Annotated
 
 from bmq.core.errors import ErrorCode
-from bmq.core.wire.internal_fields import (
+from bmq.core.rpc.message_fields import (
     Bool,
     Bytes,
     Code,
@@ -84,7 +84,7 @@ class InternalKey(IntEnum):
 
 
 class Question(IntEnum):
-    """What is asked of a partition's owner; the methods of ``proxy.owners.Owner`` say what each answers.
+    """What is asked of a partition's owner; the methods of ``endpoint.partitions.Owner`` say what each answers.
 
     ``ENDS`` with the argument ``ENDS_SETTLED`` is answered once everything that was acknowledged before is flushed; an
     earlier version does not wait.  ``CONFIRM_END`` is answered like that, once the owner has read its ownership in the
@@ -400,7 +400,7 @@ class OpenFilesRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenFilesResponse(Message):
-    """Segment files of one broker, see ``meta.controller.file_shares.OpenFileReport``.
+    """Segment files of one broker, see ``controller.file_shares.OpenFileReport``.
 
     ``waiting`` has those in it that are just being opened; ``refused`` counts from the start of the process.
     """

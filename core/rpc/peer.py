@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
-from bmq.core.call import Buffer
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.frames import FrameReader
-from bmq.core.liveness import Liveness, Verdict
-from bmq.core.signals import Subscribers
+from bmq.core.net.frames import FrameReader
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.liveness import Liveness, Verdict
+from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey, PingRequest
 from bmq.core.wire.header import response_is_flexible
-from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
-from bmq.core.wire.internal_fields import Unregistered
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
 _WRITE_MAX = 64 << 10
@@ -48,7 +48,7 @@ class PeerSettings:
     ping_s: float = 1.0
     ping_timeout_s: float = 2.0
     stuck_s: float = 65.0
-    """See ``core.liveness``.  Longer than a produce may take: who has too many of them takes no more until then."""
+    """See ``core.rpc.liveness``.  Longer than a produce may take: who has too many of them takes no more until then."""
     calls_max: int = 100_000
     """Calls that are not answered.  Credit and sessions keep far below: this catches a caller without either."""
     bytes_max: int = 256 << 20
@@ -94,9 +94,9 @@ class _Call:
 
 
 class Peer(asyncio.BufferedProtocol):
-    """The protocol of one socket.  ``core.rpc`` makes it, says Hello, and lends it out while it ``is_up``.
+    """The protocol of one socket.  ``core.rpc.peers`` makes it, says Hello, and lends it out while it ``is_up``.
 
-    Needs a loop that reads into the buffer in the call that gets it, as ``core.net_connection`` does.
+    Needs a loop that reads into the buffer in the call that gets it, as ``core.net.client_connection`` does.
     """
 
     def __init__(self, own: str, incarnation: str, kind: Kind, settings: PeerSettings, shared: memoryview) -> None:
@@ -161,7 +161,7 @@ class Peer(asyncio.BufferedProtocol):
             self.was_closed = True
             self._lose("closed by this side")
 
-    # ------------------------------------------------------------------------------------------- for ``core.rpc``
+    # ------------------------------------------------------------------------------------------- for ``core.rpc.peers``
 
     async def hello(self, cluster: str, own: str, protocols: tuple[int, int]) -> None:
         """From here on it is up.  RequestError when the peer refuses, PeerLost, FormatError."""

@@ -7,7 +7,7 @@
 
 Connections are made when somebody asks for one, three kinds to a member, and made again when somebody asks after they
 broke: with pauses that double and are half random, so that a process that comes back is not met by all others at once.
-Every connection begins with Hello (``core.internal_endpoint`` is the other side), and is pinged when it is silent.
+Every connection begins with Hello (``core.rpc.server`` is the other side), and is pinged when it is silent.
 
 Whoever subscribed hears of every connection that broke or could not be made.  That is a suspicion, not a death: the
 controller judges.
@@ -23,16 +23,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
-from bmq.core.call import Buffer
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.descriptors import FAILURES
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.frames import SHARED_BYTES
-from bmq.core.log_fields import fields
-from bmq.core.name_lookup import LookupFailed, look_up
-from bmq.core.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
-from bmq.core.signals import Subscribers
-from bmq.core.wire.internal import InternalKey, PingRequest, PingResponse, leading_error
-from bmq.core.wire.internal_fields import Message, Unregistered
+from bmq.core.logging.fields import fields
+from bmq.core.net.frames import SHARED_BYTES
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.message_fields import Message, Unregistered
+from bmq.core.rpc.messages import InternalKey, PingRequest, PingResponse, leading_error
+from bmq.core.rpc.name_lookup import LookupFailed, look_up
+from bmq.core.rpc.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
 
 __all__ = ["PROTOCOL", "Kind", "MemberLike", "Peer", "PeerBusy", "PeerLost", "PeerSettings", "Peers", "ask_peer"]
 

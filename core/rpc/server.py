@@ -7,7 +7,7 @@ is of no use: its caller closes it, and any other request closes it here.
 ``admit`` judges who has said Hello: a process that is not a member is refused, and an API may be for members of one
 role only.  The name is believed, so this is not authentication: it is what can be checked until the port has that.
 
-Handlers read and write bodies (``core.wire.internal``); RequestError, and FormatError of a body that cannot be read,
+Handlers read and write bodies (``core.rpc.messages``); RequestError, and FormatError of a body that cannot be read,
 are answered as the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Awaitable, Callable, Set
 from functools import partial
 from typing import Any, NamedTuple
 
-from bmq.core.call import Answer, Buffer, Client, CloseConnection, Dispatch
+from bmq.core.aio.eager import start
 from bmq.core.clock import Clock
-from bmq.core.eager import start
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.rpc import PROTOCOL
-from bmq.core.wire.internal import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse, Refusal
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.net.request import Answer, Buffer, Client, CloseConnection, Dispatch
+from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse, Refusal
+from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
 _FIXED = struct.Struct(">hhi")

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
+from bmq.core.net.request import Buffer
 from bmq.core.wire.header import is_flexible, response_is_flexible
 from bmq.core.wire.limits import elements_max
 from bmq.core.wire.messages import request_class, schema_range

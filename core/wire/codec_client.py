@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
+from bmq.core.net.request import Buffer
 from bmq.core.wire import messages
 from bmq.core.wire.codec import body_reader
 from bmq.core.wire.header import is_flexible

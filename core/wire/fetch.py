@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from bmq.core.call import Answer, Buffer
 from bmq.core.errors import FormatError
+from bmq.core.net.request import Answer, Buffer
 from bmq.core.wire.limits import PARTITIONS
 from bmq.core.wire.primitives import (
     CUT_SHORT,

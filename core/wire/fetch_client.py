@@ -9,9 +9,9 @@ import struct
 from collections.abc import Sequence
 from uuid import UUID
 
-from bmq.core.call import Buffer
+from bmq.core.aio.steps import Steps, finish_steps
 from bmq.core.errors import FormatError
-from bmq.core.steps import Steps, finish_steps
+from bmq.core.net.request import Buffer
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition
 from bmq.core.wire.primitives import (
     CUT_SHORT,

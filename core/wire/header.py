@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from bmq.core.errors import FormatError
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import flexible_since, schema_range
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 

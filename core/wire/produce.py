@@ -14,8 +14,8 @@ import struct
 from collections.abc import Container, Sequence
 from uuid import UUID
 
-from bmq.core.call import Answer
 from bmq.core.errors import FormatError
+from bmq.core.net.request import Answer
 from bmq.core.wire.limits import PARTITIONS
 from bmq.core.wire.primitives import (
     CUT_SHORT,

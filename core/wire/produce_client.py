@@ -9,8 +9,8 @@ import struct
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
+from bmq.core.net.request import Buffer
 from bmq.core.wire.primitives import (
     CUT_SHORT,
     ELEMENTS_MAX,

@@ -1,11 +1,11 @@
 """Fetch, versions 4 to 18 (Kafka 4.x; older ones ask for record formats that are not kept).
 
-Behaviour: ``proxy.fetching``.  Every proxy serves every partition; an offset is out of range only if its owner says so.
-A client whose rack is another zone than this proxy's is sent to a proxy of its own (KIP-392), by the partition's leader
-as Metadata names it and by no other, as in Kafka with RackAwareReplicaSelector.
+Behaviour: ``endpoint.fetch.operation``.  Every proxy serves every partition; an offset is out of range only if its
+owner says so. A client whose rack is another zone than this proxy's is sent to a proxy of its own (KIP-392), by the
+partition's leader as Metadata names it and by no other, as in Kafka with RackAwareReplicaSelector.
 
 Version notes: 7 incremental sessions (KIP-227), 9 the client's leader epoch, if it sends one, is checked (KIP-320;
-``proxy.leader_epochs``), 10 first to know zstd (a batch is sent as it was produced, whatever the version), 12
+``endpoint.leader_epochs``), 10 first to know zstd (a batch is sent as it was produced, whatever the version), 12
 ``last_fetched_epoch`` is for followers and not looked at, 13 topic ids.  An error that a version's clients may not know
 is told as NOT_LEADER_OR_FOLLOWER.
 
@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from uuid import UUID
 
-from bmq.core.call import Answer, CloseConnection, Request
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, CloseConnection, Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import (
     TOPIC_IDS_SINCE,
     FetchedPartition,
@@ -32,10 +32,10 @@ from bmq.core.wire.fetch import (
     parse_fetch,
 )
 from bmq.core.wire.primitives import TooManyPartitions
-from bmq.proxy.fetching import LOOKS_A_TURN, Fetched, FetchParams, Nearer
-from bmq.proxy.longpoll import Identity, Wanted
-from bmq.proxy.look import Look
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.fetch.operation import LOOKS_A_TURN, Fetched, FetchParams, Nearer
+from bmq.endpoint.fetch.partition_read import Look
+from bmq.endpoint.fetch.purgatory import Identity, Wanted
 
 READ_COMMITTED = 1
 KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE: 11}

@@ -2,7 +2,7 @@
 
 ``limit`` is shared out so that catch-up readers and tail readers cannot starve each other::
 
-    tails               up to ``tail_fraction``; the oldest batches go (``proxy.cache``)
+    tails               up to ``tail_fraction``; the oldest batches go (``endpoint.fetch.tail_cache``)
     answers, memory     up to half of the rest
     answers, storage    up to a quarter of the rest: both lanes let fetches wait, first come, first served
     cached blocks       whatever the three above leave, at least a quarter of the rest; they shrink at once
@@ -13,7 +13,7 @@ to be used.  A reservation may grow: one answer can always proceed, whatever the
 Nobody can fill a lane for long.  A large fetch gets a quarter of what is free, so that each of those that come after it
 finds something, however much each asks for; and the last eighth of a lane is kept for small answers, which pass the
 large ones that wait.  A client's response counts until it has been sent: who does not read it while others wait is
-closed (``core.net``).
+closed (``core.net.listener``).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Reservation:
 class Lane:
     """Counts the bytes of responses; who finds no room waits for its turn.
 
-    Unlike a ``core.gate.Gate`` it may grant less than was asked, and lets small responses pass large ones.
+    Unlike a ``core.aio.gate.Gate`` it may grant less than was asked, and lets small responses pass large ones.
     """
 
     __slots__ = ("_came", "_large_ones", "_on_change", "_small", "_small_ones", "limit", "used")

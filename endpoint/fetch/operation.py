@@ -2,9 +2,9 @@
 
 A fetch that finds enough in memory is answered in the call that brought it (``try_now``); all others ``run``.  It ends
 when there are ``min_bytes``, when something went wrong that the client must know, when storage was read, or when its
-time is up: a little later than the client says while an owner is missing (``proxy.fetch_time``).  With records of other
-partitions it waits for no owner, and says nothing of one that is missing.  Its bytes are reserved before they are read,
-and released when the answer was sent.
+time is up: a little later than the client says while an owner is missing (``endpoint.fetch.fetch_time``).  With records
+of other partitions it waits for no owner, and says nothing of one that is missing.  Its bytes are reserved before they
+are read, and released when the answer was sent.
 
 Storage may be slow.  A fetch that has enough in memory waits for it only shortly; what is read too late is read to its
 end all the same, for the block cache: the next fetch finds it there.  Partitions left out stay at the front of their
@@ -18,20 +18,20 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from bmq.core.aio.steps import Steps, batched
+from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
-from bmq.core.steps import Steps, batched
-from bmq.core.turns import run_in_turns
-from bmq.core.wire.api import ApiKey
-from bmq.proxy.budget import Lane, Reservation
-from bmq.proxy.fetch_time import FetchTime
-from bmq.proxy.large_requests import PARTITIONS_MAX
-from bmq.proxy.longpoll import Wanted
-from bmq.proxy.look import Look
-from bmq.proxy.sessions import NO_SESSION, Turn
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.fetch.fetch_time import FetchTime
+from bmq.endpoint.fetch.memory_budget import Lane, Reservation
+from bmq.endpoint.fetch.partition_read import Look
+from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.sessions import NO_SESSION, Turn
+from bmq.endpoint.large_requests import PARTITIONS_MAX
 
 if TYPE_CHECKING:
+    from bmq.endpoint.fetch.service import Reading
     from bmq.meta.catalog import Topic
-    from bmq.proxy.reading import Reading
 
 STORAGE_PATIENCE_S = 10.0
 """A fetch with nothing else to give waits so long for storage (or its max.wait, if longer): below any client's

@@ -3,23 +3,23 @@
 Rule 2 decides: nothing at or past the high watermark is shown, and OFFSET_OUT_OF_RANGE is said only by an owner in
 WRITE.  Without such an owner the fetch waits: the partition may be moving.  For an offset past the watermark it waits
 until the owner has proven that it is the owner and has flushed what it acknowledged before (acks=1): then it is out of
-range, or below the watermark.  What is not known by the end of the fetch's time (``proxy.fetch_time``) is told as a
-retriable error.
+range, or below the watermark.  What is not known by the end of the fetch's time (``endpoint.fetch.fetch_time``) is told
+as a retriable error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode
-from bmq.core.records import HEADER_BYTES
+from bmq.core.net.request import Buffer
+from bmq.core.records.batch import HEADER_BYTES
+from bmq.endpoint.fetch.purgatory import UNTOLD, Marks, Wanted
+from bmq.endpoint.fetch.tail_cache import TailCache
+from bmq.endpoint.leader_epochs import epoch_error
+from bmq.endpoint.partitions import Followed
 from bmq.meta.catalog import Topic
-from bmq.proxy.cache import TailCache
-from bmq.proxy.leader_epochs import epoch_error
-from bmq.proxy.longpoll import UNTOLD, Marks, Wanted
-from bmq.proxy.owners import Followed
-from bmq.storage.reader import LiveSegment
+from bmq.storage.log_reader import LiveSegment
 
 
 class Look:

@@ -13,31 +13,31 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
+from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_fields import fields
-from bmq.core.metrics import Histogram, Metrics
+from bmq.core.logging.fields import fields
+from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.core.tracing import Tracer, Value
-from bmq.core.turns import map_in_turns, run_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
+from bmq.endpoint.fetch.memory_budget import FetchBudget, Reservation
+from bmq.endpoint.fetch.operation import READ_COPIES, Fetched, Fetching, FetchParams
+from bmq.endpoint.fetch.partition_read import Look, look_at
+from bmq.endpoint.fetch.purgatory import Identity, LongPoll, Wanted, Watch
+from bmq.endpoint.fetch.sessions import EPOCH_MAX, FetchSession, FetchSessions, Turn
+from bmq.endpoint.fetch.tail_cache import TailCache
+from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import Catalog, Topic, TopicChange
-from bmq.proxy.budget import FetchBudget, Reservation
-from bmq.proxy.cache import TailCache
-from bmq.proxy.fetch_time import OWNER_PATIENCE_S
-from bmq.proxy.fetching import READ_COPIES, Fetched, Fetching, FetchParams
-from bmq.proxy.longpoll import Identity, LongPoll, Wanted, Watch
-from bmq.proxy.look import Look, look_at
-from bmq.proxy.owners import Owners
-from bmq.proxy.sessions import EPOCH_MAX, FetchSession, FetchSessions, Turn
+from bmq.storage.block_cache import ReadPool
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
-from bmq.storage.reader import LogReader, MissingRecords, OffsetNotFound
-from bmq.storage.readpool import ReadPool
+from bmq.storage.log_reader import LogReader, MissingRecords, OffsetNotFound
 
-_log = logging.getLogger("bmq.proxy.reading")
+_log = logging.getLogger("bmq.endpoint.fetch.service")
 LEFT_AT_ONCE = 2_000
 """Partitions that are followed no longer, in one turn of the loop: half a microsecond each."""
 READERS_MAX = 1_000
@@ -45,13 +45,13 @@ READERS_MAX = 1_000
 
 
 class Reading:
-    """One process's.  It is a ``proxy.owners.Tails``: owners call it, synchronously, in each partition's order.
+    """One process's.  It is a ``endpoint.partitions.Tails``: owners call it, synchronously, in each partition's order.
 
     A process that is proxy and broker has two: one for clients, and one for the proxies that follow what it owns, which
     stands ``beside`` the first.  They have the tails, the bytes, the readers and the register of who follows what in
     common, so there is one copy of a tail, and owners tell the first one alone: whoever waits for a partition wakes,
     whichever of the two he asked.  Sessions, parked fetches and counters are each one's own.  ``served`` is told of the
-    bytes of each partition that is answered for.  ``owner_patience_s``: see ``proxy.fetch_time``.
+    bytes of each partition that is answered for.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
     """
 
     def __init__(

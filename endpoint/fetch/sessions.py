@@ -22,9 +22,9 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from bmq.core.aio.steps import Steps, batched, finish_steps
 from bmq.core.errors import ErrorCode
-from bmq.core.steps import Steps, batched, finish_steps
-from bmq.proxy.longpoll import Identity, Wanted, Watch
+from bmq.endpoint.fetch.purgatory import Identity, Wanted, Watch
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from bmq.core.call import Buffer
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch
+from bmq.core.net.request import Buffer
+from bmq.core.records.batch import Batch
 
 ENTRY_BYTES = 540
 """What one batch costs beside its bytes: its view, its entry, its place in the order (measured, CPython 3.11)."""

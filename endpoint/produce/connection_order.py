@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bmq.core.call import Client
+from bmq.core.net.request import Client
 
 
 class ProduceOrder:

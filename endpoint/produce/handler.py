@@ -1,11 +1,12 @@
 """Produce, versions 3 to 13 (Kafka 4.x), listed from 0 (KAFKA-18659).
 
 Behaviour: every partition's records go to its owner synchronously, before the handler's first await, so that they have
-the order of the requests; or into the partition's line (``proxy.holding``) when it is moving, full, or has a line
-already.  acks=-1 is answered when all of the request is flushed, 1 when it is buffered, 0 never; but an acks=0 produce
-that fails closes its connection, as Kafka's does, so that the client looks for the partition anew.  ``timeout_ms``
-bounds the wait, not the append: what was accepted goes on, and a repeated idempotent batch is answered with its first
-offset (rule 9).  An answer of an error carries offset -1.  Losing storage or ownership is always a retriable error.
+the order of the requests; or into the partition's line (``endpoint.produce.queue``) when it is moving, full, or has a
+line already.  acks=-1 is answered when all of the request is flushed, 1 when it is buffered, 0 never; but an acks=0
+produce that fails closes its connection, as Kafka's does, so that the client looks for the partition anew.
+``timeout_ms`` bounds the wait, not the append: what was accepted goes on, and a repeated idempotent batch is answered
+with its first offset (rule 9).  An answer of an error carries offset -1.  Losing storage or ownership is always a
+retriable error.
 
 Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start; 7 first to allow zstd; 8 error messages
 (KIP-467); 9 flexible; 13 topic ids for names (KIP-516).
@@ -23,13 +24,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from bmq.core.call import NO_ANSWER, Answer, CloseConnection, Request
+from bmq.core.aio.timeouts import LONGEST_S
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.metrics import TopicCounters
+from bmq.core.metrics.counters import TopicCounters
 from bmq.core.model import PartitionKey
-from bmq.core.records import CODEC_MASK, CODECS, HEADER_BYTES, NO_PRODUCER_ID
-from bmq.core.turns import Turns, next_turn
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import NO_ANSWER, Answer, CloseConnection, Request
+from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, NO_PRODUCER_ID
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.produce import (
     TOPIC_IDS_SINCE,
@@ -40,10 +42,9 @@ from bmq.core.wire.produce import (
     encode_produce,
     parse_produce,
 )
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.partitions import Appended, Owner
 from bmq.meta.catalog import Topic
-from bmq.proxy.deadlines import LONGEST_S
-from bmq.proxy.owners import Appended, Owner
-from bmq.proxy.services import Api, Services
 
 ACKS_ALL, ACKS_BUFFERED, ACKS_NONE = -1, 1, 0
 ZSTD_SINCE = 7
@@ -223,7 +224,7 @@ class Produce:
         services.holding.hold(key, part, services.owners, services.config)
 
     def stumbled(self, part: Part, producer_id: int, sequence: int) -> None:
-        """A retriable error for an idempotent producer's batch: see ``proxy.holding.Stumbles``."""
+        """A retriable error for an idempotent producer's batch: see ``endpoint.produce.queue.Stumbles``."""
         self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
 
     def may_append(self, part: Part, producer_id: int, sequence: int) -> bool:
@@ -370,7 +371,7 @@ def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnsw
 
 
 class Part(PartitionAnswer):
-    """One partition's records, and what is answered for them: a ``proxy.holding.Waiting``."""
+    """One partition's records, and what is answered for them: a ``endpoint.produce.queue.Waiting``."""
 
     __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "on_over",
                  "records", "topic")  # fmt: skip
@@ -386,7 +387,7 @@ class Part(PartitionAnswer):
         self._accepted: asyncio.Future[Appended] | None = None  # in the owner's hands, not answered
         self.records = records
         self.is_over = False
-        self.on_over: Callable[[], None] = _nothing  # see ``proxy.holding.Waiting``
+        self.on_over: Callable[[], None] = _nothing  # see ``endpoint.produce.queue.Waiting``
         self._producer_id, self._sequence = NO_PRODUCER_ID, -1
         if records is not None and len(records) >= HEADER_BYTES:
             self._producer_id, _, self._sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from bmq.core.call import Client
+from bmq.core.aio.timeouts import GRAIN_S, Deadlines
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.proxy.deadlines import GRAIN_S, Deadlines
-from bmq.proxy.owners import Owner, Owners
+from bmq.core.net.request import Client
+from bmq.endpoint.partitions import Owner, Owners
 
 STUMBLES_MAX = 10_000
 """Of one connection; a producer has one a partition, a proxy's connection those of its clients."""

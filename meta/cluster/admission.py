@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.internal_endpoint import ANYBODY, Admission
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.server import ANYBODY, Admission
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.cluster.assignment import decode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
@@ -68,7 +68,7 @@ class MemberAdmission:
 
 
 class ShardOwnership:
-    """``check`` for ``broker.shard_serving``."""
+    """``check`` for ``broker.shard_log_api``."""
 
     def __init__(self, kv: KeyValue, cluster: str, view: ClusterView, catalog: Catalog) -> None:
         self._kv = kv

@@ -9,25 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain, compress, repeat
 
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
-from bmq.core.signals import Subscribers
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards
 from bmq.meta.cluster.keys import cluster_prefix
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
-from bmq.meta.following import Following
 from bmq.meta.kv import Changes, Event, KeyValue
+from bmq.meta.prefix_watch import Following
 
 _log = logging.getLogger(__name__)
 
 
 class KvClusterView:
     """``start`` returns when it is complete; it then follows until ``close``.  Subscribers must not raise: what they
-    raise stops the view, as in ``meta.following``."""
+    raise stops the view, as in ``meta.prefix_watch``."""
 
     def __init__(self, kv: KeyValue, cluster: str, own: str, on_failed: Callable[[str], None] | None = None) -> None:
-        """``on_failed``: see ``meta.following``."""
+        """``on_failed``: see ``meta.prefix_watch``."""
         self.own = own
         self._prefix = cluster_prefix(cluster)
         self._members: dict[str, Member] = {}

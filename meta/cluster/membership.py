@@ -20,9 +20,9 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable
 
-from bmq.core.log_fields import fields
-from bmq.core.signals import wait_for
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.aio.subscribers import wait_for
+from bmq.core.logging.fields import fields
+from bmq.core.rpc.message_fields import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
 from bmq.meta.cluster.member import PROXY, Member, encode_member
 from bmq.meta.cluster.unregistered import Verdict, judge

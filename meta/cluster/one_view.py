@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
-from bmq.core.signals import Subscribers
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 

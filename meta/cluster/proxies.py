@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from bmq.core.listeners import PLAINTEXT
 from bmq.core.model import PartitionKey
+from bmq.core.net.listener_config import PLAINTEXT
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.placement import place

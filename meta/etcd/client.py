@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from bmq.core.metrics import Histogram
+from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation

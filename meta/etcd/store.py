@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-from bmq.core.metrics import Histogram
+from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd import requests
 from bmq.meta.etcd.address import EtcdAddress

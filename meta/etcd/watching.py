@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc.aio
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.attempts import Backoff
 from bmq.meta.etcd.client import EtcdClient, discard

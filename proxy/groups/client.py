@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import Any
 
-from bmq.core.call import Buffer
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.routing import GroupApi
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.rpc import Kind, PeerLost, Peers
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import ForwardRequest, ForwardResponse, InternalKey
+from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.core.wire import messages as m
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
-from bmq.core.wire.internal import ForwardRequest, ForwardResponse, InternalKey
 from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner
-from bmq.meta.coordinator.api import ClientInfo
-from bmq.meta.coordinator.routing import GroupApi
-from bmq.meta.coordinator.service import Coordinator
 
 REACH_S = 0.3
 """For a connection to the coordinator; then the view is to be looked at again."""

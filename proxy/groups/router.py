@@ -17,20 +17,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from bmq.coordinator import routing
+from bmq.coordinator.api import ClientInfo, GroupListing
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.placement import shard_of
+from bmq.coordinator.response_room import ResponseRoom
+from bmq.coordinator.routing import GroupApi
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc import Peers
-from bmq.core.turns import Turns, next_turn
+from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
-from bmq.meta.coordinator import routing
-from bmq.meta.coordinator.api import ClientInfo, GroupListing
-from bmq.meta.coordinator.placement import shard_of
-from bmq.meta.coordinator.response_room import ResponseRoom
-from bmq.meta.coordinator.routing import GroupApi
-from bmq.meta.coordinator.service import Coordinator
 from bmq.meta.members import Members
-from bmq.proxy.forwards import Forwards, NoAnswer, Refused
+from bmq.proxy.groups.client import Forwards, NoAnswer, Refused
 
 RETRY_S = 2.0
 """From the first time that nobody serves a group until its client is told so."""
@@ -45,7 +45,7 @@ Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
 
 
 class RoutedCoordinator:
-    """A ``meta.coordinator.api.GroupCoordinator``: see the module's head."""
+    """A ``coordinator.api.GroupCoordinator``: see the module's head."""
 
     def __init__(
         self,

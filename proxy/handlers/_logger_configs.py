@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_levels import DEFAULT, LEVELS, ROOT, LogLevelError, LogLevels
-from bmq.meta.controller.config_changes import ConfigChange, Operation
+from bmq.core.logging.levels import DEFAULT, LEVELS, ROOT, LogLevelError, LogLevels
+from bmq.meta.config_changes import ConfigChange, Operation
 
 SOURCE = 6
 """``ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG``."""

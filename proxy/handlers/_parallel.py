@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from bmq.core.call import CloseConnection
+from bmq.core.aio.task_group import TaskGroup
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.task_group import TaskGroup
-from bmq.core.turns import Turns, map_in_turns, next_turn
+from bmq.core.net.request import CloseConnection
 
 T = TypeVar("T")
 R = TypeVar("R")

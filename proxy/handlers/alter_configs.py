@@ -17,17 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
-from bmq.meta.controller.config_changes import Changes, ConfigChange, Operation
-from bmq.meta.controller.topic_rules import check_name
-from bmq.proxy import logger_configs
-from bmq.proxy.admin_work import each
-from bmq.proxy.config_resources import ResourceType, parse_node, parse_type
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.meta.config_changes import Changes, ConfigChange, Operation
+from bmq.meta.topic_rules import check_name
+from bmq.proxy.handlers import _logger_configs as logger_configs
+from bmq.proxy.handlers._config_resources import ResourceType, parse_node, parse_type
+from bmq.proxy.handlers._parallel import each
 
 CONFIGS_MAX = 1_000
 """Of one resource: Kafka has some forty for a topic, three hundred for a broker."""

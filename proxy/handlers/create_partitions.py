@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import CreatePartitionsResponse
+from bmq.endpoint.api import Api, Services
 from bmq.meta.catalog import Topic
-from bmq.proxy.admin_work import broker_ids_of, check_count, check_partitions, each
-from bmq.proxy.services import Api, Services
+from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
 
 
 async def handle(services: Services, request: Request, message: Any) -> Any:

@@ -1,6 +1,6 @@
 """CreateTopics, versions 2 to 7.
 
-Each topic by itself, in the controller (``meta.controller.topics``); the answer comes when this proxy's view shows it
+Each topic by itself, in the controller (``controller.admin.topics``); the answer comes when this proxy's view shows it
 and, time permitting, its partitions take records.  Manual assignments are checked as Kafka does and give the number
 of partitions and replicas; which nodes they name means nothing, storage places replicas.
 
@@ -18,16 +18,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.turns import Turns, map_in_turns, next_turn
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import CreateTopicsResponse
+from bmq.endpoint.api import Api, Services
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
-from bmq.proxy.admin_work import broker_ids_of, check_count, check_partitions, each
-from bmq.proxy.services import Api, Services
+from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
 
 OPEN_S = 5.0
 """How long a topic that exists is waited for: longer, and something is wrong that the client shall not wait for."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteRecordsResponse
+from bmq.endpoint.api import Api, Services
 from bmq.meta.topic_configs import effective
-from bmq.proxy.asking import Listed, ask_all, by_topic, list_partitions, owner_of
-from bmq.proxy.services import Api, Services
+from bmq.proxy.partition_queries import Listed, ask_all, by_topic, list_partitions, owner_of
 
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 Partition = Topic.DeleteRecordsPartitionResult

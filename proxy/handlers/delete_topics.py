@@ -1,7 +1,7 @@
 """DeleteTopics, versions 1 to 6, by name or id.
 
-Each topic by itself, in the controller; its records go after ``file.delete.delay.ms`` (``meta.controller.deletion``).
-Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
+Each topic by itself, in the controller; its records go after ``file.delete.delay.ms``
+(``controller.admin.topic_deletion``). Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
 
 Version notes: before 3 TOPIC_DELETION_DISABLED is not known, Kafka says INVALID_REQUEST.  5 adds texts, 6 ids.
 
@@ -14,13 +14,13 @@ import uuid
 from collections import Counter
 from typing import Any, NamedTuple
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteTopicsResponse
-from bmq.proxy.admin_work import each
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.proxy.handlers._parallel import each
 
 
 class Asked(NamedTuple):

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeClusterResponse
+from bmq.endpoint.api import Api, Services
+from bmq.proxy.acl_operations import CLUSTER_OPERATIONS
 from bmq.proxy.metadata_cache import controller_of
-from bmq.proxy.operations import CLUSTER_OPERATIONS
-from bmq.proxy.services import Api, Services
 
 BROKERS, CONTROLLERS = 1, 2
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from bmq.core.call import Answer, Request
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_element, encode_response_of
 from bmq.core.wire.messages import DescribeConfigsResponse
+from bmq.endpoint.api import Api, Services
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.config_values import Described
-from bmq.meta.controller.topic_rules import check_name
-from bmq.proxy import logger_configs
-from bmq.proxy.config_resources import ResourceType, parse_node, parse_type
-from bmq.proxy.services import Api, Services
+from bmq.meta.topic_rules import check_name
+from bmq.proxy.handlers import _logger_configs as logger_configs
+from bmq.proxy.handlers._config_resources import ResourceType, parse_node, parse_type
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Config = Result.DescribeConfigsResourceResult

@@ -16,17 +16,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.turns import Turns, map_in_turns, next_turn
+from bmq.core.net.request import Request
 from bmq.core.urls import without_userinfo
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.partitions import Owner
 from bmq.meta.catalog import Topic as CatalogTopic
-from bmq.proxy.asking import LOOK_S, TOGETHER, ask_all, open_owner
-from bmq.proxy.owners import Owner
-from bmq.proxy.services import Api, Services
+from bmq.proxy.partition_queries import LOOK_S, TOGETHER, ask_all, open_owner
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = Result.DescribeLogDirsTopic

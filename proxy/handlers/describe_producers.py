@@ -12,14 +12,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import increment_sequence
-from bmq.core.turns import Turns, map_in_turns, next_turn
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.records.batch import increment_sequence
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeProducersResponse
-from bmq.proxy.asking import ask_all, owner_of
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.proxy.partition_queries import ask_all, owner_of
 from bmq.storage.checkpoint import ProducerState
 
 Topic = DescribeProducersResponse.TopicResponse

@@ -15,16 +15,16 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode
-from bmq.core.turns import Turns, map_in_turns, next_turn
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeTopicPartitionsResponse
+from bmq.endpoint.api import Api, Services
+from bmq.endpoint.leader_epochs import METADATA_EPOCH
 from bmq.meta.catalog import INTERNAL_TOPICS, Topic
-from bmq.meta.controller.topic_rules import name_error
-from bmq.proxy.leader_epochs import METADATA_EPOCH
-from bmq.proxy.operations import TOPIC_OPERATIONS, bits
-from bmq.proxy.services import Api, Services
+from bmq.meta.topic_rules import name_error
+from bmq.proxy.acl_operations import TOPIC_OPERATIONS, bits
 
 PARTITIONS_MAX = 2_000
 """Kafka's max.request.partition.size.limit."""

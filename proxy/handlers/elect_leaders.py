@@ -12,12 +12,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode
-from bmq.core.turns import Turns, map_in_turns, next_turn
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ElectLeadersResponse
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
 
 Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = Topic.PartitionResult

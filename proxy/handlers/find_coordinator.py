@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from bmq.core.call import Request
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import map_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
 
 GROUP = 0
 TRANSACTION = 1

@@ -18,12 +18,12 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_fields import fields
-from bmq.core.wire.api import ApiKey
+from bmq.core.logging.fields import fields
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
 
 _log = logging.getLogger("bmq.proxy")
 

@@ -12,11 +12,11 @@ Not implemented: joining a group of the newer consumer protocol (there are none)
 
 from __future__ import annotations
 
-from bmq.core.call import Request
-from bmq.core.wire.api import ApiKey
+from bmq.coordinator.api import ClientInfo
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
-from bmq.meta.coordinator.api import ClientInfo
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
 
 
 async def handle(services: Services, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:

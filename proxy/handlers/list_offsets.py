@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsResponse
-from bmq.proxy.asking import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.proxy.partition_queries import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 KNOWN_SINCE = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListPartitionReassignmentsResponse
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
 
 
 def handle(services: Services, request: Request, message: Any) -> Any:

@@ -19,16 +19,16 @@ import uuid
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
-from bmq.core.call import Answer, Request
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.turns import Turns, map_in_turns, next_turn, run_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, Request
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.api import Api, Services
 from bmq.meta.catalog import INTERNAL_TOPICS
-from bmq.meta.controller.topic_rules import name_error
-from bmq.proxy.admin_work import each
+from bmq.meta.topic_rules import name_error
+from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Operations
+from bmq.proxy.handlers._parallel import each
 from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error
-from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Operations
-from bmq.proxy.services import Api, Services
 
 CREATE_MS = 5_000
 """How long a client waits for topics to be created: under any request time-out, over an election of etcd's."""

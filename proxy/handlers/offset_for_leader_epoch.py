@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetForLeaderEpochResponse
-from bmq.proxy.asking import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
-from bmq.proxy.services import Api, Services
+from bmq.endpoint.api import Api, Services
+from bmq.proxy.partition_queries import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
 
 Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Partition = Topic.EpochEndOffset

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from bmq.core.errors import RequestError
-from bmq.core.rpc import Peers
-from bmq.core.wire.internal import InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.messages import InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.peers import Peers
 from bmq.meta.cluster.view import ClusterView
-from bmq.proxy.remote.batched_questions import ask_member
+from bmq.proxy.routing.batched_queries import ask_member
 
 REPORT_S = 1.0
 """Of one member at most one report in this time; while it cannot be reached, each try gives the occasion for one."""

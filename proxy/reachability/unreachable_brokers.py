@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from bmq.core.errors import FormatError
-from bmq.core.log_fields import fields
-from bmq.core.rpc import Kind, Peers
+from bmq.core.logging.fields import fields
+from bmq.core.rpc.peers import Kind, Peers
 from bmq.meta.cluster.member import BROKER
 from bmq.meta.cluster.unreachable import decode_unreachable, encode_unreachable, unreachable_key, unreachable_prefix
 from bmq.meta.cluster.view import ClusterView

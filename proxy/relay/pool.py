@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Set
 
-from bmq.core.log_fields import fields
-from bmq.core.rpc import Kind, PeerLost, Peers, R, ask_peer
-from bmq.core.wire.internal_fields import Message
+from bmq.core.logging.fields import fields
+from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.peers import Kind, PeerLost, Peers, R, ask_peer
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KvError
-from bmq.proxy.remote.relay_choice import RelayChoice
-from bmq.proxy.remote.way import RelayedWay, Way, open_way
+from bmq.proxy.relay.relayed_connection import RelayedWay, Way, open_way
+from bmq.proxy.relay.selection import RelayChoice
 
 WAYS_MAX = 48
 RELAY_AFTER_S = 0.5

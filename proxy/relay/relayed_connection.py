@@ -1,6 +1,6 @@
 """A way to another process: a connection of ours to it, or one through a process that reaches it where we do not.
 
-Links and questions go over either alike.  Through another process (``proxy.remote.relay`` is the other side) each call
+Links and questions go over either alike.  Through another process (``proxy.relay.server`` is the other side) each call
 is wrapped in a RelayRequest on a connection of the way's own, so calls keep their order.  What becomes of one is told
 as a ``Peer`` would: its answer, or ``PeerLost`` with what is known of its arrival.  The first error ends the way.
 """
@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from bmq.core.call import Buffer
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.peer import NO_TAGS
-from bmq.core.rpc import Peer, PeerBusy, PeerLost, Peers
-from bmq.core.signals import Subscribers
-from bmq.core.wire.internal import (
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import (
     InternalKey,
     PingRequest,
     PingResponse,
@@ -25,6 +23,8 @@ from bmq.core.wire.internal import (
     RelayResponse,
     leading_error,
 )
+from bmq.core.rpc.peer import NO_TAGS
+from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 BYTES_MAX = 8 << 20
@@ -35,7 +35,7 @@ _VERSION = 0
 
 
 class Way(Protocol):
-    """``core.rpc.Peer``, as far as its callers know it."""
+    """``core.rpc.peers.Peer``, as far as its callers know it."""
 
     @property
     def incarnation(self) -> str: ...

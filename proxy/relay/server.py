@@ -1,4 +1,5 @@
-"""Passing requests on to brokers for other processes that do not reach them (``proxy.remote.way`` is their side).
+"""Passing requests on to brokers for other processes that do not reach them (``proxy.relay.relayed_connection`` is
+their side).
 
 Each connection of theirs that carries RelayRequests is one way to one broker, and has one connection of ours to it:
 the broker sees what it would see of the other process itself, in the same order, and one ends with the other.  The
@@ -14,13 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from bmq.core.call import Buffer, Client
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.rpc import Peer, PeerLost, Peers
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Buffer, Client
+from bmq.core.rpc.messages import InternalKey, PingRequest, RelayRequest, RelayResponse
+from bmq.core.rpc.peers import Peer, PeerLost, Peers
+from bmq.core.rpc.server import InternalCall
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch_client import FETCH_VERSION
-from bmq.core.wire.internal import InternalKey, PingRequest, RelayRequest, RelayResponse
 from bmq.core.wire.produce_client import PRODUCE_VERSION
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView

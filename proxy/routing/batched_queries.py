@@ -24,11 +24,11 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc import PeerLost, Response
-from bmq.core.steps import batched
-from bmq.core.turns import next_turn
-from bmq.core.wire.internal import (
+from bmq.core.rpc.message_fields import Message, OwnerAnswer, PartitionQuestion
+from bmq.core.rpc.messages import (
     ASKED_TOGETHER,
     QUESTIONS_MAX,
     AskPartitionsRequest,
@@ -37,7 +37,7 @@ from bmq.core.wire.internal import (
     AskResponse,
     InternalKey,
 )
-from bmq.core.wire.internal_fields import Message, OwnerAnswer, PartitionQuestion
+from bmq.core.rpc.peers import PeerLost, Response
 from bmq.meta.cluster.member import Member
 
 WAIT_S = 0.1
@@ -57,7 +57,7 @@ R = TypeVar("R", bound=Response)
 
 
 class Asker(Protocol):
-    """``core.rpc.Peers``, or ``proxy.remote.relays.Relays`` over them."""
+    """``core.rpc.peers.Peers``, or ``proxy.relay.pool.Relays`` over them."""
 
     async def ask(
         self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float

@@ -1,6 +1,6 @@
 """One connection to a member, made and made again as long as somebody wants it.
 
-Where it cannot be made, a way through another process takes its place (``proxy.remote.relays``), while the direct one
+Where it cannot be made, a way through another process takes its place (``proxy.relay.pool``), while the direct one
 is tried on and on.  When that has stood for ``RETURN_S`` it is used again.  Whoever uses the link hears "down" and "up"
 at each change, so that what is under way on one way is answered before anything goes another.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.core.rpc import Kind, PeerLost, Peers
+from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
-from bmq.proxy.remote.relays import RELAY_AFTER_S, Relays
-from bmq.proxy.remote.way import RelayedWay, Way
+from bmq.proxy.relay.pool import RELAY_AFTER_S, Relays
+from bmq.proxy.relay.relayed_connection import RelayedWay, Way
 
 CONNECT_S = 5.0
 RETRY_S = 0.1

@@ -1,7 +1,7 @@
 """The asking side of an incremental fetch session (KIP-227): what the next request carries.  Pure.
 
-``proxy.sessions`` is the other side.  A request lists what has changed since the last one: partitions that joined,
-those of which something was read, those that left.
+``endpoint.fetch.sessions`` is the other side.  A request lists what has changed since the last one: partitions that
+joined, those of which something was read, those that left.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
-from bmq.core.call import Buffer
 from bmq.core.model import PartitionKey
+from bmq.core.net.request import Buffer
 from bmq.core.wire.fetch import FetchPartition
 from bmq.core.wire.fetch_client import encode_fetch_request
-from bmq.proxy.remote.tail import Tail
+from bmq.proxy.routing.remote_tail import Tail
 
 MAX_WAIT_MS = 500
 ANSWER_BYTES = 8 << 20

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PeerLost
-from bmq.core.steps import batched
-from bmq.core.turns import Turns, next_turn
-from bmq.core.wire.internal import HighWatermarksRequest, HighWatermarksResponse, InternalKey
+from bmq.core.rpc.messages import HighWatermarksRequest, HighWatermarksResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost
+from bmq.endpoint.partitions import Followed
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
-from bmq.proxy.owners import Followed
-from bmq.proxy.remote.batched_questions import Asker
+from bmq.proxy.routing.batched_queries import Asker
 
 ANSWER_S = 2.0
 """For one question; a broker answers it from memory."""

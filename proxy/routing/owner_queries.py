@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import Response
-from bmq.core.wire.internal import InternalKey
-from bmq.core.wire.internal_fields import Message
+from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.messages import InternalKey
+from bmq.core.rpc.peers import Response
 from bmq.meta.cluster.member import Member
-from bmq.proxy.remote.batched_questions import BatchedQuestions
-from bmq.proxy.remote.routes import REFUSALS
+from bmq.proxy.routing.batched_queries import BatchedQuestions
+from bmq.proxy.routing.produce_route import REFUSALS
 
 PAUSE_S = 0.05
 """Between a question that its owner did not answer and the next try."""

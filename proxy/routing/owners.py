@@ -12,24 +12,24 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from bmq.core.aio.timeouts import Deadlines
+from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Histogram
+from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import Peers
+from bmq.core.rpc.peers import Peers
 from bmq.core.tracing import SampledRecords
-from bmq.core.turns import map_in_turns, run_in_turns
+from bmq.endpoint.partitions import Followed, Owner, Owners, Tails
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.proxy.deadlines import Deadlines
-from bmq.proxy.owners import Followed, Owner, Owners, Tails
-from bmq.proxy.remote.asking import Asking
-from bmq.proxy.remote.batched_questions import BatchedQuestions
-from bmq.proxy.remote.produce_link import ProduceLink
-from bmq.proxy.remote.relays import Relays
-from bmq.proxy.remote.remote_owner import RemoteOwner
-from bmq.proxy.remote.remote_tails import RemoteTails
-from bmq.proxy.remote.routes import Route
-from bmq.proxy.remote.tail_link import TailLink
+from bmq.proxy.relay.pool import Relays
+from bmq.proxy.routing.batched_queries import BatchedQuestions
+from bmq.proxy.routing.owner_queries import Asking
+from bmq.proxy.routing.produce_route import Route
+from bmq.proxy.routing.produce_sender import ProduceLink
+from bmq.proxy.routing.remote_owner import RemoteOwner
+from bmq.proxy.routing.tail_fetcher import TailLink
+from bmq.proxy.routing.tail_fetchers import RemoteTails
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

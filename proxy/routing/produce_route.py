@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from bmq.core.errors import ErrorCode
-from bmq.proxy.remote.route_events import (
+from bmq.proxy.routing.produce_route_events import (
     Answered,
     Assigned,
     ConnectionLost,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records import NO_PRODUCER_ID, Appended
+from bmq.core.records.batch import NO_PRODUCER_ID, Appended
 
 
 class Part:

@@ -16,22 +16,22 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
+from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.metrics import Histogram
+from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
-from bmq.core.records import Appended
-from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers
-from bmq.core.steps import Steps
+from bmq.core.records.batch import Appended
+from bmq.core.rpc.peers import Kind, PeerBusy, PeerLost, Peers
 from bmq.core.tracing import SampledRecords
-from bmq.core.turns import StepQueue, Turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.meta.cluster.member import Member
-from bmq.proxy.remote.link import Link
-from bmq.proxy.remote.relays import Relays
-from bmq.proxy.remote.route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, Part
-from bmq.proxy.remote.way import Way
+from bmq.proxy.relay.pool import Relays
+from bmq.proxy.relay.relayed_connection import Way
+from bmq.proxy.routing.broker_link import Link
+from bmq.proxy.routing.produce_route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, Part
 
 ACKS_ALL, ACKS_BUFFERED = -1, 1
 TIMEOUT_MS = 60_000

@@ -7,11 +7,12 @@ import math
 import struct
 from collections.abc import Sequence
 
+from bmq.core.aio.timeouts import Deadlines
+from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records import HEADER_BYTES, NO_PRODUCER_ID, Appended, Ends
-from bmq.core.turns import run_in_turns
-from bmq.core.wire.internal import (
+from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Appended, Ends
+from bmq.core.rpc.messages import (
     ENDS_SETTLED,
     AskRequest,
     AskResponse,
@@ -20,10 +21,9 @@ from bmq.core.wire.internal import (
     ProducersResponse,
     Question,
 )
-from bmq.proxy.deadlines import Deadlines
-from bmq.proxy.remote.asking import Asking
-from bmq.proxy.remote.produce_link import ProduceLink
-from bmq.proxy.remote.route_events import (
+from bmq.proxy.routing.owner_queries import Asking
+from bmq.proxy.routing.produce_route import Route, State
+from bmq.proxy.routing.produce_route_events import (
     Assigned,
     Deserted,
     Done,
@@ -35,7 +35,7 @@ from bmq.proxy.remote.route_events import (
     Send,
     Tick,
 )
-from bmq.proxy.remote.routes import Route, State
+from bmq.proxy.routing.produce_sender import ProduceLink
 from bmq.storage.checkpoint import ProducerState, decode_producers
 
 TO_WATERMARK = -1

@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Ends
-from bmq.core.rpc import Response
-from bmq.core.wire.internal import (
+from bmq.core.records.batch import Ends
+from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.messages import (
     AskRequest,
     AskResponse,
     InternalKey,
@@ -24,10 +24,10 @@ from bmq.core.wire.internal import (
     LiveSegmentResponse,
     Question,
 )
-from bmq.core.wire.internal_fields import Message
+from bmq.core.rpc.peers import Response
 from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, from_big_endian
 from bmq.storage.index import SegmentIndex
-from bmq.storage.reader import LiveSegment
+from bmq.storage.log_reader import LiveSegment
 
 SURE_S = 2.0
 """An owner's word of where the log ends serves one reader, who comes again within this time: what was sent to it

@@ -17,29 +17,29 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch, split_batches
-from bmq.core.rpc import Kind, PeerBusy, PeerLost, Peers, Response
-from bmq.core.steps import Steps
-from bmq.core.turns import StepQueue, Turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.records.batch import Batch, split_batches
+from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.messages import AskRequest, AskResponse, InternalKey, Question
+from bmq.core.rpc.peers import Kind, PeerBusy, PeerLost, Peers, Response
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from bmq.core.wire.fetch_client import (
     FETCH_VERSION,
     FetchResponse,
     fetch_response_steps,
 )
-from bmq.core.wire.internal import AskRequest, AskResponse, InternalKey, Question
-from bmq.core.wire.internal_fields import Message
+from bmq.endpoint.partitions import Tails
 from bmq.meta.cluster.member import Member
-from bmq.proxy.owners import Tails
-from bmq.proxy.remote.batched_questions import BatchedQuestions
-from bmq.proxy.remote.fetch_session import NO_SESSION, Session
-from bmq.proxy.remote.link import Link
-from bmq.proxy.remote.relays import Relays
-from bmq.proxy.remote.tail import Tail, ends_of
-from bmq.proxy.remote.way import Way
+from bmq.proxy.relay.pool import Relays
+from bmq.proxy.relay.relayed_connection import Way
+from bmq.proxy.routing.batched_queries import BatchedQuestions
+from bmq.proxy.routing.broker_link import Link
+from bmq.proxy.routing.fetch_session_handler import NO_SESSION, Session
+from bmq.proxy.routing.remote_tail import Tail, ends_of
 
 ASKING_MAX = 1_000
 """Partitions asked for their ends at once: one or two requests."""

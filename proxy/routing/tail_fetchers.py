@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import Turns
 from bmq.core.model import PartitionKey
-from bmq.core.steps import Steps
-from bmq.core.turns import Turns
-from bmq.proxy.remote.tail import Tail
-from bmq.proxy.remote.tail_link import TailLink
+from bmq.proxy.routing.remote_tail import Tail
+from bmq.proxy.routing.tail_fetcher import TailLink
 
 UNREAD_S = 30.0
 """A partition that nobody reads and nobody has looked at for so long is followed no longer."""

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bmq.spark import compiled
+from bmq.spark.decoding import compiled
 
 if TYPE_CHECKING:
-    from bmq.spark import kernels
+    from bmq.spark.decoding import kernels
 else:
     kernels = compiled.load()
 

@@ -3,7 +3,7 @@
 An executor that starts in an empty container has no machine code at all, and compiling takes seconds.  Two ways spare
 it them:
 
-* ``python -m bmq.spark.compiled`` while an image is built leaves the machine code in the package;
+* ``python -m bmq.spark.decoding.compiled`` while an image is built leaves the machine code in the package;
 * ``machine_code()`` on the driver, sent along, and ``adopt()`` on the executor before the first import of the decoder.
 """
 
@@ -23,7 +23,7 @@ from types import ModuleType
 from bmq.core import machine_code as _code
 from bmq.core.extras import how_to_install
 
-_MODULE = "bmq.spark.kernels"
+_MODULE = "bmq.spark.decoding.kernels"
 _MACHINE_CODE = "kernels.*.nb[ic]"  # numba's index and data
 _CODE_BYTES_MAX = 16 << 20
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bmq.core.records import HEADER_BYTES, Batch, peek_batch
-from bmq.spark import compiled
-from bmq.spark.corrupt import CorruptSegment as CorruptSegment
+from bmq.core.records.batch import HEADER_BYTES, Batch, peek_batch
+from bmq.spark.decoding import compiled
+from bmq.spark.decoding.corrupt import CorruptSegment as CorruptSegment
 from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
 
 if TYPE_CHECKING:
-    from bmq.spark import kernels
+    from bmq.spark.decoding import kernels
 else:
     kernels = compiled.load()
 

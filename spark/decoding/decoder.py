@@ -24,8 +24,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import RECORDS_BYTES_MAX
-from bmq.core.records import (
+from bmq.core.records.batch import (
     CODEC_MASK,
     CONTROL,
     CRC_START,
@@ -35,16 +34,17 @@ from bmq.core.records import (
     TRANSACTIONAL,
     Batch,
 )
-from bmq.spark import compiled
-from bmq.spark.columns import BYTES_MAX, COLUMNS, ROWS_MAX, Constants, Memory, schema, wants
-from bmq.spark.damage import FAULTS, Corrupt, CorruptSegment, Damage, misplaced, next_batch
-from bmq.spark.isolation import Aborted, Marker, marker_of
-from bmq.spark.scratch import Scratch
+from bmq.core.records.reader import RECORDS_BYTES_MAX
+from bmq.spark.decoding import compiled
+from bmq.spark.decoding.columns import BYTES_MAX, COLUMNS, ROWS_MAX, Constants, Memory, schema, wants
+from bmq.spark.decoding.damage import FAULTS, Corrupt, CorruptSegment, Damage, misplaced, next_batch
+from bmq.spark.decoding.isolation import Aborted, Marker, marker_of
+from bmq.spark.decoding.scratch import Scratch
 from bmq.storage.layout import parse_segment
 from bmq.storage.segment import decode_idx
 
 if TYPE_CHECKING:
-    from bmq.spark import kernels
+    from bmq.spark.decoding import kernels
 else:
     kernels = compiled.load()
 

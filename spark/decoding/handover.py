@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from bmq.spark import compiled
+from bmq.spark.decoding import compiled
 
 
 class WithMachineCode:

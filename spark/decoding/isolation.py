@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import Enum
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
+from bmq.core.records.reader import read_records
 
 _KEY_BYTES = 4  # version i16, type i16
 

@@ -18,8 +18,8 @@ in length stands in groups, so that a call has few arguments (each costs time to
 =========  ============================================================
 
 Compiling takes seconds, so each function has one signature and its machine code is kept on disk, beside this file:
-whatever is used here must be defined here, or a change would not be noticed.  ``bmq.spark.compiled`` finds a place for
-the file where that can be written.
+whatever is used here must be defined here, or a change would not be noticed.  ``bmq.spark.decoding.compiled`` finds a
+place for the file where that can be written.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import cramjam
 import numpy as np
 import numpy.typing as npt
 
-from bmq.core.record_reader import decompress
-from bmq.core.records import CODECS
+from bmq.core.records.batch import CODECS
+from bmq.core.records.reader import decompress
 
 Bytes = npt.NDArray[np.uint8]
 

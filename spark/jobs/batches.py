@@ -14,16 +14,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bmq.core.errors import FormatError
-from bmq.core.records import CODEC_MASK, CODECS, Batch, split_batches
-from bmq.spark.batch import planned
-from bmq.spark.discover import relocate
-from bmq.spark.isolation import Marker, marker_of
-from bmq.spark.loop import storage_loop
+from bmq.core.records.batch import CODEC_MASK, CODECS, Batch, split_batches
+from bmq.spark.decoding.isolation import Marker, marker_of
 from bmq.spark.options import ReadOptions
-from bmq.spark.partition import BmqPartition
-from bmq.spark.plan import Slice
-from bmq.spark.ranged import RangedReader, ReadPolicy
-from bmq.spark.roots import with_namenodes
+from bmq.spark.planning.discover import relocate
+from bmq.spark.planning.input_partition import BmqPartition
+from bmq.spark.planning.roots import with_namenodes
+from bmq.spark.planning.slices import Slice
+from bmq.spark.reading.batch_reader import planned
+from bmq.spark.reading.ranged_reader import RangedReader, ReadPolicy
+from bmq.spark.reading.storage_loop import storage_loop
 
 SCHEMA = (
     "partition int, base_offset bigint, last_offset bigint, records bigint, bytes bigint, base_timestamp bigint,"

@@ -30,7 +30,7 @@ from bmq.spark.jobs.manifest import (
     parse_name,
     state_name,
 )
-from bmq.spark.loop import storage_loop
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,

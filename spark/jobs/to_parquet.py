@@ -18,8 +18,8 @@ from bmq.spark.jobs.ranges import Ranges, as_options, plan
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
 from bmq.spark.jobs.table import Fenced, Run, Step, read_state
 from bmq.spark.jobs.topic import PLACE, Topic, look_at
-from bmq.spark.loop import storage_loop
 from bmq.spark.options import size_of
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import StorageError
 
 if TYPE_CHECKING:

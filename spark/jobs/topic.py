@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from bmq.spark.discover import NoSuchTopic, find_logs
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import Bounds
-from bmq.spark.loop import storage_loop
 from bmq.spark.options import OptionError, ReadOptions
+from bmq.spark.planning.discover import NoSuchTopic, find_logs
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem, StorageError
 
 PLACE = "earliest or latest, a time as in 2026-11-01 or 2026-11-01T13:30 (UTC) or milliseconds, or offsets as JSON"

@@ -2,8 +2,8 @@
 
 Storage alone is asked, no broker and no metadata store: ``topic-<revision>.json`` names a topic's id and the number of
 its partitions; the journals, one or two files a broker, hold the newest checkpoint of each; their folders' names are
-their segments (``spark.logview``).  Journals are read *before* folders are listed: whatever a checkpoint covers had its
-name before the checkpoint was written.
+their segments (``spark.planning.log_view``).  Journals are read *before* folders are listed: whatever a checkpoint
+covers had its name before the checkpoint was written.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import uuid
 from collections.abc import Sequence
 
 from bmq.core.model import PartitionKey
-from bmq.spark.logview import LogView, in_windows
 from bmq.spark.options import ByOffset, ByTimestamp, OffsetLimit, OptionError, ReadOptions, Subscription
-from bmq.spark.plan import Slice
+from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.planning.slices import Slice
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.cluster_files import StoredTopic, read_topic
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath
-from bmq.storage.topics import StoredTopic, read_topic
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """Left out of a pattern, as Kafka's consumer leaves them out; they may be named."""

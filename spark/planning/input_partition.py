@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from bmq.spark.plan import Slice
+from bmq.spark.planning.slices import Slice
 
 
 class BmqPartition(InputPartition):

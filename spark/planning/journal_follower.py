@@ -11,8 +11,8 @@ import logging
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
-from bmq.spark.discover import JOURNALS_AT_ONCE
-from bmq.spark.logview import in_windows
+from bmq.spark.planning.discover import JOURNALS_AT_ONCE
+from bmq.spark.planning.log_view import in_windows
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, decode, decode_key, merge
 from bmq.storage.filesystem import FileSystem, NoSuchFile

@@ -17,16 +17,26 @@ from itertools import islice
 from typing import TypeVar
 
 from bmq.core.errors import FormatError
-from bmq.core.records import Batch, split_batches
-from bmq.spark.framing import Framer, Misframed
-from bmq.spark.indexes import IndexCache
+from bmq.core.records.batch import Batch, split_batches
 from bmq.spark.options import LATEST, ByOffset, ByTimestamp, Edge, OffsetLimit, OptionError, ReadOptions
-from bmq.spark.plan import OFFSET_MAX, PartitionLog, Range, Segment, SegmentFacts, Slice, leave_out, resolve, slices
-from bmq.spark.stepping import Scan, facts_of, first_in, place_for_timestamp, shortened
+from bmq.spark.planning.index_cache import IndexCache
+from bmq.spark.planning.segment_scan import Scan, facts_of, first_in, place_for_timestamp, shortened
+from bmq.spark.planning.slices import (
+    OFFSET_MAX,
+    PartitionLog,
+    Range,
+    Segment,
+    SegmentFacts,
+    Slice,
+    leave_out,
+    resolve,
+    slices,
+)
+from bmq.spark.reading.framing import Framer, Misframed
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import Listed, walk
+from bmq.storage.log_segments import Listed, walk
 from bmq.storage.segment import decode_idx
 
 INDEXES_AT_ONCE = 16

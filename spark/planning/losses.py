@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from bmq.spark.plan import DataLoss
+from bmq.spark.planning.slices import DataLoss
 
 _log = logging.getLogger("bmq.spark")
 

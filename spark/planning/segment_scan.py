@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch
-from bmq.spark.isolation import Marker, marker_of
-from bmq.spark.plan import Segment, SegmentFacts
+from bmq.core.records.batch import Batch
+from bmq.core.records.reader import read_records
+from bmq.spark.decoding.isolation import Marker, marker_of
+from bmq.spark.planning.slices import Segment, SegmentFacts
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.index import SegmentIndex
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bmq.spark.discover import PARTITIONS_AT_ONCE, find_logs
-from bmq.spark.handover import WithMachineCode
-from bmq.spark.logview import LogView, in_windows
-from bmq.spark.loop import storage_loop
-from bmq.spark.losses import accept
+from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
-from bmq.spark.partition import BmqPartition
-from bmq.spark.plan import Slice, pack, spacing_of
-from bmq.spark.residents import spare_loaded
+from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, find_logs
+from bmq.spark.planning.input_partition import BmqPartition
+from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.planning.losses import accept
+from bmq.spark.planning.slices import Slice, pack, spacing_of
+from bmq.spark.reading.residents import spare_loaded
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read
             return iter(())
-        from bmq.spark.reading import SliceReading
+        from bmq.spark.reading.slice_reader import SliceReading
 
         spare_loaded()
         return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from bmq.spark.buffers import BUFFERS, CHUNK_BYTES
-from bmq.spark.corrupt import CorruptSegment
-from bmq.spark.framing import Framer, Misframed, Run
-from bmq.spark.loop import StorageLoop
-from bmq.spark.losses import accept
-from bmq.spark.plan import Slice
+from bmq.spark.decoding.corrupt import CorruptSegment
+from bmq.spark.planning.losses import accept
+from bmq.spark.planning.slices import Slice
+from bmq.spark.reading.buffers import BUFFERS, CHUNK_BYTES
+from bmq.spark.reading.framing import Framer, Misframed, Run
+from bmq.spark.reading.storage_loop import StorageLoop
 from bmq.storage.bulk import read_into
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.layout import PartitionPath

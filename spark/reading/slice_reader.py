@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bmq.spark.decode import BatchDecoder, DecodeOptions
-from bmq.spark.discover import relocate
-from bmq.spark.loop import storage_loop
+from bmq.spark.decoding.decoder import BatchDecoder, DecodeOptions
 from bmq.spark.options import ReadOptions
-from bmq.spark.plan import Slice
-from bmq.spark.ranged import RangedReader, ReadPolicy, path_of
+from bmq.spark.planning.discover import relocate
+from bmq.spark.planning.slices import Slice
+from bmq.spark.reading.ranged_reader import RangedReader, ReadPolicy, path_of
+from bmq.spark.reading.storage_loop import storage_loop
 
 _log = logging.getLogger("bmq.spark")
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from bmq.spark.sink_options import SinkOptions
+from bmq.spark.sink.options import SinkOptions
 
 _log = logging.getLogger("bmq.spark")
 

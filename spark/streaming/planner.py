@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from bmq.spark.admission import Limits, admit_offsets, cut_within, pending, position_at, shares
-from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, require_all
-from bmq.spark.follow import Follower
-from bmq.spark.logview import LogView, in_windows
-from bmq.spark.losses import accept
-from bmq.spark.offsets import Offsets, TopicPartition
 from bmq.spark.options import LATEST, ReadOptions
-from bmq.spark.plan import PartitionLog, Range, Segment, Slice, pack, resolve, spacing_of
+from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, require_all
+from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.planning.losses import accept
+from bmq.spark.planning.slices import PartitionLog, Range, Segment, Slice, pack, resolve, spacing_of
+from bmq.spark.streaming.offsets import Offsets, TopicPartition
+from bmq.spark.streaming.rate_limits import Limits, admit_offsets, cut_within, pending, position_at, shares
+from bmq.spark.streaming.topic_follower import Follower
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bmq.spark.offsets import Offsets, TopicPartition
 from bmq.spark.options import OptionError, byte_count, positive
-from bmq.spark.plan import SegmentFacts
+from bmq.spark.planning.slices import SegmentFacts
+from bmq.spark.streaming.offsets import Offsets, TopicPartition
 from bmq.storage.index import ENTRY, SegmentIndex
 
 LIMITS = {

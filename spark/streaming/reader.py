@@ -21,14 +21,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bmq.spark.admission import Limits
-from bmq.spark.handover import WithMachineCode
-from bmq.spark.loop import StorageLoop, storage_loop
-from bmq.spark.offsets import Offsets, from_json, to_json
+from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
-from bmq.spark.partition import BmqPartition
-from bmq.spark.residents import spare_loaded
-from bmq.spark.stream_plan import StreamPlanner
+from bmq.spark.planning.input_partition import BmqPartition
+from bmq.spark.reading.residents import spare_loaded
+from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
+from bmq.spark.streaming.offsets import Offsets, from_json, to_json
+from bmq.spark.streaming.planner import StreamPlanner
+from bmq.spark.streaming.rate_limits import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
         return super().__reduce__()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from bmq.spark.reading import SliceReading
+        from bmq.spark.reading.slice_reader import SliceReading
 
         spare_loaded()
         assert isinstance(partition, BmqPartition)

@@ -1,8 +1,8 @@
 """Topics as they grow: a streaming query's view of storage, brought up to date by what changed.
 
-A look lists each topic's folder, reads what journals have gained (``spark.journals``), and lists each partition behind
-the last segment known.  What lies below the offsets that the query has committed is dropped.  So a look costs the same
-however old a topic is; only a query's first one lists partitions from the beginning.
+A look lists each topic's folder, reads what journals have gained (``spark.planning.journal_follower``), and lists each
+partition behind the last segment known.  What lies below the offsets that the query has committed is dropped.  So a
+look costs the same however old a topic is; only a query's first one lists partitions from the beginning.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bmq.core.model import PartitionKey
-from bmq.spark.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, is_compacted, paths_of
-from bmq.spark.indexes import IndexCache
-from bmq.spark.journals import FollowedJournals
-from bmq.spark.logview import LogView, in_windows
-from bmq.spark.offsets import TopicPartition
 from bmq.spark.options import ReadOptions, Subscription
+from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, is_compacted, paths_of
+from bmq.spark.planning.index_cache import IndexCache
+from bmq.spark.planning.journal_follower import FollowedJournals
+from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.streaming.offsets import TopicPartition
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.cluster_files import StoredTopic
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import Listed, walk
-from bmq.storage.topics import StoredTopic
+from bmq.storage.log_segments import Listed, walk
 
 
 class Follower:

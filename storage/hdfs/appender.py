@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import (
     Buffer,
     Lease,
@@ -16,7 +16,7 @@ from bmq.storage.filesystem import (
     Unsupported,
 )
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.pipeline import Pipeline
 
 log = logging.getLogger(__name__)

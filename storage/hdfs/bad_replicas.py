@@ -16,7 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.datanode import node_name

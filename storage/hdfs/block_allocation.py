@@ -12,7 +12,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,
@@ -26,13 +26,13 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
-from bmq.storage.hdfs.block import replica_chunk_bytes
-from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.block_reader import replica_chunk_bytes
+from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.errors import is_no_nodes
+from bmq.storage.hdfs.fencing import fence_path
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
-from bmq.storage.hdfs.setup import Member, Setup, members_of, open_pipeline
-from bmq.storage.hdfs.takeover import fence_path
+from bmq.storage.hdfs.pipeline_setup import Member, Setup, members_of, open_pipeline
 
 log = logging.getLogger(__name__)
 _LEFT_OUT_MAX = 8

@@ -19,11 +19,10 @@ from google.protobuf.message import DecodeError
 from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
+from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, Refused, WrongChecksum
 from bmq.storage.hdfs.checksums import crc_function
-from bmq.storage.hdfs.client import HdfsClient
-from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
-from bmq.storage.hdfs.wire import (
+from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
     STATUS_CHECKSUM_OK,
     STATUS_SUCCESS,
@@ -33,6 +32,7 @@ from bmq.storage.hdfs.wire import (
     status_name,
     unpack_crcs,
 )
+from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
 
 _STREAM_BYTES = 1 << 20
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE

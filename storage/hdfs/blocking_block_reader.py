@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.checksums import crc_function
-from bmq.storage.hdfs.wire import (
+from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
     STATUS_CHECKSUM_OK,
     STATUS_SUCCESS,

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.wire import CHECKSUM_CRC32C, WireError, chunk_crcs
+from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, WireError, chunk_crcs
 
 _CHECKSUM_NULL = 0
 _CHECKSUM_CRC32 = 1

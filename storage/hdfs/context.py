@@ -10,15 +10,15 @@ from typing import Any
 
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.bad_replicas import BadReplicas
-from bmq.storage.hdfs.clock import PipelineClock
 from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
-from bmq.storage.hdfs.lease import LeaseRenewer
+from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.lengths import LengthTeller
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.refusing_nodes import RefusingNodes
-from bmq.storage.hdfs.security import Authenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 
 _COMPLETE_PAUSE_MIN_S = 0.002

@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.errors import RemoteError
 from bmq.storage.hdfs.rpc import DATANODE_PROTOCOL, ConnectionLost, RpcConnection
-from bmq.storage.hdfs.security import Authenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 
 _KNOWN_NODES_MAX = 16384

@@ -49,16 +49,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block import ReplicaFailed, read_replica
-from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.block_reader import ReplicaFailed, read_replica
+from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS, status_name
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
-from bmq.storage.hdfs.setup import Member, Setup, members_of
-from bmq.storage.hdfs.wire import STATUS_SUCCESS, status_name
+from bmq.storage.hdfs.pipeline_setup import Member, Setup, members_of
 
 log = logging.getLogger(__name__)
 

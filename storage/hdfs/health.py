@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.security import SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import NameNodeState, StorageHealth
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.open_file_task import OpenFileTask

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs.open_file_task import OpenFileTask
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 from bmq.core.urls import split_url
 from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder

@@ -19,9 +19,9 @@ from google.protobuf.message import Message
 
 from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, ConnectionLost, RpcConnection
-from bmq.storage.hdfs.security import Authenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 
 CREATE = 0x01

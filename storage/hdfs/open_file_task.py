@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from bmq.core.log_fields import fields
+from bmq.core.logging.fields import fields
 
 log = logging.getLogger(__name__)
 F = TypeVar("F")

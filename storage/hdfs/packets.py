@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from bmq.storage.hdfs.wire import CRC_BYTES, chunk_crcs, pack_crcs, packet_head
+from bmq.storage.hdfs.data_transfer import CRC_BYTES, chunk_crcs, pack_crcs, packet_head
 
 Data = bytes | memoryview
 

@@ -20,10 +20,7 @@ from google.protobuf.message import DecodeError
 from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import Buffer, OutOfSpace, PipelineFailed, StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.datanode import node_name
-from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
-from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.hdfs.wire import (
+from bmq.storage.hdfs.data_transfer import (
     HEARTBEAT_SEQNO,
     STATUS_SUCCESS,
     WireError,
@@ -31,6 +28,9 @@ from bmq.storage.hdfs.wire import (
     decode_varint,
     packet_head,
 )
+from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
+from bmq.storage.hdfs.settings import HdfsSettings
 
 # Below this a packet is joined and written with one call: copying costs less than a second system call.
 _JOIN_BYTES_MAX = 32 << 10

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from bmq.storage.filesystem import PipelineFailed
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, OP_WRITE_BLOCK, STATUS_SUCCESS, operation, status_name
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.pipeline import Pipeline
-from bmq.storage.hdfs.wire import CHECKSUM_CRC32C, OP_WRITE_BLOCK, STATUS_SUCCESS, operation, status_name
 
 _DISK = 1  # the storage type of those who do not say
 

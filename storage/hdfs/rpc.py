@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError, Message
 
 from bmq.core.descriptors import FAILURES
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.auth import Authenticator
+from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
 from bmq.storage.hdfs.errors import RemoteError
-from bmq.storage.hdfs.security import Authenticator
-from bmq.storage.hdfs.wire import WireError, decode_varint, delimited
 
 NAMENODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 DATANODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientDatanodeProtocol"

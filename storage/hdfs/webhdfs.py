@@ -26,7 +26,7 @@ from bmq.storage.filesystem import (
     StorageUnavailable,
     Unsupported,
 )
-from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.paths import split
 
 _DEFAULTS = CreateOptions()

@@ -1,6 +1,6 @@
 """A folder as a root: ``file:///dir``, one machine, any number of processes.
 
-Who may write, and why an acknowledged byte survives a fence, is told in ``bmq.storage.local_file``.
+Who may write, and why an acknowledged byte survives a fence, is told in ``bmq.storage.local.file``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bmq.storage.filesystem import (
     Unsupported,
 )
 from bmq.storage.health import StorageHealth
-from bmq.storage.local_file import (
+from bmq.storage.local.file import (
     Folders,
     OpenFile,
     check_fence,
@@ -43,7 +43,7 @@ from bmq.storage.local_file import (
     translate,
     write_all,
 )
-from bmq.storage.local_writer import LocalAppender, WriterThread
+from bmq.storage.local.writer import LocalAppender, WriterThread
 from bmq.storage.paths import check_concat, join, split
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """The write path of a local root: one thread that writes, checks the fence and answers, for all files of a process.
 
-Why an answer can be trusted is told in ``bmq.storage.local_file``.
+Why an answer can be trusted is told in ``bmq.storage.local.file``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bmq.storage.filesystem import (
     StorageError,
     StorageUnavailable,
 )
-from bmq.storage.local_file import Folders, OpenFile, check_fence, raise_fence, translate, write_all
+from bmq.storage.local.file import Folders, OpenFile, check_fence, raise_fence, translate, write_all
 
 DRAIN_JOBS_MAX = 4096  # flushes answered together
 QUEUED_BYTES_MAX = 256 << 20  # handed over, not yet written: past it the disk is the bottleneck and callers must wait

@@ -12,7 +12,7 @@ import kubernetes_validate.utils
 import pytest
 from kubernetes_validate import SchemaNotFoundError, ValidationError, validate
 
-from bmq.cli.otel import Wanted, wanted_of
+from bmq.server.otel import Wanted, wanted_of
 from tests.chart.drawn import CHART
 from tests.chart.render import NAMESPACE, RELEASE, HelmFailed, Object, ci_values, find, run_helm, template
 

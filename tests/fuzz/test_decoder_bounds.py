@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 _OUTSIDE = """
 import numpy as np
-from bmq.spark import kernels
+from bmq.spark.decoding import kernels
 data = np.zeros(100, np.uint8)
 data[11], data[16] = 88, 2  # length and magic of a batch
 kernels.scan(data, 0, -1, 0, (0, 1, 0, 1), np.zeros((1, 2), np.int64))
@@ -28,7 +28,7 @@ def checked(tmp_path: Path) -> dict[str, str]:
 
 
 def test_damage_with_every_access_checked(checked: dict[str, str]) -> None:
-    tests = ["tests/unit/spark/test_decode.py", "tests/unit/spark/test_decode_damage.py"]
+    tests = ["tests/unit/spark/decoding/test_decoder.py", "tests/unit/spark/decoding/test_damage.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=ROOT, env=checked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -19,22 +19,22 @@ from typing import Any
 import psutil
 import pytest
 
-from bmq.core.call import Answer, CloseConnection, Request
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import FormatError
-from bmq.core.metrics import Metrics
-from bmq.core.net import ClientConnection, Listener
-from bmq.core.wire.api import ApiKey
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import ClientConnection, Listener
+from bmq.core.net.request import Answer, CloseConnection, Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import parse_fetch
 from bmq.core.wire.produce import parse_produce
+from bmq.endpoint.api import Api
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
-from bmq.proxy.endpoint import Endpoint
-from bmq.proxy.large_requests import LargeRequests
-from bmq.proxy.response_budget import ResponseBudget
-from bmq.proxy.services import Api
 from tests.simulation.loop import run
-from tests.unit.core.net_world import Peer, turn
+from tests.unit.core.net.world import Peer, turn
 from tests.unit.core.wire.mutations import mutate, sample_frames
 from tests.unit.core.wire.profile import IS_SOAK
 
@@ -163,9 +163,11 @@ async def fuzz(apis: Sequence[Api], count: int, seed: str, samples: list[bytes])
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_malformed_frames(shard: int) -> None:
-    logging.getLogger("bmq.core.net").disabled = True  # a line for each closed connection, limited: not what is tested
+    logging.getLogger(
+        "bmq.core.net.listener"
+    ).disabled = True  # a line for each closed connection, limited: not what is tested
     try:
         samples = sample_frames(SEED + shard, each=2)
         run(fuzz(ALL_APIS, FRAMES // SHARDS, f"{SEED} {shard}", samples), limit_s=1e9)
     finally:
-        logging.getLogger("bmq.core.net").disabled = False
+        logging.getLogger("bmq.core.net.listener").disabled = False

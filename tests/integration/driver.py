@@ -28,10 +28,10 @@ from typing import Any, cast
 
 import uvloop
 
+from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.manager import Broker, new_incarnation
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, Lease

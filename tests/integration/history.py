@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig
-from bmq.broker.manager import Broker, new_incarnation
 from bmq.core.model import SegmentName
-from bmq.core.records import HEADER_BYTES, Batch
+from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.meta.kv import KeyValue
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem

@@ -9,8 +9,8 @@ from uuid import UUID
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import ProduceRequest
 
-from bmq.core.records import Record, build_batch
-from bmq.core.wire.api import ApiKey
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import is_flexible
 from bmq.proxy.apis import ALL_APIS
 from tests.integration.largest_requests import TOPIC, largest

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bmq.meta.kv import Changes, Commit, Compare, Entry, KeyValue, KvError, KvUnavailable, KvUnknown, Write
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 
 _LENGTH = struct.Struct(">I")

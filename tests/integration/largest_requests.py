@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from bmq.core.records import Record, build_batch
-from bmq.core.wire.api import ApiKey
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import is_flexible
 from bmq.core.wire.limits import elements_max
 from bmq.core.wire.messages import request_class

@@ -1,4 +1,4 @@
-"""The key-value store's contract (``tests.unit.test_kv_contract``) on a real etcd.
+"""The key-value store's contract (``tests.unit.meta.test_kv_contract``) on a real etcd.
 
 etcd forgets its history when it is told to, not by itself after so many revisions: the tests about that are here again,
 in their own words.
@@ -18,11 +18,11 @@ from bmq.meta.etcd.cursor import WatchCursor
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.etcd.store import EtcdKeyValue
 from bmq.meta.kv import Changes, Compacted, Delete, Entry, Event, KeyValue, Put
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from tests.services.etcd import EtcdCluster
-from tests.unit.test_kv_contract import *  # noqa: F403
-from tests.unit.test_kv_contract import Run, listed, next_changes, put, random_commit
+from tests.unit.meta.test_kv_contract import *  # noqa: F403
+from tests.unit.meta.test_kv_contract import Run, listed, next_changes, put, random_commit
 
 
 @pytest.fixture  # type: ignore[no-redef]  # the suite's own knows no etcd

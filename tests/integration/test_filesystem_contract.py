@@ -1,4 +1,4 @@
-"""The file system's contract (``tests.unit.test_filesystem_contract``) on a real HDFS."""
+"""The file system's contract (``tests.unit.storage.test_filesystem_contract``) on a real HDFS."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
-from tests.unit.test_filesystem_contract import *  # noqa: F403
-from tests.unit.test_filesystem_contract import Connect
+from tests.unit.storage.test_filesystem_contract import *  # noqa: F403
+from tests.unit.storage.test_filesystem_contract import Connect
 
 
 @pytest.fixture  # type: ignore[no-redef]  # the suite's own knows no HDFS

@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from bmq.broker.config import BrokerConfig
-from bmq.meta.memory import MemoryStore
+from bmq.meta.kv_memory import MemoryStore
 from bmq.storage.hdfs import HdfsSettings
 from tests.integration.conftest import HdfsFactory
 from tests.integration.driver import DriverProcess

@@ -14,7 +14,7 @@ import uvloop
 
 from bmq.storage.filesystem import Appender, CreateOptions, PipelineFailed
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
-from bmq.storage.hdfs.clock import TICK_S
+from bmq.storage.hdfs.pipeline_timer import TICK_S
 from tests.services.hdfs import HdfsCluster
 from tests.unit.log_text import lines
 

@@ -30,9 +30,9 @@ from bmq.storage.filesystem import CreateOptions, Lease, OutOfSpace, PipelineFai
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
-from bmq.storage.hdfs.block import read_block
+from bmq.storage.hdfs.block_reader import read_block
 from bmq.storage.hdfs.pipeline import Pipeline
-from bmq.storage.hdfs.setup import Setup, members_of, open_pipeline
+from bmq.storage.hdfs.pipeline_setup import Setup, members_of, open_pipeline
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_nodes import jmx
 

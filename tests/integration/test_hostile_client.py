@@ -27,8 +27,8 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bmq.core.records import Record, build_batch
-from bmq.core.wire.api import ApiKey
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from tests.integration.hostile_requests import hostile_requests, sized
 from tests.integration.largest_requests import TOPIC

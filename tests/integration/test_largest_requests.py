@@ -15,18 +15,18 @@ from typing import cast
 
 import pytest
 
-from bmq.cli.node import Node
-from bmq.core.call import Answer, Client, CloseConnection
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
-from bmq.core.listeners import PLAINTEXT
 from bmq.core.model import PartitionKey
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.listener_config import PLAINTEXT
+from bmq.core.net.request import Answer, Client, CloseConnection
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.limits import elements_max
+from bmq.endpoint.large_requests import FULL_COLLECTION_AFTER
 from bmq.meta.cluster.member import Address
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.apis import ALL_APIS
-from bmq.proxy.large_requests import FULL_COLLECTION_AFTER
+from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.integration.largest_requests import TOPIC, largest, largest_fetches, largest_produces
 from tests.unit.broker.world import FakeClient

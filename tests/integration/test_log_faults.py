@@ -19,7 +19,7 @@ import psutil
 import pytest
 import uvloop
 
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.layout import base_name, parse_spare
 from tests.integration.conftest import HdfsFactory
 from tests.integration.driver import DriverProcess, partition_of

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from hdfs import InsecureClient
 
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
 from tests.integration.driver import DriverProcess, partition_of

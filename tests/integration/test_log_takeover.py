@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.manager import Broker
-from bmq.broker.writer import PartitionWriter
-from bmq.core.records import Record, build_batch
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.core.records.batch import Record, build_batch
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import FileSystem
 from tests.integration.driver import WINDOW, DriverProcess, partition_of, watched
 from tests.integration.history import Ack, Transcript, broker_on, check_partition, report, spread

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from tests.services.bmq_cluster import BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.otlp import CollectedSpan, collector

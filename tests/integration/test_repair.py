@@ -18,7 +18,7 @@ import hdfs_native
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Record, build_batch
+from bmq.core.records.batch import Record, build_batch
 from bmq.meta import ownership
 from bmq.meta.kv import Put
 from bmq.meta.open import open_keyvalue

@@ -25,12 +25,12 @@ import pytest
 import uvloop
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.meta import ownership
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem

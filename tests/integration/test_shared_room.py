@@ -21,12 +21,12 @@ import pytest
 import uvloop
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.manager import Broker
-from bmq.core.records import Record, build_batch
-from bmq.meta.controller.file_shares import FileShares, OpenFileReport
-from bmq.meta.controller.peer_asking import SHARE_S
-from bmq.meta.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.controller.file_shares import FileShares, OpenFileReport
+from bmq.controller.member_client import SHARE_S
+from bmq.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.core.records.batch import Record, build_batch
 from bmq.meta.open import open_keyvalue
 from bmq.storage.filesystem import CreateOptions, FileSystem
 from tests.integration.conftest import EtcdFactory, HdfsFactory

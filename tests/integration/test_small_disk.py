@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.manager import Broker
-from bmq.core.records import Record, build_batch
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.core.records.batch import Record, build_batch
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.open import open_filesystem
 from tests.integration.conftest import HdfsFactory
 from tests.integration.driver import partition_of

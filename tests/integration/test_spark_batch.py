@@ -23,15 +23,15 @@ from pyspark.sql import Row, SparkSession
 
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.core.model import PartitionKey
-from bmq.core.records import BatchRules, Record, build_batch
+from bmq.core.records.batch import BatchRules, Record, build_batch
 from bmq.meta.open import open_keyvalue
-from bmq.spark.batch import _plan
 from bmq.spark.options import ReadOptions
+from bmq.spark.reading.batch_reader import _plan
+from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import FOR_EVER
+from bmq.storage.log_segments import FOR_EVER
 from bmq.storage.open import open_filesystem
-from bmq.storage.topics import StoredTopics
 from tests.integration.driver import TOPIC, DriverProcess
 from tests.integration.history import broker_on, report
 from tests.services.bmq import BmqServer
@@ -39,8 +39,8 @@ from tests.services.hdfs import HdfsCluster
 from tests.services.processes import wait_for
 from tests.services.spark import frame, readable, rows, start_spark
 from tests.simulation.world import MARK, encode
+from tests.unit.spark.planning.test_discover import Counting
 from tests.unit.spark.storing import Store, batch, marker, series, transactional
-from tests.unit.spark.test_discover import Counting
 
 TIMEOUT_S = 600.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

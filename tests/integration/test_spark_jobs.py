@@ -33,17 +33,17 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyarrow import parquet
 
 from bmq.cli.main import main
-from bmq.core.records import Record, build_batch
-from bmq.spark.discover import find_topics
+from bmq.core.records.batch import Record, build_batch
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs import audit as audit_job
 from bmq.spark.jobs import to_parquet as parquet_job
 from bmq.spark.jobs.audit_frames import Audit
 from bmq.spark.jobs.session import add_session_arguments
 from bmq.spark.jobs.table import Step, committed_files, read_state
-from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
-from bmq.storage.local import LocalFileSystem
+from bmq.spark.planning.discover import find_topics
+from bmq.spark.reading.storage_loop import storage_loop
+from bmq.storage.local.filesystem import LocalFileSystem
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
 from tests.services.spark import start_spark
@@ -407,7 +407,7 @@ def faulty(folder: Path, *, is_compacted: bool = False) -> str:
         fs = LocalFileSystem(folder, "test")
         store = await Store(fs, "orders", uuid.uuid4()).create(2)
         if is_compacted:
-            from bmq.storage.topics import StoredTopics
+            from bmq.storage.cluster_files import StoredTopics
 
             await StoredTopics(fs).write("orders", 2, store.topic_id, 2, {"cleanup.policy": "compact"})
         hour = 3_600_000

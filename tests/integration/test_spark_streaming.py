@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bmq.spark.loop import storage_loop
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.layout import base_name
 from bmq.storage.open import open_filesystem
 from tests.services.bmq import BmqServer

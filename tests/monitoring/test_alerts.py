@@ -25,7 +25,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.meta.kv import Delete, Put
 from bmq.meta.open import open_keyvalue
 from tests.integration.hostile_requests import sized

@@ -7,11 +7,11 @@ from itertools import count
 
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
-from bmq.core.internal_endpoint import Body, InternalCall, InternalEndpoint
-from bmq.core.metrics import Metrics
-from bmq.core.net import Listener
-from bmq.core.rpc import PROTOCOL
-from bmq.core.wire.internal import InternalKey, LoadResponse
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import Listener
+from bmq.core.rpc.messages import InternalKey, LoadResponse
+from bmq.core.rpc.peers import PROTOCOL
+from bmq.core.rpc.server import Body, InternalCall, InternalEndpoint
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.member import BROKER, Address, Member, encode_member
 from bmq.meta.cluster.membership import TTL_S

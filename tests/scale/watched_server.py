@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TextIO
 
-from bmq.cli import server
 from bmq.core.config import NodeConfig
+from bmq.server import process
 
 TICK_S = 0.001
 NOTED_S = 0.02
@@ -81,7 +81,7 @@ async def watch(out: TextIO) -> None:
 
 def watch_server(path: Path) -> None:
     """Have the server that this process starts write its long stretches to ``path``."""
-    serve = server._serve
+    serve = process._serve
 
     async def watched(config: NodeConfig) -> int:
         with path.open("w") as out:
@@ -91,7 +91,7 @@ def watch_server(path: Path) -> None:
             finally:
                 watching.cancel()
 
-    server._serve = watched
+    process._serve = watched
 
 
 def main() -> int:
@@ -101,7 +101,7 @@ def main() -> int:
     config = NodeConfig(roles=roles, node_id=-1, **values)  # type: ignore[arg-type]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     watch_server(Path(path))
-    return server.serve(config)
+    return process.serve(config)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import pytest
 
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.members import Protocols
+from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
+from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.shard.records import StoredGroup
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
-from bmq.meta.coordinator.deadlines import Deadlines
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.members import Protocols
-from bmq.meta.coordinator.records import StoredGroup
-from bmq.meta.coordinator.states import GroupRules
 
 FOLDER = Path(__file__).parent / "groups"
 REWRITE = "BMQ_REWRITE"

@@ -13,8 +13,8 @@ import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from bmq.spark import BmqDataSource
-from bmq.spark.discover import find_logs
 from bmq.spark.options import ReadOptions
+from bmq.spark.planning.discover import find_logs
 from bmq.storage.open import open_filesystem
 from tests.services import jars
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch
-from bmq.proxy.owners import Tails
+from bmq.core.records.batch import Batch
+from bmq.endpoint.partitions import Tails
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from contextvars import copy_context
 from random import Random
 from typing import Any
 
+from bmq.controller.admin.api import ClusterAdmin
 from bmq.core.errors import RequestError
-from bmq.meta.controller.admin import ClusterAdmin
 from tests.simulation.cluster_network import CLIENT
 from tests.simulation.cluster_world import OPERATOR, ClusterWorld, Place, Process
 from tests.simulation.frail_files import STEPS

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bmq.core.call import Buffer
 from bmq.core.errors import FormatError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.wire.internal import ENDS_SETTLED, AskRequest, HandedOverRequest, HelloResponse, InternalKey, Question
-from bmq.core.wire.internal_fields import Message
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.messages import ENDS_SETTLED, AskRequest, HandedOverRequest, HelloResponse, InternalKey, Question
+from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.primitives import uvarint
 from tests.simulation.loop import PROCESS
 from tests.simulation.versions import Version

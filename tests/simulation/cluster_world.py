@@ -2,7 +2,7 @@
 network.
 
 A ``Place`` is where a process runs: its host, its roles, and what starts it again.  Every start is another incarnation.
-A process is what ``cli.server`` makes: ``Joined``, ``Node`` and ``Sockets`` in that order, which end in the other
+A process is what ``server.process`` makes: ``Joined``, ``Node`` and ``Sockets`` in that order, which end in the other
 order.  It dies as by kill -9 (``crash``), stops as by SIGTERM, is stopped and goes on as by SIGSTOP and SIGCONT.
 """
 
@@ -15,18 +15,18 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bmq.cli.joined import Joined
-from bmq.cli.node import Node
-from bmq.cli.root_guard import RootGuard
-from bmq.cli.server import StopAsked
-from bmq.cli.sockets import Sockets
 from bmq.console.http import HttpServer
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import BmqError
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.memory import HISTORY_REVISIONS, KvFaults, MemoryStore
+from bmq.meta.kv_memory import HISTORY_REVISIONS, KvFaults, MemoryStore
+from bmq.server.cluster_member import Joined
+from bmq.server.listeners import Sockets
+from bmq.server.node import Node
+from bmq.server.process import StopAsked
+from bmq.server.root_guard import RootGuard
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryStorage
 from tests.simulation.cluster_acks import OneOwner
@@ -91,7 +91,7 @@ class Process:
         return f"<Process {self.incarnation} {state}{version}>"
 
     async def _run(self) -> None:
-        """As ``cli.server`` does it.  What it raises while it starts would end the process with a message."""
+        """As ``server.process`` does it.  What it raises while it starts would end the process with a message."""
         config = self.place.config
         guard = RootGuard(self.kv, self.fs, config.cluster)
         joined = Joined(config, self.kv, LoopClock(), self.incarnation, before_join=guard.before_join)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath

@@ -22,8 +22,8 @@ from kafka.protocol.producer import (
 )
 
 from bmq.core.errors import ErrorCode
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Batch, Record, build_batch, split_batches
+from bmq.core.records.reader import read_records
 from tests.simulation.kafka_world import Told
 from tests.simulation.network import Disconnected
 

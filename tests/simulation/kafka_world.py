@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
-from bmq.broker.janitor import JanitorConfig
-from bmq.cli.node import Node
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.listeners import PLAINTEXT
-from bmq.core.net import ClientConnection, Listener
+from bmq.core.net.listener import ClientConnection, Listener
+from bmq.core.net.listener_config import PLAINTEXT
 from bmq.meta.cluster.member import Address
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.server.node import Node
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import PROCESS, kill_tasks

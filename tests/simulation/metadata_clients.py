@@ -11,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Batch, Record, build_batch, split_batches
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.kafka_clients import BYTES_MAX, Refused, check, note_acked, produce_request
 from tests.simulation.network import Disconnected

@@ -13,7 +13,7 @@ from contextvars import Context
 from random import Random
 from typing import Any
 
-from bmq.core.net import ClientConnection
+from bmq.core.net.listener import ClientConnection
 
 
 class Disconnected(ConnectionError):

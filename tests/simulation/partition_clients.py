@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import parse_batch
+from bmq.core.records.batch import parse_batch
 from bmq.meta.kv import KvError
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.memory import MemoryFileSystem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
 from bmq.meta import ownership
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.memory import Faults, MemoryFileSystem

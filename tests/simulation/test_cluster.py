@@ -21,9 +21,9 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsRespon
 
 from bmq.core.config import ROLES
 from bmq.core.errors import ErrorCode
-from bmq.meta.memory import HISTORY_REVISIONS
-from bmq.proxy.remote.remote_owners import SWEEP_S
-from bmq.proxy.remote.remote_tails import UNREAD_S
+from bmq.meta.kv_memory import HISTORY_REVISIONS
+from bmq.proxy.routing.owners import SWEEP_S
+from bmq.proxy.routing.tail_fetchers import UNREAD_S
 from tests.simulation.cluster_checks import BugsTold, Through, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import Events
 from tests.simulation.cluster_versions import spoken

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from bmq.controller.stalled_brokers import REST_S
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.controller.serving import REST_S
 from tests.simulation.cluster_events import run_in
 from tests.simulation.group_clients import Member
 from tests.simulation.kafka_world import CONFIG

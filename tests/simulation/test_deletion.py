@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.transitions import TERMINAL, State
+from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.model import PartitionKey
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Lease, StorageUnavailable

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from bmq.core.model import SegmentName
-from bmq.core.records import Batch
-from bmq.core.wire.internal import HandedOverRequest, PingRequest
-from bmq.core.wire.internal_fields import Release
+from bmq.core.records.batch import Batch
+from bmq.core.rpc.message_fields import Release
+from bmq.core.rpc.messages import HandedOverRequest, PingRequest
 from bmq.meta import ownership
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryStorage

@@ -1,9 +1,9 @@
 """Brokers share storage that has room for a part of their open files: every partition gets its turn in bounded time.
 
-Real are the brokers' places (``broker.places``, ``broker.open_files``) and the controller's shares
-(``meta.controller.file_shares``).  Each partition is written at all times: it holds its file until it is asked for it,
-after its turn at the earliest, and wants another at once.  Storage has a number of rooms, and a file takes one from the
-beginning of its opening to the end of its closing.
+Real are the brokers' places (``broker.files.open_file_limit``, ``broker.files.open_segments``) and the controller's
+shares (``controller.file_shares``).  Each partition is written at all times: it holds its file until it is asked for
+it, after its turn at the earliest, and wants another at once.  Storage has a number of rooms, and a file takes one from
+the beginning of its opening to the end of its closing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker.open_files import OpenFiles
-from bmq.broker.places import Places
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.open_segments import OpenFiles
+from bmq.broker.partition import events as ev
+from bmq.controller.file_shares import FileShares, OpenFileReport
+from bmq.controller.member_client import SHARE_S
+from bmq.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.core.model import SegmentName
-from bmq.meta.controller.file_shares import FileShares, OpenFileReport
-from bmq.meta.controller.peer_asking import SHARE_S
-from bmq.meta.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Lease, OutOfSpace, StorageError
 from tests.simulation.loop import run

@@ -11,13 +11,13 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from bmq.cli.node import Node
 from bmq.core.config import ROLES
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import Record, build_batch
+from bmq.core.records.batch import Record, build_batch
 from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.kv import Delete, Put
-from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.kv_memory import MemoryKeyValue
+from bmq.server.node import Node
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic
 from tests.simulation.loop import run

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.partition_clients import ask_copies, observe, produce, produce_one_ack, trickle, trim

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.manager import Broker
-from bmq.cli.rebuild_run import Outcome, rebuild
-from bmq.cli.rebuild_store import NotLost, mark_key
+from bmq.broker.broker import Broker
+from bmq.cli.rebuild.run import Outcome, rebuild
+from bmq.cli.rebuild.store import NotLost, mark_key
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.catalog import KvCatalog, topic_key
 from bmq.meta.kv import KeyValue, KvError, Put
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.registration import Registration, broker_key
+from bmq.storage.cluster_files import WrongCluster, check_cluster, read_cluster, read_topic
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.layout import PartitionPath, topic_json
 from bmq.storage.memory import Faults, MemoryFileSystem
-from bmq.storage.topics import WrongCluster, check_cluster, read_cluster, read_topic
 from tests.simulation.group_clients import Member
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import create_and_delete, create_topic, observe, produce, produce_plain, topic_id

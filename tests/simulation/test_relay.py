@@ -12,7 +12,7 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records import Record, build_batch
+from bmq.core.records.batch import Record, build_batch
 from bmq.storage.memory import Faults
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker.transitions import State
-from bmq.broker.writer import ALARM_MS_MAX
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.driver import ALARM_MS_MAX
+from bmq.broker.partition.transitions import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run

@@ -18,7 +18,7 @@ from dataclasses import replace
 from enum import Enum
 
 from bmq.meta.kv import Changes, Commit, Compare, Entry, Event, Put, Write
-from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.kv_memory import MemoryKeyValue
 
 LATER_RECORD = 9
 """A kind of journal record that this version does not know."""

@@ -20,18 +20,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+from bmq.broker.broker import Broker
+from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.janitor import JanitorConfig
-from bmq.broker.manager import Broker
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.meta import ownership
 from bmq.meta.kv import KeyValue, KvError
-from bmq.meta.memory import KvFaults, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryStore
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.checkpoint import encode as encode_checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.core.log_fields import fields_of, in_text
+from bmq.core.logging.fields import fields_of, in_text
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -1,6 +1,7 @@
 """Several brokers on one storage and one store in memory; each with a view of its own, so that views may differ.
 
-What a broker tells another is encoded, carried by ``Wire`` and decoded, as ``core.rpc`` would; nothing else is faked.
+What a broker tells another is encoded, carried by ``Wire`` and decoded, as ``core.rpc.peers`` would; nothing else is
+faked.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
 
-from bmq.broker.assigned import Assigned
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.follower import AssignmentFollower
+from bmq.broker.assignment.handover import HandOvers
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.following import AssignmentFollower
-from bmq.broker.handovers import HandOvers
-from bmq.broker.manager import Broker
-from bmq.broker.serving import Serving
-from bmq.broker.shard_fence import ShardFence
-from bmq.broker.shard_serving import ShardServing
-from bmq.core.call import Answer
+from bmq.broker.internal_api import Serving
+from bmq.broker.shard_log_api import ShardServing
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import InternalEndpoint
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PROTOCOL, PeerLost
-from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey
+from bmq.core.net.request import Answer
+from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
+from bmq.core.rpc.peers import PROTOCOL, PeerLost
+from bmq.core.rpc.server import InternalEndpoint
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.unit.broker.world import RecordingTails
-from tests.unit.proxy.serving import FakeCatalog
+from tests.unit.endpoint.serving import FakeCatalog
 
 _HEADER = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
 _RESPONSE_HEADER_BYTES = 5

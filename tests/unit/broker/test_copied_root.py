@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
+from bmq.broker.broker import Broker
 from bmq.broker.config import LogConfig
-from bmq.broker.manager import Broker
-from bmq.broker.transitions import State
+from bmq.broker.partition.transitions import State
 from bmq.core.model import PartitionKey
-from bmq.core.records import Record, build_batch
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.core.records.batch import Record, build_batch
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.layout import PartitionPath
-from bmq.storage.local import LocalFileSystem
+from bmq.storage.local.filesystem import LocalFileSystem
 from tests.simulation.world import read_log
 
 KEY = PartitionKey(uuid.UUID(int=5), 0)

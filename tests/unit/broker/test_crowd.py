@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.closing import SEAL_TURN_S
 from bmq.broker.config import BrokerConfig
-from bmq.broker.shared import SEALS_AT_ONCE
-from bmq.broker.transitions import State
+from bmq.broker.context import SEALS_AT_ONCE
+from bmq.broker.files.closing import SEAL_TURN_S
+from bmq.broker.partition.transitions import State
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import CreateOptions, Lease
 from bmq.storage.hdfs import HdfsSettings
 from bmq.storage.memory import Faults
 from tests.simulation.world import until
+from tests.unit.broker.assignment.test_follower import now, play
 from tests.unit.broker.cluster import Cluster, Node
-from tests.unit.broker.test_following import now, play
 from tests.unit.broker.world import idempotent
 
 PROBE_S = HdfsSettings().probe_timeout_s

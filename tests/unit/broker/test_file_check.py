@@ -9,7 +9,7 @@ import pytest
 
 from bmq.broker.config import BrokerConfig
 from bmq.core.errors import ErrorCode
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.simulation.world import until

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.load import CALLERS_MAX, PARTITIONS_MAX, Load
-from bmq.broker.questions import ANSWERED_A_TURN
-from bmq.broker.shard_fence import ShardFence
-from bmq.broker.stalls import Stalls
+from bmq.broker.files.stalls import Stalls
+from bmq.broker.partition_queries import ANSWERED_A_TURN
+from bmq.broker.shard_log_fence import ShardFence
+from bmq.broker.traffic import CALLERS_MAX, PARTITIONS_MAX, Load
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records import Record, build_batch
-from bmq.core.steps import finish_steps
-from bmq.core.wire.internal import (
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.rpc.message_fields import PartitionQuestion
+from bmq.core.rpc.messages import (
     ENDS_SETTLED,
     QUESTIONS_MAX,
     AskPartitionsRequest,
@@ -45,7 +46,6 @@ from bmq.core.wire.internal import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
-from bmq.core.wire.internal_fields import PartitionQuestion
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
 from tests.simulation.loop import run

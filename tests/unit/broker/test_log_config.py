@@ -6,9 +6,9 @@ import pytest
 
 from bmq.broker.config import LogConfig
 from bmq.broker.log_config import log_config
-from bmq.core.compression import Compression
 from bmq.core.config import NodeConfig
-from bmq.core.records import BatchRules
+from bmq.core.records.batch import BatchRules
+from bmq.core.records.compression import Compression
 from bmq.meta.topic_configs import effective
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from bmq.core.call import Answer, CloseConnection
+from bmq.core.net.request import Answer, CloseConnection
 from tests.simulation.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 

@@ -11,13 +11,13 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.recompress import Outcome
-from bmq.core.call import NO_ANSWER, Answer, CloseConnection
-from bmq.core.compression import Compression, recompress
+from bmq.broker.partition.recompress import Outcome
 from bmq.core.errors import ErrorCode
-from bmq.core.record_reader import read_records
-from bmq.core.records import CONTROL, TRANSACTIONAL, Batch
-from bmq.meta.memory import KvFaults
+from bmq.core.net.request import NO_ANSWER, Answer, CloseConnection
+from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch
+from bmq.core.records.compression import Compression, recompress
+from bmq.core.records.reader import read_records
+from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.simulation.world import read_log

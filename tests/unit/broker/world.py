@@ -14,35 +14,35 @@ from typing import Any, cast
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from bmq.broker.assigned import Assigned
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_config import log_config
-from bmq.broker.manager import Broker
-from bmq.broker.owner import PartitionOwner
-from bmq.broker.recompress import Offload, run_inline
-from bmq.core.call import Answer
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.partition.recompress import Offload, run_inline
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch, Record, build_batch
-from bmq.core.traffic import TrafficMeter
+from bmq.core.net.request import Answer
+from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.endpoint.api import Services
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.members import OneNode, ProxyAddress
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.endpoint import Endpoint
 from bmq.proxy.handlers import (
     delete_records,
     describe_log_dirs,
     describe_producers,
     list_offsets,
     offset_for_leader_epoch,
-    produce,
 )
-from bmq.proxy.services import Services
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.unit.proxy.serving import FakeCatalog
+from tests.unit.endpoint.serving import FakeCatalog
 
 MODULES = (produce, list_offsets, offset_for_leader_epoch, delete_records, describe_producers, describe_log_dirs)
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")

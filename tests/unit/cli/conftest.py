@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli.profiles import KEYS
+from bmq.cli.profile.profiles import KEYS
 from tests.unit.cli.fake_admin import FakeAdmin, runner
 
 

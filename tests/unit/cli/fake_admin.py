@@ -16,8 +16,11 @@ from kafka.errors import CoordinatorLoadInProgressError, NoError, UnknownMemberI
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
-from bmq.cli import cluster, consume, group, produce, topic
+from bmq.cli import topic
 from bmq.cli.admin_client import Admin, perform
+from bmq.cli.cluster import command as cluster
+from bmq.cli.group import command as group
+from bmq.cli.records import consume, produce
 
 NODES = (1, 2)
 

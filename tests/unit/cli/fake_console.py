@@ -104,7 +104,7 @@ class FakeCluster:
             "loggers": [
                 {"logger": "root", "level": "INFO", "is_set": True},
                 {"logger": "bmq.broker", "level": "DEBUG", "is_set": True},
-                {"logger": "bmq.broker.janitor", "level": "DEBUG", "is_set": False},
+                {"logger": "bmq.broker.cleanup.janitor", "level": "DEBUG", "is_set": False},
                 {"logger": "grpc", "level": "INFO", "is_set": False},
             ],
         }

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli import profiles
 from bmq.cli.command_tree import Command, walk
 from bmq.cli.completion import bash, zsh
 from bmq.cli.main import build_parser, main
-from bmq.cli.profiles import Profiles
+from bmq.cli.profile import profiles
+from bmq.cli.profile.profiles import Profiles
 
 COMMANDS = list(walk(build_parser()))
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")

@@ -23,7 +23,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[NodeConfig]
         configs.append(config)
         return 0
 
-    monkeypatch.setattr("bmq.cli.server.serve", serve)
+    monkeypatch.setattr("bmq.server.process.serve", serve)
     monkeypatch.setattr("bmq.cli.serve.log_handler.install", lambda *given: None)  # it would outlive the test
     monkeypatch.chdir(tmp_path)
     return configs

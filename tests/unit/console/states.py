@@ -41,9 +41,9 @@ from bmq.console.state import (
     TopicSizes,
 )
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
 from bmq.core.wire import messages as m
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from bmq.meta.catalog import Topic
 

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bmq.console.exposition import error_name, render, request_name, take
 from bmq.console.state import ConsoleState, Gauges, Own, OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics import LATENCY_BOUNDS_MS, OTHER_TOPICS, Histogram, Metrics
-from bmq.core.wire.api import ApiKey
+from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, OTHER_TOPICS, Histogram, Metrics
+from bmq.core.wire.api_keys import ApiKey
 from bmq.storage.layout import is_topic_name
 from tests.unit.console.states import state
 

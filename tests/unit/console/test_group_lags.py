@@ -13,7 +13,7 @@ from bmq.console import group_lags
 from bmq.console.group_lags import Lag, lags_of
 from bmq.console.state import CommittedFacts
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from tests.simulation.loop import run
 from tests.unit.console.states import list_offsets_response

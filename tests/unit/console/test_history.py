@@ -20,7 +20,7 @@ from bmq.console.history import (
     quantile,
 )
 from bmq.core.errors import FormatError
-from bmq.core.metrics import LATENCY_BOUNDS_MS, Histogram
+from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, Histogram
 
 START_MS = 1_000 * INTERVAL_MS
 BUCKETS = len(LATENCY_BOUNDS_MS) + 1

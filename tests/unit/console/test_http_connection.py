@@ -13,7 +13,7 @@ import pytest
 from bmq.console import http_connection
 from bmq.console.http import Hosts, HttpServer
 from bmq.console.state import ConsoleState
-from bmq.core.log_limit import BURST
+from bmq.core.logging.limit import BURST
 from tests.unit.console.states import state
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -23,8 +23,8 @@ NO_METRICS = {"kafka_exporter", "kafka_clients"}
 
 
 def own_names() -> Iterator[str]:
-    """Yield the names of all OwnMetric, OwnHistogram and OwnSeries calls of the command."""
-    for path in (ROOT / "cli").glob("*.py"):
+    """Yield the names of all OwnMetric, OwnHistogram and OwnSeries calls of the server."""
+    for path in (ROOT / "server").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OwnMetric", "OwnHistogram", "OwnSeries"):
                 name = node.args[0]

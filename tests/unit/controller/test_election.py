@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
+from bmq.controller.election import MARGIN_S, TTL_S, Election, Leadership
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.controller.election import MARGIN_S, TTL_S, Election, Leadership
 from bmq.meta.kv import Compare, Delete
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 KEY = controller_key("c")

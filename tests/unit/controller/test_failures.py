@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bmq.meta.controller.failures import (
+from bmq.controller.failures import (
     EVENTS,
     PROBE_GAP_S,
     TABLE,

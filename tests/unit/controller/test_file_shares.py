@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.meta.controller.file_shares import (
+from bmq.controller.file_shares import (
     LOWER_EVERY_S,
     SETTLE_S,
     STALE_S,

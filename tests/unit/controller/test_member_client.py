@@ -10,10 +10,13 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from bmq.controller.file_shares import OpenFileReport
+from bmq.controller.member_client import PINGS, PINGS_MAX, SHARE_S, PeerAsking
+from bmq.controller.planning.partition_load import Measured
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PeerLost, Peers
-from bmq.core.wire.internal import (
+from bmq.core.rpc.message_fields import PartitionLoad
+from bmq.core.rpc.messages import (
     InternalKey,
     LeaveResponse,
     LoadResponse,
@@ -21,11 +24,8 @@ from bmq.core.wire.internal import (
     OpenFilesResponse,
     PingResponse,
 )
-from bmq.core.wire.internal_fields import PartitionLoad
+from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.cluster.member import Member
-from bmq.meta.controller.file_shares import OpenFileReport
-from bmq.meta.controller.loads import Measured
-from bmq.meta.controller.peer_asking import PINGS, PINGS_MAX, SHARE_S, PeerAsking
 
 T = TypeVar("T")
 MEMBER = Member(incarnation="a", roles=frozenset({"broker"}))

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from bmq.core.clock import LoopClock
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Write
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from tests.simulation.loop import run
-from tests.unit.meta.controller.controller_world import SHARDS, World
+from tests.unit.controller.world import SHARDS, World
 
 STEPS = 40
 FAULTS = KvFaults(

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from bmq.controller import pending_moves
+from bmq.controller.pending_moves import PAST_MAX, WAIT_MAX_S, UnderWay
+from bmq.controller.planning.planner_view import SHARDS, Move, Why
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
-from bmq.meta.controller import under_way
-from bmq.meta.controller.planner_view import SHARDS, Move, Why
-from bmq.meta.controller.under_way import PAST_MAX, WAIT_MAX_S, UnderWay
 from bmq.meta.kv import Delete, KeyValue
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, partition_key, read, store
 from tests.simulation.loop import run
 
@@ -63,7 +63,7 @@ def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
         (past,) = made.past
         assert (past.move, past.ended_ms) == (move(), LoopClock().now_ms())
         assert past.took_ms is not None
-        assert 2_000 <= past.took_ms <= 2_000 + under_way.LOOK_S * 1000 + 1
+        assert 2_000 <= past.took_ms <= 2_000 + pending_moves.LOOK_S * 1000 + 1
         assert len(made) == 0
 
     play(story)

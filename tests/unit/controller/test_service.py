@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from bmq.controller.admin.cluster import LeaderAdmin
+from bmq.controller.election import TTL_S
+from bmq.controller.file_shares import OpenFileReport
+from bmq.controller.planning.partition_load import Measured
+from bmq.controller.stalled_brokers import REST_S
+from bmq.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
-from bmq.meta.controller.cluster_admin import LeaderAdmin
-from bmq.meta.controller.election import TTL_S
-from bmq.meta.controller.file_shares import OpenFileReport
-from bmq.meta.controller.loads import Measured
-from bmq.meta.controller.serving import REST_S
-from bmq.meta.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
-from bmq.meta.memory import KvFaults, MemoryKeyValue
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, encode, partition_key, store
 from tests.simulation.loop import run
-from tests.unit.meta.controller.controller_world import World, world
+from tests.unit.controller.world import World, world
 
 
 def story(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.meta.controller.serving import REST_MAX_S, REST_S, Serving
+from bmq.controller.stalled_brokers import REST_MAX_S, REST_S, Serving
 
 
 def test_who_serves_is_no_news() -> None:

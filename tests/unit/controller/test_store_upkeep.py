@@ -7,12 +7,12 @@ import logging
 
 import pytest
 
+from bmq.controller.store_upkeep import FULL_KEEP_MS, REVISIONS_MIN, SAVE_S, History, StoreUpkeep, history_key
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.controller.store_upkeep import FULL_KEEP_MS, REVISIONS_MIN, SAVE_S, History, StoreUpkeep, history_key
 from bmq.meta.kv import Compare, KvUnavailable, Put
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.maintenance import Maintained, StoreStatus
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 HOUR_MS = 3_600_000

@@ -7,6 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
+from bmq.controller.admin.topic_deletion import TopicCleaner
+from bmq.controller.admin.topics import TopicAdmin
+from bmq.controller.file_shares import OpenFileReport
+from bmq.controller.planning.partition_load import Measured
+from bmq.controller.service import Controller
 from bmq.core.clock import Clock, LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
@@ -16,15 +21,10 @@ from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key,
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import BROKER, COORDINATOR, Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.controller.deletion import TopicCleaner
-from bmq.meta.controller.file_shares import OpenFileReport
-from bmq.meta.controller.loads import Measured
-from bmq.meta.controller.service import Controller
-from bmq.meta.controller.topics import TopicAdmin
 from bmq.meta.kv import Commit, Compare, KvUnknown, Put, Write
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.topics import StoredTopics
 
 SHARDS = 6
 MEMBER_TTL_S = 10.0

@@ -13,41 +13,41 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
 
-from bmq.broker.assigned import Assigned
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.load import Load
+from bmq.broker.internal_api import Serving
 from bmq.broker.log_config import log_config
-from bmq.broker.manager import Broker
-from bmq.broker.serving import Serving
-from bmq.broker.shard_fence import ShardFence
-from bmq.broker.shard_serving import ShardServing
-from bmq.cli.shard_logs import LocalShardLogs
-from bmq.core.call import Answer, Buffer, Client
+from bmq.broker.shard_log_api import ShardServing
+from bmq.broker.shard_log_fence import ShardFence
+from bmq.broker.traffic import Load
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.placement import shard_of
+from bmq.coordinator.server import Forwarding
+from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.internal_endpoint import InternalEndpoint
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PROTOCOL, Kind, PeerLost, Peers
+from bmq.core.net.request import Answer, Buffer, Client
+from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
+from bmq.core.rpc.peers import PROTOCOL, Kind, PeerLost, Peers
+from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire import messages as m
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch, parse_fetch
 from bmq.core.wire.header import parse_header
-from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
-from bmq.meta.coordinator.forwarding import Forwarding
-from bmq.meta.coordinator.placement import shard_of
-from bmq.meta.coordinator.remote_logs import RemoteShardLogs, RoutedShardLogs
-from bmq.meta.coordinator.service import Coordinator
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.members import ProxyAddress
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.coordinators import RoutedCoordinator
+from bmq.proxy.groups.router import RoutedCoordinator
+from bmq.server.local_shard_log import LocalShardLogs
+from bmq.storage.block_cache import ReadPool
 from bmq.storage.layout import PartitionPath
+from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.reader import LogReader
-from bmq.storage.readpool import ReadPool
-from tests.unit.meta.coordinator.fakes import CLIENT, MemoryCatalog, commit_request, settings, topic
+from tests.unit.coordinator.fakes import CLIENT, MemoryCatalog, commit_request, settings, topic
 
 LATENCY_S = 0.001
 TICK_S = 1e-6

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.settings import CoordinatorSettings
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic, TopicChange
-from bmq.meta.coordinator.api import ClientInfo
-from bmq.meta.coordinator.service import Coordinator
-from bmq.meta.coordinator.settings import CoordinatorSettings
 
 CLIENT = ClientInfo("client", "/10.0.0.1")
 

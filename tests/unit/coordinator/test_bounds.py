@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
+from bmq.coordinator.group.membership_api import MEMBER_METADATA_BYTES_MAX
+from bmq.coordinator.group.membership_budget import MembershipBudget
+from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.shard import writer
+from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator import writer
-from bmq.meta.coordinator.membership_api import MEMBER_METADATA_BYTES_MAX
-from bmq.meta.coordinator.membership_budget import MembershipBudget
-from bmq.meta.coordinator.state import ShardState
-from bmq.meta.coordinator.states import GroupRules
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
+from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 
 
 def budget(world: World) -> MembershipBudget:

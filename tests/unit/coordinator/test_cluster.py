@@ -14,19 +14,19 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.cli.shard_logs import LocalShardLog
-from bmq.core.call import Buffer
+from bmq.coordinator.server import Verdict, judge
+from bmq.coordinator.shard.remote_log import RemoteShardLog, RoutedShardLogs
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import Peer, Peers
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import ShardOpenResponse
+from bmq.core.rpc.peers import Peer, Peers
 from bmq.core.wire import messages as m
-from bmq.core.wire.internal import ShardOpenResponse
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.coordinator.forwarding import Verdict, judge
-from bmq.meta.coordinator.remote_logs import RemoteShardLog, RoutedShardLogs
-from bmq.proxy.coordinators import RoutedCoordinator
+from bmq.proxy.groups.router import RoutedCoordinator
+from bmq.server.local_shard_log import LocalShardLog
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.cluster_world import (
+from tests.unit.coordinator.cluster_world import (
     LATENCY_S,
     SHARDS,
     ClusterWorld,
@@ -37,7 +37,7 @@ from tests.unit.meta.coordinator.cluster_world import (
     cluster,
     group_of,
 )
-from tests.unit.meta.coordinator.fakes import CLIENT, MemoryLogs, commit_request, join_request, sync_request
+from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, commit_request, join_request, sync_request
 
 GROUP = group_of(0)
 

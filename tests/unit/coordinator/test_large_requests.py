@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from bmq.coordinator.api import GroupCoordinator
+from bmq.coordinator.group import admin_api
+from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.offsets import api as offset_api
+from bmq.coordinator.response_room import ResponseRoom
+from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, AnswerQueue
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator import group_admin, offset_api
-from bmq.meta.coordinator.answer_queue import ANSWERS_A_TURN, AnswerQueue
-from bmq.meta.coordinator.api import GroupCoordinator
-from bmq.meta.coordinator.response_room import ResponseRoom
-from bmq.meta.coordinator.states import GroupRules
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import find_coordinator
 from tests.simulation.loop import run
-from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
-from tests.unit.meta.coordinator.cluster_world import cluster, group_of
-from tests.unit.meta.coordinator.fakes import (
+from tests.unit.coordinator.cluster_world import cluster, group_of
+from tests.unit.coordinator.fakes import (
     CLIENT,
     MemoryLogs,
     World,
@@ -31,6 +31,7 @@ from tests.unit.meta.coordinator.fakes import (
     sync_request,
     topic,
 )
+from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 COUNT = 40_000
 """Elements of a request: each turn handles a thousand, so a step that is not cut takes forty times its share."""
@@ -303,7 +304,7 @@ def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyP
     def small() -> ResponseRoom:
         return ResponseRoom(10_000)
 
-    monkeypatch.setattr(group_admin, "ResponseRoom", small)
+    monkeypatch.setattr(admin_api, "ResponseRoom", small)
     monkeypatch.setattr(offset_api, "ResponseRoom", small)
 
     async def main() -> None:

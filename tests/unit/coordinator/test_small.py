@@ -7,14 +7,14 @@ import random
 
 import pytest
 
+from bmq.coordinator.group.messages import Now
+from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.group.subscription import parse_topics, subscribed_topics
+from bmq.coordinator.group.timers import NEVER, Deadlines, Kind, Timer
+from bmq.coordinator.placement import java_hash, shard_of
+from bmq.coordinator.shard.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
+from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import FormatError
-from bmq.meta.coordinator.answers import Now
-from bmq.meta.coordinator.deadlines import NEVER, Deadlines, Kind, Timer
-from bmq.meta.coordinator.placement import java_hash, shard_of
-from bmq.meta.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
-from bmq.meta.coordinator.state import ShardState
-from bmq.meta.coordinator.states import GroupRules
-from bmq.meta.coordinator.subscription import parse_topics, subscribed_topics
 
 SUBSCRIBED = b"\x00\x01\x00\x00\x00\x02\x00\x01a\x00\x02bc" + b"\xff\xff\xff\xff"
 

@@ -8,8 +8,8 @@ import weakref
 
 import pytest
 
-from bmq.core import collector
-from bmq.core.collector import LongCollections
+from bmq.core import garbage_collector
+from bmq.core.garbage_collector import LongCollections
 
 pytestmark = pytest.mark.usefixtures("thawed")
 
@@ -45,7 +45,7 @@ class Node:
 
 def test_what_was_set_aside_is_gone_through_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cycle that was alive when it was set aside is collected in the end."""
-    monkeypatch.setattr(collector, "THAW_EVERY", 3)
+    monkeypatch.setattr(garbage_collector, "THAW_EVERY", 3)
 
     async def main() -> None:
         collections = LongCollections(limit_s=0.0)
@@ -103,6 +103,6 @@ def test_no_full_collection_goes_through_much() -> None:
         return view
 
     view = asyncio.run(main())
-    assert len(view) * len(view[0]) > 10 * collector.NEW_MAX
+    assert len(view) * len(view[0]) > 10 * garbage_collector.NEW_MAX
     assert len(gone_through) > 10
-    assert max(gone_through) <= collector.NEW_MAX + 1_000
+    assert max(gone_through) <= garbage_collector.NEW_MAX + 1_000

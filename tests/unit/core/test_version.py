@@ -14,7 +14,20 @@ from bmq.core.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TOPS = ("broker", "cli", "console", "core", "meta", "proxy", "spark", "storage")
+TOPS = (
+    "broker",
+    "cli",
+    "console",
+    "controller",
+    "coordinator",
+    "core",
+    "endpoint",
+    "meta",
+    "proxy",
+    "server",
+    "spark",
+    "storage",
+)
 
 
 def test_the_installed_package_is_of_this_tree() -> None:

@@ -10,21 +10,21 @@ from typing import Any
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch, Ends, Record, build_batch, split_batches
-from bmq.core.traffic import TrafficMeter
+from bmq.core.records.batch import Batch, Ends, Record, build_batch, split_batches
+from bmq.endpoint.fetch.operation import Fetched, FetchParams
+from bmq.endpoint.fetch.purgatory import Identity, Wanted
+from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.partitions import Appended, Followed, Owner
 from bmq.meta.catalog import Topic, TopicChange
-from bmq.proxy.fetching import Fetched, FetchParams
-from bmq.proxy.longpoll import Identity, Wanted
-from bmq.proxy.owners import Appended, Followed, Owner
-from bmq.proxy.reading import Reading
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
+from bmq.storage.log_reader import LiveSegment
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.reader import LiveSegment
-from bmq.storage.readpool import ReadConfig, ReadPool
 
 EPOCH = 3
 
@@ -67,7 +67,7 @@ class FakeCatalog:
 
 
 class FakeOwner:
-    """``proxy.owners.Owner`` as far as fetches ask it."""
+    """``endpoint.partitions.Owner`` as far as fetches ask it."""
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
@@ -119,7 +119,7 @@ class FakeOwner:
 
 
 class FakeOwners:
-    """``proxy.owners.Owners``; counts how often it is asked."""
+    """``endpoint.partitions.Owners``; counts how often it is asked."""
 
     def __init__(self) -> None:
         self.by_key: dict[PartitionKey, FakeOwner] = {}

@@ -1,4 +1,5 @@
-"""The endpoint (proxy/endpoint.py) and ApiVersions: what is answered, what closes the connection, what is counted."""
+"""The endpoint (endpoint/dispatch.py) and ApiVersions: what is answered, what closes the connection, what is
+counted."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ import pytest
 from kafka.protocol.consumer import HeartbeatRequest as RawHeartbeat
 from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
 
-from bmq.core.call import Answer, CloseConnection, Request
 from bmq.core.clock import LoopClock, SystemClock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Metrics
-from bmq.core.wire.api import ApiKey
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.request import Answer, CloseConnection, Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.large import LARGE_ELEMENTS, is_large
 from bmq.core.wire.messages import (
     ApiVersionsResponse,
@@ -26,11 +27,11 @@ from bmq.core.wire.messages import (
     OffsetFetchResponse,
 )
 from bmq.core.wire.response_errors import error_codes
-from bmq.proxy.endpoint import Endpoint
-from bmq.proxy.handlers import api_versions
-from bmq.proxy.large_requests import LargeRequests
-from bmq.proxy.response_budget import ResponseBudget
-from bmq.proxy.services import Api
+from bmq.endpoint import api_versions
+from bmq.endpoint.api import Api
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.response_budget import ResponseBudget
 from tests.simulation.loop import run
 
 
@@ -292,7 +293,7 @@ def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch: pyte
         threads.append(threading.current_thread())
         return [b"encoded"]
 
-    monkeypatch.setattr("bmq.proxy.large_requests.encode_response", encode)
+    monkeypatch.setattr("bmq.endpoint.large_requests.encode_response", encode)
 
     def at_once(services: Any, request: Request, asked: Any) -> Any:
         return message

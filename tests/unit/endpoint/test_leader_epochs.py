@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.core.errors import ErrorCode
-from bmq.proxy.leader_epochs import epoch_error
+from bmq.endpoint.leader_epochs import epoch_error
 
 FENCED, UNKNOWN = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH
 

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.call import Answer, Client
 from bmq.core.clock import LoopClock
-from bmq.core.metrics import Metrics
-from bmq.core.wire.api import ApiKey
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.request import Answer, Client
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import is_flexible
 from bmq.core.wire.messages import request_class
+from bmq.endpoint.api import Api
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.large_requests import INLINE_BYTES, LargeRequests
+from bmq.endpoint.response_budget import COUNTED_LEAST, ResponseBudget
 from bmq.proxy.apis import ALL_APIS
-from bmq.proxy.endpoint import Endpoint
-from bmq.proxy.large_requests import INLINE_BYTES, LargeRequests
-from bmq.proxy.response_budget import COUNTED_LEAST, ResponseBudget
-from bmq.proxy.services import Api
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient
 

@@ -22,7 +22,7 @@ from bmq.meta.catalog import (
     topic_key,
 )
 from bmq.meta.kv import Compare, Delete, Entry, KvError, KvUnavailable, Put
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 

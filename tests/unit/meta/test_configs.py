@@ -7,8 +7,8 @@ import pytest
 from bmq.core.config import OPTIONS, NodeConfig, option_name
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import broker_configs, topic_configs
+from bmq.meta.config_changes import ConfigChange, Operation, apply
 from bmq.meta.config_values import ConfigSource, ConfigType, Setting
-from bmq.meta.controller.config_changes import ConfigChange, Operation, apply
 
 NODE = NodeConfig()
 

@@ -28,8 +28,8 @@ from bmq.meta.kv import (
     Put,
     Write,
 )
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
-from bmq.meta.sqlite import SqliteKeyValue
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_sqlite import SqliteKeyValue
 
 Run = Callable[[Callable[[KeyValue], Awaitable[None]]], None]
 

@@ -22,7 +22,7 @@ from bmq.meta.kv import (
     LeaseNotFound,
     Put,
 )
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 
 
 class VirtualSelector(selectors.SelectSelector):

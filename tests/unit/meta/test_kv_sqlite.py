@@ -20,7 +20,7 @@ import pytest
 
 from bmq.core.clock import Clock
 from bmq.meta.kv import Compare, Delete, Entry, Event, KvError, KvUnavailable, KvUnknown, LeaseNotFound, Put
-from bmq.meta.sqlite import SqliteKeyValue, StoreLocked
+from bmq.meta.kv_sqlite import SqliteKeyValue, StoreLocked
 
 Scenario = Callable[[SqliteKeyValue], Awaitable[None]]
 
@@ -60,7 +60,7 @@ def run(path: Path, scenario: Scenario, *, clock: Clock | None = None, **bounds:
 
 def child(script: str, *args: str) -> subprocess.Popen[str]:
     """A real process, to be killed: runs ``script`` with asyncio, SqliteKeyValue and ``args`` in sys.argv."""
-    head = "import asyncio, resource, sys\nfrom bmq.meta.kv import *\nfrom bmq.meta.sqlite import SqliteKeyValue\n"
+    head = "import asyncio, resource, sys\nfrom bmq.meta.kv import *\nfrom bmq.meta.kv_sqlite import SqliteKeyValue\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(script), *args], stdout=subprocess.PIPE, text=True
     )

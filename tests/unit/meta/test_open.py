@@ -11,7 +11,7 @@ import pytest
 from bmq.core.clock import Clock, LoopClock, SystemClock
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvError, KvUnavailable, Put
-from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.open import open_keyvalue
 from tests.services.processes import free_ports
 

@@ -15,7 +15,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta import ownership
 from bmq.meta.kv import Compare, Delete, KvError, KvUnavailable, KvUnknown, Put
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, Refused, SegmentEntry, Stored, decode, encode, partition_key
 from tests.simulation.loop import run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from bmq.meta.following import BYTES_PER_STEP, EVENTS_PER_STEP, Following
 from bmq.meta.kv import Changes, Entry, Event, Put
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.prefix_watch import BYTES_PER_STEP, EVENTS_PER_STEP, Following
 from tests.simulation.loop import run
 
 PREFIX = "/bmq/things/"

@@ -9,7 +9,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Put
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.producer_ids import BLOCK, INCARNATION_MAX, ProducerIds, producer_ids_key
 from tests.simulation.loop import run
 

@@ -14,45 +14,45 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, TypeVar, cast
 
-from bmq.broker.assigned import Assigned
+from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.load import Load
 from bmq.broker.log_config import log_config
-from bmq.broker.manager import Broker
-from bmq.broker.shard_fence import ShardFence
-from bmq.cli.internal import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
-from bmq.core.call import Answer, Buffer, Client, Request
+from bmq.broker.shard_log_fence import ShardFence
+from bmq.broker.traffic import Load
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import InternalEndpoint
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.peer import NO_TAGS
-from bmq.core.records import Record, build_batch
-from bmq.core.rpc import PROTOCOL, Kind, PeerLost, Peers
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.internal import HelloRequest, InternalKey
+from bmq.core.net.request import Answer, Buffer, Client, Request
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.rpc.messages import HelloRequest, InternalKey
+from bmq.core.rpc.peer import NO_TAGS
+from bmq.core.rpc.peers import PROTOCOL, Kind, PeerLost, Peers
+from bmq.core.rpc.server import InternalEndpoint
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.endpoint.api import Services
+from bmq.endpoint.fetch.operation import Fetched, FetchParams
+from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.fetching import Fetched, FetchParams
-from bmq.proxy.handlers import produce
-from bmq.proxy.longpoll import Wanted
-from bmq.proxy.reading import Reading
-from bmq.proxy.remote.relay import Relay
-from bmq.proxy.remote.relays import Relays
-from bmq.proxy.remote.remote_owners import RemoteOwners, RoutedOwners
-from bmq.proxy.services import Services
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.proxy.relay.pool import Relays
+from bmq.proxy.relay.server import Relay
+from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.tracing import Tracing
+from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.readpool import ReadConfig, ReadPool
 from tests.unit.broker.world import FakeClient
-from tests.unit.proxy.serving import FakeCatalog
+from tests.unit.endpoint.serving import FakeCatalog
 
 LATENCY_S = 0.0005
 PING_S = 2.0

@@ -9,17 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.cli.internal import internal_dispatch
-from bmq.core.call import Answer, Client, CloseConnection
 from bmq.core.errors import ErrorCode
+from bmq.core.net.request import Answer, Client, CloseConnection
 from bmq.core.tracing import CURRENT, ENTRIES_MAX, Kind, SampledRecords, Span, Value, parse_entries
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
-from bmq.proxy.endpoint import Endpoint
-from bmq.proxy.handlers import fetch, produce
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch import handler as fetch
+from bmq.endpoint.produce import handler as produce
 from bmq.proxy.tracing import TracedEndpoint, Tracing
+from bmq.server.broker_endpoint import internal_dispatch
 from tests.simulation.loop import run
-from tests.unit.proxy.remote.cluster import Cluster, cluster, plain
+from tests.unit.proxy.cluster import Cluster, cluster, plain
 
 APIS = (*produce.APIS, *fetch.APIS)
 _HEAD = struct.Struct(">hhih")

@@ -19,8 +19,22 @@ import pytest
 
 from bmq.cli.main import build_parser
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("broker", "cli", "console", "core", "demo", "meta", "proxy", "spark", "storage")
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = (
+    "broker",
+    "cli",
+    "console",
+    "controller",
+    "coordinator",
+    "core",
+    "demo",
+    "endpoint",
+    "meta",
+    "proxy",
+    "server",
+    "spark",
+    "storage",
+)
 _SHELL = re.compile(r"^( *)```(?:sh|bash)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"(?<!`)(`+)(?!`)((?:[^\n]|\n(?!\n))+?)(?<!`)\1(?!`)")

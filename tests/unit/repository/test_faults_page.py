@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "faults.md").read_text()
 WITHOUT_FAULTS = {"tests/integration/cluster/test_smoke.py", "tests/integration/cluster/test_zones.py"}
 NAMED = re.compile(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bmq.core.log_fields import FIELDS
+from bmq.core.logging.fields import FIELDS
 from tests.log_events import TREE, events, of_source
 
 PROCESS_WIDE = {
@@ -21,13 +21,14 @@ PROCESS_WIDE = {
     "bug: unused routes are kept, the next sweep is in %g s",
 }
 """Lines that are about the whole process, or the whole store."""
-PASSING_ON = {"broker/manager.py", "broker/janitor.py", "console/http_connection.py"}
+PASSING_ON = {"broker/broker.py", "broker/cleanup/janitor.py", "console/http_connection.py"}
 """Files with a method that writes the text that it is given; the texts are checked where they are given."""
 HOT = {
-    "core/frames.py", "core/net_connection.py", "core/net_budget.py", "proxy/endpoint.py", "proxy/handlers/produce.py",
-    "proxy/handlers/fetch.py", "proxy/fetching.py", "proxy/holding.py", "proxy/longpoll.py", "broker/owner.py",
-    "broker/batches.py", "broker/flights.py", "broker/scheduler.py", "proxy/remote/produce_link.py",
-    "proxy/remote/tail_link.py", "proxy/remote/remote_owner.py",
+    "core/net/frames.py", "core/net/client_connection.py", "core/net/request_budget.py", "endpoint/dispatch.py",
+    "endpoint/produce/handler.py", "endpoint/fetch/handler.py", "endpoint/fetch/operation.py",
+    "endpoint/produce/queue.py", "endpoint/fetch/purgatory.py", "broker/partition/owner.py",
+    "broker/partition/batches.py", "broker/partition/flushes.py", "broker/files/flush_scheduler.py",
+    "proxy/routing/produce_sender.py", "proxy/routing/tail_fetcher.py", "proxy/routing/remote_owner.py",
 }  # fmt: skip
 """Files that each produce or fetch runs through."""
 PRONOUNS = re.compile(r"\b(I|we|us|our|ours|you|your|he|she|him|his|her|hers)\b", re.IGNORECASE)

@@ -17,11 +17,11 @@ MUTATIONS = read_list()
 EXAMPLE = Mutation(
     name="sequences-do-not-wrap",
     rule=9,
-    file="core/records.py",
+    file="core/records/batch.py",
     old="return (sequence + by) & MAX_SEQUENCE",
     new="return sequence + by",
     breaks="a producer's sequence does not wrap to 0",
-    killed_by="tests/unit/test_records.py::test_sequences_wrap_to_0_after_the_largest_int",
+    killed_by="tests/unit/core/records/test_batch.py::test_sequences_wrap_to_0_after_the_largest_int",
 )
 
 
@@ -66,7 +66,7 @@ def test_verdicts(tmp_path: Path) -> None:
 
 
 def test_tests_that_fail_without_a_mutation_show_nothing(tmp_path: Path) -> None:
-    missing = replace(EXAMPLE, killed_by="tests/unit/test_records.py::test_that_is_not_there")
+    missing = replace(EXAMPLE, killed_by="tests/unit/core/records/test_batch.py::test_that_is_not_there")
     with pytest.raises(UnfitCopy, match="do not pass without a mutation"):
         _judge(tmp_path, [missing])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NOT_PRODUCT = {"tests", "bench", "demo"}
 
 with (ROOT / "pyproject.toml").open("rb") as _file:

@@ -8,10 +8,22 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
 SECTIONS = ("What a process says when it does not start", "What the log says")
-ROOMS = ("broker", "cli", "console", "core", "meta", "proxy", "storage")
+ROOMS = (
+    "broker",
+    "cli",
+    "console",
+    "controller",
+    "coordinator",
+    "core",
+    "endpoint",
+    "meta",
+    "proxy",
+    "server",
+    "storage",
+)
 HDFS_SAYS = ("Permission denied: user=…", "is in snapshot")  # FSPermissionChecker, FSDirConcatOp
 COMMANDS = ("bmq cluster rebuild",)
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from bmq.broker.shard_fence import ShardFence
-from bmq.cli.internal import internal_dispatch, internal_services
-from bmq.cli.shard_logs import LocalShardLogs
-from bmq.core.call import Answer
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import Batch, split_batches
+from bmq.core.net.request import Answer
+from bmq.core.records.batch import Batch, split_batches
+from bmq.endpoint.fetch.service import Reading
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.memory import KvFaults
-from bmq.proxy.reading import Reading
-from bmq.storage.readpool import ReadConfig, ReadPool
+from bmq.meta.kv_memory import KvFaults
+from bmq.server.broker_endpoint import internal_dispatch, internal_services
+from bmq.server.local_shard_log import LocalShardLogs
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from tests.simulation.loop import run
 from tests.unit.broker.world import World, answered, batch, world
 

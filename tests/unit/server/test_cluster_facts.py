@@ -12,19 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.cli import cluster_facts
-from bmq.cli.cluster_facts import Operations
-from bmq.cli.log_levels_api import LogLevelsApi
-from bmq.cli.member_names import Ambiguous, NoSuchMember, find_member
-from bmq.cli.node import Node
 from bmq.console.operations import NotPossible, StatusFacts
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_levels import LogLevels
-from bmq.core.metrics import Metrics
+from bmq.core.logging.levels import LogLevels
+from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PeerLost
-from bmq.core.turns import ELEMENTS_A_TURN
-from bmq.core.wire.internal import (
+from bmq.core.rpc.message_fields import NotServedPartition
+from bmq.core.rpc.messages import (
     InternalKey,
     LogLevelsRequest,
     LogLevelsResponse,
@@ -32,11 +27,16 @@ from bmq.core.wire.internal import (
     ShardsNotLoadedResponse,
     TrafficResponse,
 )
-from bmq.core.wire.internal_fields import NotServedPartition
+from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.members import ProxyAddress
+from bmq.server import cluster_facts
+from bmq.server.cluster_facts import Operations
+from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.server.node import Node
 from tests.unit.console.test_http import faults
 
 TOPIC_ID = uuid.UUID(int=1)

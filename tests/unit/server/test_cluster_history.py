@@ -6,13 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from bmq.cli.cluster_history import ANSWER_S, ClusterHistory, totals
 from bmq.console.history import INTERVAL_MS, LAYOUT, Row, Totals, encode_rows
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Histogram, Metrics
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.internal import HistoryRequest, HistoryResponse, InternalKey
+from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.rpc.messages import HistoryRequest, HistoryResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.wire.api_keys import ApiKey
+from bmq.server.cluster_history import ANSWER_S, ClusterHistory, totals
 
 START_MS = 1_000 * INTERVAL_MS
 

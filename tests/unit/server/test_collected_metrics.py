@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from bmq.cli.collected import Collected
 from bmq.core.config import NodeConfig
+from bmq.server.collected_metrics import Collected
 
 
 def collected(asked: list[str]) -> Collected:

@@ -13,16 +13,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bmq.cli.facts import console_state
-from bmq.cli.node import Node
 from bmq.console import topics_api
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import ConsoleState
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
-from bmq.core.traffic import TrafficMeter
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.core.metrics.traffic import TrafficMeter
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.server.console_facts import console_state
+from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.console.test_http import OPENAPI, faults
 from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry

@@ -14,26 +14,26 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.cli.facts import BYTES_S, console_state
-from bmq.cli.node import Node
 from bmq.console.listing import Order, Page
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
+from bmq.controller.planning.planner_view import Why
+from bmq.coordinator.api import GroupListing
+from bmq.coordinator.group.admin_api import described
+from bmq.coordinator.offsets.lag import LagReport, PairLag, PartitionLag
+from bmq.coordinator.placement import shard_of
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.loop_meter import LoopMeter
-from bmq.core.metrics import Histogram, Metrics
+from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
-from bmq.core.records import Ends
+from bmq.core.records.batch import Ends
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.cluster.membership import TTL_S
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.controller.planner_view import Why
-from bmq.meta.coordinator.api import GroupListing
-from bmq.meta.coordinator.group_admin import described
-from bmq.meta.coordinator.lag import LagReport, PairLag, PartitionLag
-from bmq.meta.coordinator.placement import shard_of
-from bmq.proxy.asking import LOOK_S
+from bmq.proxy.partition_queries import LOOK_S
+from bmq.server.console_facts import BYTES_S, console_state
+from bmq.server.node import Node
 from tests.simulation.loop import run
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from bmq.cli.descriptors import fit
 from bmq.core.config import NodeConfig
+from bmq.server.descriptors import fit
 
 CONFIG = NodeConfig(root="file:///data")
 

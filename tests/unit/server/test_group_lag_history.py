@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bmq.cli.group_lag_history import GroupLagHistory
 from bmq.console.lag_history import LagSample, encode_samples
+from bmq.coordinator.offsets.lag import LagReport, PairLag
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import OTHER_TOPICS
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.core.metrics.counters import OTHER_TOPICS
+from bmq.core.rpc.messages import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.core.rpc.peers import PeerLost
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.coordinator.lag import LagReport, PairLag
+from bmq.server.group_lag_history import GroupLagHistory
 
 NOW_MS = 1_700_000_000_000
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.cli.node import LEAVES_METADATA_S, Node
-from bmq.cli.sockets import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.core.config import NodeConfig
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
+from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
+from bmq.server.node import LEAVES_METADATA_S, Node
 from tests.simulation.loop import run
 from tests.unit.log_text import lines
 
@@ -131,7 +131,7 @@ def test_a_name_that_nobody_else_can_use_is_warned_of(
     listen: str, advertise: str, name: str, is_warned: bool,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("bmq.cli.sockets.own_name", lambda: name)
+    monkeypatch.setattr("bmq.server.listeners.own_name", lambda: name)
     config = replace(CONFIG, listen=listen, advertise=advertise)
     warn_of_loopback_names(config, has_clients=True, has_peers=True)
     assert lines(caplog) == (

@@ -11,20 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.cli.node import Node
 from bmq.console.kafka import LocalRequests
-from bmq.core.call import Answer, Client
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.net.request import Answer, Client
 from bmq.core.wire import messages as m
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.header import is_flexible
 from bmq.meta.broker_configs import describe
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.one_view import OneView
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.broker.world import FakeClient
 

@@ -16,22 +16,22 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bmq.cli import otel
-from bmq.cli.node import Node
-from bmq.cli.otel import RATIO, OtelTracer, Wanted, open_tracer, wanted_of
-from bmq.core.call import Answer, Client
 from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.net.request import Answer, Client
 from bmq.core.tracing import Kind, Tracer
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, encode_produce_request
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
-from bmq.proxy.endpoint import Endpoint
+from bmq.endpoint.dispatch import Endpoint
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.server import otel
+from bmq.server.node import Node
+from bmq.server.otel import RATIO, OtelTracer, Wanted, open_tracer, wanted_of
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.services.otlp import collector
 from tests.unit.broker.world import FakeClient
 from tests.unit.log_text import lines
-from tests.unit.proxy.remote.cluster import plain
+from tests.unit.proxy.cluster import plain
 
 AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
@@ -80,7 +80,7 @@ def test_without_the_extra_the_server_runs_untraced_and_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.setattr("bmq.cli.otel.how_to_install", lambda extra: f"python -m pip install {extra}")
+    monkeypatch.setattr("bmq.server.otel.how_to_install", lambda extra: f"python -m pip install {extra}")
     with caplog.at_level(logging.WARNING):
         assert open_tracer(AT, "n") is None
     (line,) = lines(caplog)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bmq.cli.server import Leaving, notice_if_slow
+from bmq.server.process import Leaving, notice_if_slow
 from tests.unit.log_text import lines
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli import server
 from bmq.core.config import NodeConfig
+from bmq.server import process
 
 
 @pytest.fixture(autouse=True)
 def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of this process stays what it is."""
-    monkeypatch.setattr(server, "raise_limit", lambda: 65_536)
+    monkeypatch.setattr(process, "raise_limit", lambda: 65_536)
 
 
 def config(folder: Path, *, root: str = "", meta: str = "", http: str = "127.0.0.1:0") -> NodeConfig:
@@ -38,7 +38,7 @@ def config(folder: Path, *, root: str = "", meta: str = "", http: str = "127.0.0
 def test_a_wrong_store_or_root_is_one_line(
     settings: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert server.serve(config(tmp_path, **settings)) == 1
+    assert process.serve(config(tmp_path, **settings)) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bmq: cannot serve: ")
     assert said in line
@@ -47,7 +47,7 @@ def test_a_wrong_store_or_root_is_one_line(
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert server.serve(config(tmp_path, http=f"127.0.0.1:{port}")) == 1
+        assert process.serve(config(tmp_path, http=f"127.0.0.1:{port}")) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bmq: cannot serve: ")
     assert f"127.0.0.1:{port}" in line
@@ -64,7 +64,7 @@ async def fails() -> None:
 def test_the_error_of_the_body_comes_out_as_it_is() -> None:
     async def main() -> None:
         with pytest.raises(ZeroDivisionError):
-            async with server.running(forever()), server.running(forever()):
+            async with process.running(forever()), process.running(forever()):
                 raise ZeroDivisionError
 
     asyncio.run(main())
@@ -73,7 +73,7 @@ def test_the_error_of_the_body_comes_out_as_it_is() -> None:
 def test_the_error_of_the_work_ends_the_body_and_comes_out_as_it_is() -> None:
     async def main() -> None:
         with pytest.raises(KeyError, match="work"):
-            async with server.running(forever()), server.running(fails()):
+            async with process.running(forever()), process.running(fails()):
                 await forever()
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bmq.cli import server
+from bmq.server import process
 from tests.unit.log_text import lines
 
 
@@ -36,10 +36,10 @@ def test_a_line_says_how_records_are_checked(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(server, "WALKER", Walker(load))
+    monkeypatch.setattr(process, "WALKER", Walker(load))
     monkeypatch.setattr("gc.freeze", lambda: None)
     with caplog.at_level(logging.INFO):
-        asyncio.run(server.load_walk())
+        asyncio.run(process.load_walk())
     (record,) = caplog.records
     assert record.levelno == level
     (line,) = lines(caplog)

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli.root_guard import STORAGE_PATIENCE_S, RootGuard, Verdict, judge
 from bmq.meta.catalog import Topic, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.membership import JoinRefused
 from bmq.meta.kv import Delete, KeyValue, Put
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import RootRecord, decode_root, encode_root, read_root, root_key
+from bmq.server.root_guard import STORAGE_PATIENCE_S, RootGuard, Verdict, judge
+from bmq.storage.cluster_files import ClusterFile, WrongCluster, read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
-from bmq.storage.topics import ClusterFile, WrongCluster, read_cluster
 from tests.simulation.loop import run
 
 CLUSTER = "c"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import storage_facts
-from bmq.cli.storage_facts import PARALLEL, TELL_S, segments_of
 from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
 from bmq.core.model import SegmentName
+from bmq.server import storage_facts
+from bmq.server.storage_facts import PARALLEL, TELL_S, segments_of
 from bmq.storage.filesystem import BlockPlace, StorageUnavailable
-from bmq.storage.log import Listed
+from bmq.storage.log_segments import Listed
 from tests.simulation.loop import run
 
 SEGMENTS = 200

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import storage_room
-from bmq.cli.storage_room import KEPT_S, StorageRoom
+from bmq.server import storage_room
+from bmq.server.storage_room import KEPT_S, StorageRoom
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.health import StorageHealth
 from tests.simulation.loop import run

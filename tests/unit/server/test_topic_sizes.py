@@ -11,13 +11,13 @@ from uuid import UUID
 from bmq.broker import log_sizes_api
 from bmq.broker.log_sizes import LogSizes
 from bmq.broker.log_sizes_api import LogSizesApi
-from bmq.cli import topic_sizes
-from bmq.cli.node import Node
-from bmq.cli.topic_sizes import ClusterTopicSizes
 from bmq.console.state import TopicSizes
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import InternalKey, LogSizesResponse
+from bmq.core.rpc.messages import InternalKey, LogSizesResponse
+from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
+from bmq.server import topic_sizes
+from bmq.server.node import Node
+from bmq.server.topic_sizes import ClusterTopicSizes
 from tests.simulation.loop import run
 
 IDS = {name: UUID(int=number) for number, name in enumerate(("orders", "events", "audit"), 1)}

@@ -7,14 +7,14 @@ import uuid
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bmq.cli.node import Node
-from bmq.cli.traffic import ClusterTraffic, cluster_traffic, rates_of, sum_of
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.rpc import PeerLost
-from bmq.core.traffic import TrafficMeter
-from bmq.core.wire.internal import InternalKey, TrafficResponse
+from bmq.core.metrics.traffic import TrafficMeter
+from bmq.core.rpc.messages import InternalKey, TrafficResponse
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
 from bmq.proxy.traffic_api import WHOLE_TOPIC, TrafficApi
+from bmq.server.node import Node
+from bmq.server.traffic import ClusterTraffic, cluster_traffic, rates_of, sum_of
 
 TOPICS = {name: SimpleNamespace(topic_id=uuid.UUID(int=number), name=name) for number, name in enumerate("tu", 1)}
 CATALOG: Any = SimpleNamespace(topics=TOPICS, by_id={topic.topic_id: topic for topic in TOPICS.values()}.get)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from crc32c import crc32c
 
-from bmq.core.records import Batch
+from bmq.core.records.batch import Batch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of importlib's, while kafka-python loads its schemas

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import CONTROL, TRANSACTIONAL, Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch, Record, build_batch, split_batches
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, ProducerState, encode
+from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import CreateOptions, FileSystem, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
 from bmq.storage.layout import PartitionPath, journal
 from bmq.storage.segment import encode_idx
-from bmq.storage.topics import StoredTopics
 
 TOPIC_ID = uuid.UUID(int=0x70)
 BLOCK = CreateOptions(block_bytes=64 << 20)

@@ -18,9 +18,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from bmq.core.model import PartitionKey
 from bmq.spark import BmqDataSource
-from bmq.spark.batch import BmqBatchReader
-from bmq.spark.decode import schema as decoded_schema
+from bmq.spark.decoding.decoder import schema as decoded_schema
 from bmq.spark.options import OPTIONS, OptionError
+from bmq.spark.reading.batch_reader import BmqBatchReader
 from bmq.spark.source import columns_of
 from bmq.storage.journal import read_journals
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -35,7 +35,7 @@ def source(**options: str) -> BmqDataSource:
 
 
 def test_importing_the_package_imports_no_spark() -> None:
-    code = "import sys, bmq.spark, bmq.spark.plan; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, bmq.spark, bmq.spark.planning.slices; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 

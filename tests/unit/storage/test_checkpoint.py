@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.steps import finish_steps
 from bmq.storage.checkpoint import (
     AbortedTransaction,
     Checkpoint,

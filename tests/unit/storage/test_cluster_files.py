@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.storage.filesystem import CreateOptions, FileSystem, OutOfSpace, StorageError, write_once
-from bmq.storage.local import LocalFileSystem
-from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.memory.appender import MemoryAppender
-from bmq.storage.root_id import make_root_id
-from bmq.storage.topics import (
+from bmq.storage.cluster_files import (
     ClusterFile,
     StoredTopics,
     WrongCluster,
@@ -25,6 +20,11 @@ from bmq.storage.topics import (
     read_cluster,
     read_topic,
 )
+from bmq.storage.filesystem import CreateOptions, FileSystem, OutOfSpace, StorageError, write_once
+from bmq.storage.local.filesystem import LocalFileSystem
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.memory.appender import MemoryAppender
+from bmq.storage.root_id import make_root_id
 
 ID = uuid.UUID(int=1)
 Connect = Callable[[str], FileSystem]

@@ -1,7 +1,7 @@
 """What every ``FileSystem`` promises (``bmq.storage.filesystem``), told once for all adapters.
 
 Another adapter joins by a module of its own with a fixture ``root`` and
-``from tests.unit.test_filesystem_contract import *``.
+``from tests.unit.storage.test_filesystem_contract import *``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bmq.storage.filesystem import (
     StorageError,
     write_once,
 )
-from bmq.storage.local import LocalFileSystem
+from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 Connect = Callable[[str], Awaitable[FileSystem]]

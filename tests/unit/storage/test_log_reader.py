@@ -12,14 +12,14 @@ import pytest
 from crc32c import crc32c
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, build_gap, split_batches
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap, split_batches
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
+from bmq.storage.log_reader import Found, LiveSegment, LogReader, OffsetNotFound
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.reader import Found, LiveSegment, LogReader, OffsetNotFound
-from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.segment import encode_idx
 from tests.simulation.loop import run
 

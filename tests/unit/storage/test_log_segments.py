@@ -10,7 +10,7 @@ import pytest
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import FileStatus, write_once
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import Extent, Listed, LogSegments, Retained, expired, is_deletable, walk
+from bmq.storage.log_segments import Extent, Listed, LogSegments, Retained, expired, is_deletable, walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import ends
 from tests.simulation.loop import run

@@ -14,7 +14,7 @@ import pytest
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
@@ -534,7 +534,8 @@ def test_index_and_epochs_go_on_from_the_checkpoint(interval: int) -> None:
 
 
 def test_the_checkpoint_is_left_as_it_is() -> None:
-    """It may be kept and used again (``broker.journals`` caches it, a failed recovery is repeated with it)."""
+    """It may be kept and used again (``broker.files.journal_cache`` caches it, a failed recovery is repeated with
+    it)."""
     checkpoint = indexed(batches(0, 20), 10, 1)
     before = replace(checkpoint, index=array("q", checkpoint.index))
     Story([Listed(0, batches(0, 60))], checkpoint, 1).accepted()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch, Record, build_batch, build_gap
+from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch, Record, build_batch, build_gap
 from bmq.storage import segment
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.filesystem import write_once

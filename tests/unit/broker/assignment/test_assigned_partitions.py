@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.broker.assigned import BACKGROUND_PARALLEL, OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
+from bmq.broker.assignment.assigned_partitions import BACKGROUND_PARALLEL, OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.log_config import log_config
 from bmq.broker.not_served_api import NotServedApi
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import BatchRules
-from bmq.core.wire.internal import PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.records.batch import BatchRules
+from bmq.core.rpc.messages import PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import broker_key
 from bmq.storage.memory import Faults

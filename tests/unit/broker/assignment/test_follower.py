@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from bmq.broker import following
+from bmq.broker.assignment import follower as following
+from bmq.broker.assignment.follower import AssignmentFollower
 from bmq.broker.config import BrokerConfig
-from bmq.broker.following import AssignmentFollower
-from bmq.broker.handed import NOTHING, Handed
+from bmq.broker.partition.release import NOTHING, Handed
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_fields import fields_of
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch, split_batches
-from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.core.logging.fields import fields_of
+from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.reader import read_records
+from bmq.core.rpc.messages import HandedOverRequest, HandedOverResponse, InternalKey
 from bmq.meta import ownership
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.one_view import OneView
-from bmq.meta.memory import KvFaults
+from bmq.meta.kv_memory import KvFaults
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from bmq.storage.layout import JOURNALS, PartitionPath
+from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
-from bmq.storage.reader import LogReader
-from bmq.storage.readpool import ReadConfig, ReadPool
 from tests.simulation.loop import run
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world

@@ -12,27 +12,27 @@ from typing import TypeVar
 
 import pytest
 
+from bmq.broker.broker import Broker
+from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
+from bmq.broker.cleanup.segment_merge import Join, Mend, joined, plan_joins
 from bmq.broker.config import LogConfig
-from bmq.broker.janitor import Janitor, JanitorConfig
-from bmq.broker.joiner import Join, Mend, joined, plan_joins
-from bmq.broker.manager import Broker
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Batch, Record, build_batch, split_batches
 from bmq.meta import ownership
 from bmq.meta.kv import Put
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage import layout
+from bmq.storage.block_cache import ReadConfig, ReadPool
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Appender, CreateOptions, LeaseLost, StorageError, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log import Listed, walk
+from bmq.storage.log_reader import LogReader
+from bmq.storage.log_segments import Listed, walk
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.reader import LogReader
-from bmq.storage.readpool import ReadConfig, ReadPool
 from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
 from tests.simulation.world import WallClock, until

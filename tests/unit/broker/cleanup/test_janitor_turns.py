@@ -7,12 +7,12 @@ import random
 import uuid
 from typing import cast
 
+from bmq.broker.cleanup.janitor import COST_OF_NEW, Janitor
 from bmq.broker.config import LogConfig
-from bmq.broker.janitor import COST_OF_NEW, Janitor
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
-from bmq.core.turns import ELEMENTS_A_TURN
 from tests.simulation.loop import run
 from tests.unit.broker.cluster import cluster
 from tests.unit.loop_stops import TurnCounter

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.sweeper import FENCED_AT_ONCE, Sweeper
+from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
 from bmq.storage import layout
 from bmq.storage.filesystem import Lease, StorageUnavailable
 from bmq.storage.memory import MemoryFileSystem
 from tests.simulation.loop import run
-from tests.unit.test_janitor import HOUR_MS, KEY, PATH, SMALL, World
+from tests.unit.broker.cleanup.test_janitor import HOUR_MS, KEY, PATH, SMALL, World
 
 FENCE_S = 10.0
 """As while a datanode of the file is dead."""

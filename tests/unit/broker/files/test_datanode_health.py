@@ -1,4 +1,5 @@
-"""Which storage nodes to avoid (broker/health.py): exclusion and its end, slowness only against others, roll tokens."""
+"""Which storage nodes to avoid (broker/files/datanode_health.py): exclusion and its end, slowness only against others,
+roll tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import random
 
 import pytest
 
-from bmq.broker.health import HealthConfig, NodeHealth
+from bmq.broker.files.datanode_health import HealthConfig, NodeHealth
 
 CONFIG = HealthConfig()
 

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from bmq.broker.late_indexes import ATTEMPTS, BEHIND_MS, LOOK_MS
-from bmq.broker.manager import Broker
-from bmq.broker.segment_files import SegmentFiles
+from bmq.broker.broker import Broker
+from bmq.broker.files.deferred_indexes import ATTEMPTS, BEHIND_MS, LOOK_MS
+from bmq.broker.files.segment_files import SegmentFiles
 from bmq.core.clock import LoopClock
 from bmq.core.model import SegmentName
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import run

@@ -1,4 +1,4 @@
-"""Turns (broker/scheduler.py): flushes in fair order and within their bounds, and alarms on time."""
+"""Turns (broker/files/flush_scheduler.py): flushes in fair order and within their bounds, and alarms on time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.scheduler import Alarms, FlushScheduler
+from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
 from tests.simulation.loop import run
 
 

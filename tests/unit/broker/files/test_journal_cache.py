@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from bmq.broker.journals import JournalCache
+from bmq.broker.files.journal_cache import JournalCache
 from bmq.storage import layout
 from bmq.storage.filesystem import Appender, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -18,7 +18,7 @@ from tests.simulation.world import until
 from tests.unit.broker.cluster import cluster
 from tests.unit.broker.world import batch, world
 from tests.unit.log_text import lines
-from tests.unit.test_journal import full, key, snapshot
+from tests.unit.storage.test_journal import full, key, snapshot
 
 DEAD = "3-0123456789abcdef"
 
@@ -238,7 +238,7 @@ def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCaptureFi
             assert list(heir.assigned.not_served()) == []
             assert heir.assigned.why_not_served(key) == ""
 
-    with caplog.at_level(logging.WARNING, "bmq.broker.writer"):
+    with caplog.at_level(logging.WARNING, "bmq.broker.partition.driver"):
         run(main())
     told = [line for line in lines(caplog) if line.startswith("a partition is not taken over yet")]
     assert len(told) >= 2, "each try; the log bounds how many are written"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.budget import Budget
 from bmq.broker.config import BrokerConfig
-from bmq.broker.places import BEAT_S, BEATS_A_LOOK, Places
-from bmq.broker.transitions import State
+from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, Places
+from bmq.broker.partition.transitions import State
+from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults

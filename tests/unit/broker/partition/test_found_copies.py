@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker.batches import Duplicate
 from bmq.broker.config import LogConfig
-from bmq.broker.found_copies import COUNTS_MAX, Count, FoundCopies
-from bmq.broker.partition import Partition
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.batches import Duplicate
+from bmq.broker.partition.found_copies import COUNTS_MAX, Count, FoundCopies
+from bmq.broker.partition.machine import Partition
 from bmq.core.errors import ErrorCode, RequestError
-from tests.unit.broker.test_shortage import open_segment, put, two_copies
-from tests.unit.test_partition import batch
+from tests.unit.broker.partition.test_machine import batch
+from tests.unit.broker.partition.test_shortage import open_segment, put, two_copies
 
 
 def flushed_to(copies: int, *, asked: int) -> Partition:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.broker.transitions import TERMINAL, State
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.kv import Delete
 from bmq.storage.filesystem import Lease
 from bmq.storage.layout import PartitionPath
 from tests.simulation.world import until
+from tests.unit.broker.assignment.test_follower import play
 from tests.unit.broker.cluster import Cluster
-from tests.unit.broker.test_following import play
 from tests.unit.broker.world import idempotent
 
 

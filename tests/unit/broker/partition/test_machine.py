@@ -9,16 +9,16 @@ from typing import Any, get_args
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker.batches import Duplicate
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.events import Effect, Event, Pending
-from bmq.broker.next_segment import block_for, chunk_for
-from bmq.broker.partition import Partition
-from bmq.broker.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.batches import Duplicate
+from bmq.broker.partition.events import Effect, Event, Pending
+from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.segment_roll import block_for, chunk_for
+from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import Batch, Record, build_batch
+from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.recovery import FencedSegment, Found, Recovered

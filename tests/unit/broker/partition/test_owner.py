@@ -24,12 +24,12 @@ from kafka.protocol.consumer import (
 )
 
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.owner import LogSize, PartitionOwner
-from bmq.broker.writer import PartitionWriter
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.owner import LogSize, PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import SegmentName
-from bmq.core.records import CONTROL
-from bmq.meta.memory import KvFaults
+from bmq.core.records.batch import CONTROL
+from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import FileStatus
 from bmq.storage.memory import Faults, MemoryFileSystem
@@ -37,9 +37,9 @@ from tests.simulation.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 if TYPE_CHECKING:
-    from bmq.broker.assigned import Assigned
-    from bmq.broker.shared import Tails as BrokerTails
-    from bmq.proxy.owners import Owner, Owners, Tails
+    from bmq.broker.assignment.assigned_partitions import Assigned
+    from bmq.broker.context import Tails as BrokerTails
+    from bmq.endpoint.partitions import Owner, Owners, Tails
 
     def is_an_owner(owner: PartitionOwner) -> Owner:
         """mypy holds the broker to the proxy's seam here."""

@@ -15,13 +15,13 @@ import cramjam
 import pytest
 from crc32c import crc32c
 
-from bmq.broker import record_checks
-from bmq.broker.recompress import Outcome
-from bmq.core import record_check
-from bmq.core.compression import Compression, recompress
+from bmq.broker.partition import record_checks
+from bmq.broker.partition.recompress import Outcome
 from bmq.core.errors import ErrorCode
-from bmq.core.record_walk import Walker
-from bmq.core.records import HEADER_BYTES, Batch, BatchRules, Record, build_batch, encode_varint
+from bmq.core.records import check
+from bmq.core.records.batch import HEADER_BYTES, Batch, BatchRules, Record, build_batch, encode_varint
+from bmq.core.records.compression import Compression, recompress
+from bmq.core.records.walk import Walker
 from tests.simulation.loop import run
 from tests.simulation.world import read_log
 from tests.unit.broker.world import World, idempotent, world
@@ -35,7 +35,7 @@ def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> W
     """Every story is told twice."""
     chosen = COMPILED if request.param == "compiled" else Walker()
     monkeypatch.setattr(record_checks, "WALKER", chosen)
-    monkeypatch.setattr(record_check, "WALKER", chosen)
+    monkeypatch.setattr(check, "WALKER", chosen)
     return chosen
 
 

@@ -1,4 +1,5 @@
-"""Idempotent producers (broker/producers.py): Kafka's table of answers, and what is flushed apart from what is not."""
+"""Idempotent producers (broker/partition/producer_state.py): Kafka's table of answers, and what is flushed apart from
+what is not."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.broker.producers import BATCHES_KEPT, ProducerTable
+from bmq.broker.partition.producer_state import BATCHES_KEPT, ProducerTable
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import CONTROL, MAX_SEQUENCE, Batch, Record, build_batch
+from bmq.core.records.batch import CONTROL, MAX_SEQUENCE, Batch, Record, build_batch
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 from tests.unit.loop_stops import STOP_MAX_S, without_collector
 

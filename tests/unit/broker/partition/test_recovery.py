@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker.takeover import Takeover
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.recovery import Takeover
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage.checkpoint import Checkpoint, ProducerBatch, ProducerState
 from bmq.storage.layout import PartitionPath

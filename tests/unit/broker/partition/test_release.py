@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker import late_indexes
+from bmq.broker.assignment.handover import BYTES_MAX, PARTITIONS_MAX, UNDER_WAY_MAX, _messages
 from bmq.broker.config import BrokerConfig
-from bmq.broker.first_files import FirstFiles
-from bmq.broker.handed import NOTHING, Handed
-from bmq.broker.handovers import BYTES_MAX, PARTITIONS_MAX, UNDER_WAY_MAX, _messages
-from bmq.broker.late_indexes import BEHIND_MS, LOOK_MS
-from bmq.broker.places import Places
-from bmq.broker.scheduler import Alarms
+from bmq.broker.files import deferred_indexes
+from bmq.broker.files.deferred_indexes import BEHIND_MS, LOOK_MS
+from bmq.broker.files.flush_scheduler import Alarms
+from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.precreated import FirstFiles
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.release import NOTHING, Handed
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.wire.internal import HandedOverRequest, HandedOverResponse, InternalKey
-from bmq.core.wire.internal_fields import Release
+from bmq.core.rpc.message_fields import Release
+from bmq.core.rpc.messages import HandedOverRequest, HandedOverResponse, InternalKey
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, OutOfSpace, PipelineFailed, StorageError
@@ -32,8 +32,8 @@ from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
 from tests.simulation.world import until
+from tests.unit.broker.assignment.test_follower import count_gets, now, play, record_of
 from tests.unit.broker.cluster import Cluster, Node
-from tests.unit.broker.test_following import count_gets, now, play, record_of
 from tests.unit.broker.world import batch, idempotent
 
 HDFS = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
@@ -340,7 +340,7 @@ def test_without_a_successor_the_index_is_written_first() -> None:
 
 
 def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_indexes, "BYTES_MAX", 1)
+    monkeypatch.setattr(deferred_indexes, "BYTES_MAX", 1)
 
     async def story(c: Cluster) -> None:
         c.topic(2)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker import events as ev
-from bmq.broker.batches import Duplicate
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.events import Effect, Pending
-from bmq.broker.partition import Partition
-from bmq.broker.shortage import Shortage
+from bmq.broker.partition import events as ev
+from bmq.broker.partition.batches import Duplicate
+from bmq.broker.partition.events import Effect, Pending
+from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.shortage import Shortage
 from bmq.core.errors import ErrorCode, RequestError
-from tests.unit.test_partition import KEY, SPARE, batch, kinds, only, writing
+from tests.unit.broker.partition.test_machine import KEY, SPARE, batch, kinds, only, writing
 
 HOLD_MS = BrokerConfig().short_hold_ms
 SHORT = ev.SpareFailed("1 of 2 nodes", is_short=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from bmq.broker.left_segments import LeftSegments
+from bmq.broker.partition.unclosed_segments import LeftSegments
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from bmq.cli.rebuild_plan import EPOCH_MARGIN, NAMES_MAX, OPEN_MAX, Folder, Spoken, is_whole, record
+from bmq.broker.repair.rebuilt_record import EPOCH_MARGIN, NAMES_MAX, OPEN_MAX, Folder, Spoken, is_whole, record
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, encode

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.transitions import State
-from bmq.broker.writer import PartitionWriter
-from bmq.cli.repair_facts import Place
-from bmq.cli.repair_plan import Choice
-from bmq.cli.repair_run import NotRepaired, Repair, Report, Wanted
-from bmq.cli.targets import find_targets
-from bmq.cli.verify import verify
+from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.transitions import State
+from bmq.broker.repair.facts import Place
+from bmq.broker.repair.plan import Choice
+from bmq.broker.repair.repair import NotRepaired, Repair, Report, Wanted
+from bmq.cli.segment.targets import find_targets
+from bmq.cli.segment.verify import verify
 from bmq.core.clock import SystemClock
 from bmq.core.model import SegmentName
-from bmq.core.records import HEADER_BYTES, Batch
+from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.meta import ownership
 from bmq.meta.kv import Put
-from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.block_cache import ReadPool
 from bmq.storage.filesystem import StorageUnavailable, write_once
+from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem
-from bmq.storage.reader import LogReader
-from bmq.storage.readpool import ReadPool
 from tests.simulation.loop import run
 from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log, until
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import admin_client, cluster_acts, cluster_status, progress
-from bmq.cli.console_client import Console
+from bmq.cli import admin_client, progress
+from bmq.cli.cluster import operations
+from bmq.cli.cluster import status as cluster_status
+from bmq.cli.cluster.http_client import Console
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition, parse
 from tests.unit.cli.fake_console import FakeCluster, member
 
@@ -23,7 +25,7 @@ Told = pytest.CaptureFixture[str]
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_HTTP_URL", raising=False)
     monkeypatch.delenv("BMQ_BOOTSTRAP", raising=False)
-    monkeypatch.setattr(cluster_acts, "LOOK_S", 0.001)
+    monkeypatch.setattr(operations, "LOOK_S", 0.001)
 
 
 @pytest.fixture
@@ -254,12 +256,12 @@ def test_log_levels_are_shown_and_set(cluster: FakeCluster, url: str, capsys: To
         ["LOGGER", "LEVEL", "SET"],
         ["root", "INFO", "yes"],
         ["bmq.broker", "DEBUG", "yes"],
-        ["bmq.broker.janitor", "DEBUG"],
+        ["bmq.broker.cleanup.janitor", "DEBUG"],
     ], "libraries' loggers are shown when they are asked for, or have a level of their own"
     assert ask("log-level", "broker-1a", "bmq.broker", "--http", url, "--json") == 0
     assert [json.loads(line)["logger"] for line in capsys.readouterr().out.splitlines()] == [
         "bmq.broker",
-        "bmq.broker.janitor",
+        "bmq.broker.cleanup.janitor",
     ]
     assert ask("log-level", "broker-1a", "bmq.brok", "--http", url) == 1
     assert "broker-1a has no logger 'bmq.brok'; leave it out" in capsys.readouterr().err

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from bmq.cli.cluster.merge_root_run import common_folder, merge
 from bmq.cli.main import main
-from bmq.cli.merge_root_run import common_folder, merge
-from bmq.cli.root_guard import RootGuard
 from bmq.cli.usage import UsageError
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.kv import Put
 from bmq.meta.open import open_keyvalue
+from bmq.server.root_guard import RootGuard
+from bmq.storage.cluster_files import WrongCluster
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
-from bmq.storage.topics import WrongCluster
 from tests.simulation.loop import run
 
 A, B, C = "/topics/t/id/0/a.log", "/topics/t/id/0/b.log", "/topics/t/id/7/c.log"

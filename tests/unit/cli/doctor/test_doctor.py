@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from bmq.cli.doctor_checks import (
+from bmq.cli.doctor.checks import (
     Health,
     check_clock,
     check_copies,
@@ -23,15 +23,15 @@ from bmq.cli.doctor_checks import (
     check_store,
     check_unreadable,
 )
-from bmq.cli.doctor_clock import ahead_s
-from bmq.cli.doctor_storage import check_namenodes, check_storage
+from bmq.cli.doctor.clock import ahead_s
+from bmq.cli.doctor.storage import check_namenodes, check_storage
 from bmq.cli.main import main
-from bmq.cli.root_guard import RootGuard
 from bmq.meta.cluster.member import Member
 from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 from bmq.meta.open import open_keyvalue
+from bmq.server.root_guard import RootGuard
 from bmq.storage.health import NameNodeState, StorageHealth
-from bmq.storage.local import LocalFileSystem
+from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
 
 Told = pytest.CaptureFixture[str]

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.cli import profiles
 from bmq.cli.command_tree import walk
-from bmq.cli.doctor_run import _settings
+from bmq.cli.doctor.run import _settings
 from bmq.cli.main import build_parser, main
-from bmq.cli.profiles import KEYS, ProfileError, Profiles, check_name, find, parse, render
+from bmq.cli.profile import profiles
+from bmq.cli.profile.profiles import KEYS, ProfileError, Profiles, check_name, find, parse, render
 from bmq.core.config import unknown_names
 from tests.unit.cli.fake_admin import FakeAdmin
 

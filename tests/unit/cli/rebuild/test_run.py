@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bmq.broker.repair.scan import FoundPartition
 from bmq.cli.progress import Progress
-from bmq.cli.rebuild_run import rebuild
-from bmq.cli.rebuild_scan import FoundPartition
-from bmq.cli.root_guard import RootGuard
+from bmq.cli.rebuild.run import rebuild
 from bmq.core.config import NodeConfig
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.root import read_root
+from bmq.server.root_guard import RootGuard
+from bmq.storage.cluster_files import StoredTopics, check_cluster
 from bmq.storage.filesystem import FileStatus, StorageError, write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.root_id import read_root_id
-from bmq.storage.topics import StoredTopics, check_cluster
 from tests.simulation.loop import run
 
 TOPIC_ID = uuid.UUID(int=1)

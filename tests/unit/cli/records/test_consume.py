@@ -15,8 +15,8 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, RebalanceInProgressError
 
-from bmq.cli import consume
 from bmq.cli.admin_client import Unreachable
+from bmq.cli.records import consume
 from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition
 from tests.unit.cli.fake_clients import OWN_ID, FakeConsumer, FakeRecord
 

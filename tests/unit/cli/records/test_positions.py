@@ -6,7 +6,16 @@ import argparse
 
 import pytest
 
-from bmq.cli.places import Bounds, Kind, Place, end_offset, parse_datetime, parse_place, parse_time, start_offset
+from bmq.cli.records.positions import (
+    Bounds,
+    Kind,
+    Place,
+    end_offset,
+    parse_datetime,
+    parse_place,
+    parse_time,
+    start_offset,
+)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotEnoughReplicasError
 
-from bmq.cli import produce
+from bmq.cli.records import produce
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
 from tests.unit.cli.fake_clients import FakeFuture, FakeProducer
 

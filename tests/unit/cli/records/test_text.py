@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.cli.produce_input import Fixed, InputError, JsonReader, Record, TextReader, join, split
-from bmq.cli.record_output import fields_writer, for_terminal, json_writer, raw_writer, text_writer
-from bmq.cli.record_text import Encoding, separator
+from bmq.cli.records.input import Fixed, InputError, JsonReader, Record, TextReader, join, split
+from bmq.cli.records.output import fields_writer, for_terminal, json_writer, raw_writer, text_writer
+from bmq.cli.records.text import Encoding, separator
 
 BYTES = st.binary(max_size=40)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bmq.cli.main import main
-from bmq.cli.repair import lines
+from bmq.cli.repair.command import lines
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_what_a_server_says_reaches_no_terminal_as_commands(
 ) -> None:
     told = {"topic": "orders", "partition": 3, "log_start": 0, "end_offset": 0, "is_done": False}
     told |= {"offline_reason": "", "segments": [], "notes": ["a\x1b[2J"]}
-    monkeypatch.setattr("bmq.cli.repair.Console.act", lambda console, name, body: told)
+    monkeypatch.setattr("bmq.cli.repair.command.Console.act", lambda console, name, body: told)
     assert main(["segment", "repair", "orders", "3", "--http", "http://127.0.0.1:1"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "  note: a\\x1b[2J"
 

@@ -14,18 +14,20 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import batch_records, blocks, progress
-from bmq.cli.blocks import FoundBatch
-from bmq.cli.findings import Finding
+from bmq.cli import progress
 from bmq.cli.main import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, main
-from bmq.cli.segment_check import Covered, SegmentCheck
-from bmq.cli.targets import Segment
+from bmq.cli.segment import batch_records
+from bmq.cli.segment.check import Covered, SegmentCheck
+from bmq.cli.segment.findings import Finding
+from bmq.cli.segment.targets import Segment
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import CODECS, CONTROL, HEADER_BYTES, Batch, Record, build_batch
+from bmq.core.records.batch import CODECS, CONTROL, HEADER_BYTES, Batch, Record, build_batch
+from bmq.storage import damage_reader
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, ProducerBatch, ProducerState, encode
+from bmq.storage.damage_reader import FoundBatch
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
 from bmq.storage.segment import encode_idx
-from tests.unit.test_record_reader import built_by_kafka
+from tests.unit.core.records.test_reader import built_by_kafka
 
 TOPIC_ID = uuid.UUID(int=7)
 KEY = PartitionKey(TOPIC_ID, 0)
@@ -165,7 +167,7 @@ def test_a_damaged_length_field_is_told(root: Root, number: int, at: int) -> Non
 
 
 def test_damage_is_found_in_front_of_a_batch_larger_than_a_block(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(damage_reader, "BLOCK_BYTES", 256)
     spoil(root.log(0, batch(0), batch(3, value=b"x" * 5000)), 17)
     status, (line,) = root.verify()
     assert status == 1
@@ -184,7 +186,7 @@ def test_damage_is_told_once_not_again_for_the_index(root: Root) -> None:
 
 @pytest.mark.parametrize("block_bytes", range(90, 400, 31))
 def test_block_borders_do_not_matter(root: Root, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(damage_reader, "BLOCK_BYTES", block_bytes)
     spoil(root.log(0, *THREE), SIZE + 20)
     root.journal(*(frame(CHECKPOINT, encode(described(FIRST, *THREE[:1]))) for _ in range(3)))
     status, (line,) = root.verify()
@@ -523,7 +525,7 @@ def _decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Small segments too, with the decoder and where its packages are missing."""
     monkeypatch.setattr(batch_records, "DECODER_BYTES_MIN", 0)
     if request.param == "none installed":
-        monkeypatch.setitem(sys.modules, "bmq.spark.decode", None)
+        monkeypatch.setitem(sys.modules, "bmq.spark.decoding.decoder", None)
 
 
 @pytest.mark.usefixtures("_decoder")

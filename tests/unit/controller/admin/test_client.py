@@ -11,23 +11,23 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.call import Client
+from bmq.controller.admin.api import Admin, ClusterAdmin
+from bmq.controller.admin.client import RemoteAdmin
+from bmq.controller.admin.cluster import LeaderAdmin
+from bmq.controller.admin.server import AdminService
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.rpc import PeerLost, Peers
-from bmq.core.wire.internal import AdminRequest, InternalKey, ReportRequest, ReportResponse
+from bmq.core.net.request import Client
+from bmq.core.rpc.messages import AdminRequest, InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.peers import PeerLost, Peers
+from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import KvCatalog, Topic
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member
-from bmq.meta.controller.admin import Admin, ClusterAdmin
-from bmq.meta.controller.admin_service import AdminService
-from bmq.meta.controller.cluster_admin import LeaderAdmin
-from bmq.meta.controller.config_changes import ConfigChange, Operation
-from bmq.meta.controller.remote_admin import RemoteAdmin
-from bmq.meta.memory import MemoryKeyValue
+from bmq.meta.config_changes import ConfigChange, Operation
+from bmq.meta.kv_memory import MemoryKeyValue
 from tests.simulation.loop import run
-from tests.unit.meta.controller.controller_world import Standby, World, world
+from tests.unit.controller.world import Standby, World, world
 
 
 class Fate(Enum):

@@ -9,25 +9,25 @@ from random import Random
 
 import pytest
 
-from bmq.core.clock import LoopClock
-from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.model import PartitionKey
-from bmq.meta.catalog import Topic
-from bmq.meta.controller.deletion import (
+from bmq.controller.admin.topic_deletion import (
     DeletedTopic,
     TopicCleaner,
     decode_deleted,
     deleted_key,
     encode_deleted,
 )
+from bmq.core.clock import LoopClock
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic
 from bmq.meta.kv import Delete, Entry, Put
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, encode, partition_key
+from bmq.storage.cluster_files import StoredTopics, read_topic
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryStorage
-from bmq.storage.topics import StoredTopics, read_topic
 from tests.simulation.loop import run
-from tests.unit.meta.admin_world import AdminWorld, world
+from tests.unit.controller.admin.world import AdminWorld, world
 
 TOMB = DeletedTopic(
     name="t", topic_id=uuid.UUID(int=5), partitions=3, revision=7, deleted_at_ms=1_000_000, delay_ms=60_000

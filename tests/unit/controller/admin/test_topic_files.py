@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.controller.admin import topic_files
+from bmq.controller.admin.topic_files import PACE_S, Publisher
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.controller import publishing
-from bmq.meta.controller.publishing import PACE_S, Publisher
 from tests.simulation.loop import run
 
 
@@ -46,7 +46,7 @@ def catalog(topics: int) -> Catalog:
 
 
 def test_the_newest_are_looked_at_at_once_and_the_others_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "NEWEST", 10)
+    monkeypatch.setattr(topic_files, "NEWEST", 10)
 
     async def main() -> None:
         files = Files({f"t{n}": n + 1 for n in range(1_000) if n not in (5, 995)})

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from bmq.controller.admin.topic_deletion import deleted_key
+from bmq.controller.admin.topics import TopicAdmin
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import (
@@ -21,16 +23,14 @@ from bmq.meta.catalog import (
     encode_configs,
     topic_key,
 )
-from bmq.meta.controller.config_changes import ConfigChange, Operation
-from bmq.meta.controller.deletion import deleted_key
-from bmq.meta.controller.topics import TopicAdmin
+from bmq.meta.config_changes import ConfigChange, Operation
 from bmq.meta.kv import Put
-from bmq.meta.memory import MemoryStore
+from bmq.meta.kv_memory import MemoryStore
+from bmq.storage.cluster_files import read_topic
 from bmq.storage.layout import topic_json
 from bmq.storage.memory import MemoryStorage
-from bmq.storage.topics import read_topic
 from tests.simulation.loop import run
-from tests.unit.meta.admin_world import AdminWorld, world
+from tests.unit.controller.admin.world import AdminWorld, world
 
 Act = Callable[[TopicAdmin], Awaitable[Any]]
 

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from bmq.controller.admin.topics import TopicAdmin
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.meta.catalog import KvCatalog
-from bmq.meta.controller.topics import TopicAdmin
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.topics import StoredTopics
 
 
 class AdminWorld:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from bmq.controller.planning.partition_load import SMOOTH_S, Loads, Measured
+from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.reachability import count_unreachable
 from bmq.core.model import PartitionKey
-from bmq.meta.controller.loads import SMOOTH_S, Loads, Measured
-from bmq.meta.controller.partition_table import PartitionTable, Rate
-from bmq.meta.controller.reachability import count_unreachable
 
 TOPIC = uuid.UUID(int=1)
 KEY = PartitionKey(TOPIC, 0)

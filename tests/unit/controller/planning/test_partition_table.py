@@ -8,9 +8,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.controller.planning.partition_table import NO_RATE, NO_TRAFFIC, PartitionTable, Rate, Traffic
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
-from bmq.meta.controller.partition_table import NO_RATE, NO_TRAFFIC, PartitionTable, Rate, Traffic
 
 TOPICS = [uuid.UUID(int=n + 1) for n in range(3)]
 OWNERS = ["", "a", "b"]

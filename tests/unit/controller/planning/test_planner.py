@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.controller.planning.balancing import START, STOP
+from bmq.controller.planning.idle_partitions import IdlePartitions
+from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.planning.planner import plan, plan_in_steps, scores
+from bmq.controller.planning.planner_view import COOL_DOWN_S, UNDER_WAY_MAX, Broker, Move, PlannerView, Why
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
-from bmq.meta.controller.balancing import START, STOP
-from bmq.meta.controller.idle_partitions import IdlePartitions
-from bmq.meta.controller.partition_table import PartitionTable, Rate
-from bmq.meta.controller.planner import plan, plan_in_steps, scores
-from bmq.meta.controller.planner_view import COOL_DOWN_S, UNDER_WAY_MAX, Broker, Move, PlannerView, Why
 
 ROUNDS_MAX = 60
 

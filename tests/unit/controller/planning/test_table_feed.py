@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.table_feed import FORGET_TOPIC_S, TableFeed
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk
 from bmq.meta.cluster.view import ViewChange
-from bmq.meta.controller.partition_table import PartitionTable
-from bmq.meta.controller.table_feed import FORGET_TOPIC_S, TableFeed
 
 IDS = [uuid.UUID(int=number + 1) for number in range(4)]
 SIZES = [1, 3, CHUNK + 2]

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.messages import Answer, Join, Now, Store, Sync
+from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
+from bmq.coordinator.group.timers import Deadlines
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.coordinator.answers import Answer, Join, Now, Store, Sync
-from bmq.meta.coordinator.deadlines import Deadlines
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.states import COMES_AFTER, GroupRules, State
 
 NOW = Now(1_000, 5_000)
 JOIN = Join(

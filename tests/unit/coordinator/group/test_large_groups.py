@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from bmq.meta.coordinator.answers import Answer, Join, JoinAnswer, Now, StoreAssignment, Sync
-from bmq.meta.coordinator.deadlines import Deadlines
-from bmq.meta.coordinator.group import Group
-from bmq.meta.coordinator.records import GroupRecord, decode, encode
-from bmq.meta.coordinator.states import GroupRules, State
+from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, StoreAssignment, Sync
+from bmq.coordinator.group.states import GroupRules, State
+from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.shard.records import GroupRecord, decode, encode
 from tests.unit.loop_stops import STOP_MAX_S, without_collector
 
 MEMBERS = 10_000

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
+from bmq.coordinator.group.subscription import parse_assignment
 from bmq.core.errors import FormatError
-from bmq.meta.coordinator.subscription import parse_assignment
 
 GOOD = struct.pack(">hih1siii", 0, 1, 1, b"t", 2, 4, 7)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from bmq.coordinator.shard.records import CoordinatorRecord, Offset, OffsetRecord, encode
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.records import Record, build_batch
+from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
-from bmq.meta.coordinator.records import CoordinatorRecord, Offset, OffsetRecord, encode
 from bmq.meta.kv import KvUnavailable
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.fakes import CLIENT, MemoryLogs, World, commit_request, running, topic
+from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, World, commit_request, running, topic
 
 AGAIN = topic("orders", incarnation=1)
 GROUPS = 300

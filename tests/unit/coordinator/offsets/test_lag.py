@@ -7,16 +7,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bmq.core.metrics import OTHER_TOPICS
+from bmq.coordinator.offsets.committed import Offsets
+from bmq.coordinator.offsets.lag import GroupLag, LagReport, PairLag, PartitionLag
+from bmq.coordinator.shard.load_failure import LoadFailure
+from bmq.coordinator.shard.records import Offset, OffsetRecord
+from bmq.core.aio.turns import ELEMENTS_A_TURN
+from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.model import PartitionKey
-from bmq.core.turns import ELEMENTS_A_TURN
-from bmq.meta.coordinator.lag import GroupLag, LagReport, PairLag, PartitionLag
-from bmq.meta.coordinator.load_failure import LoadFailure
-from bmq.meta.coordinator.offsets import Offsets
-from bmq.meta.coordinator.records import Offset, OffsetRecord
 from tests.simulation.loop import run
+from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
 from tests.unit.loop_stops import TurnCounter
-from tests.unit.meta.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
 
 
 class Ends:

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator.freshness import FRESH_S
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.cluster_world import View, cluster, group_of
-from tests.unit.meta.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
+from tests.unit.coordinator.cluster_world import View, cluster, group_of
+from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 
 
 def test_reads_and_heartbeats_need_a_proof_now_and_then() -> None:

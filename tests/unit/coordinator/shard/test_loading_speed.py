@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.core.records import Record, build_batch
-from bmq.meta.coordinator.records import (
+from bmq.coordinator.shard.records import (
     CoordinatorRecord,
     GroupRecord,
     Offset,
@@ -14,9 +13,10 @@ from bmq.meta.coordinator.records import (
     StoredMember,
     encode,
 )
+from bmq.core.records.batch import Record, build_batch
 from tests.simulation.loop import run
+from tests.unit.coordinator.fakes import World, running, topic
 from tests.unit.loop_stops import STOP_MAX_S, loop_stops
-from tests.unit.meta.coordinator.fakes import World, running, topic
 
 GROUPS = 20_000
 COMMITS = 20_000

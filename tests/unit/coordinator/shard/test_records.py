@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.core.errors import FormatError
-from bmq.meta.coordinator import records
-from bmq.meta.coordinator.records import (
+from bmq.coordinator.shard import records
+from bmq.coordinator.shard.records import (
     GroupRecord,
     Offset,
     OffsetRecord,
@@ -22,6 +21,7 @@ from bmq.meta.coordinator.records import (
     decode,
     encode,
 )
+from bmq.core.errors import FormatError
 
 TOPIC_ID = uuid.UUID(bytes=b"\xab" * 16)
 OFFSET_KEY = bytes.fromhex("0001 0001 67 0006 6f7264657273 00000003")

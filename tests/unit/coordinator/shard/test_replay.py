@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.coordinator.group.states import State
 from bmq.core.wire import messages as m
-from bmq.meta.coordinator.states import State
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.fakes import CLIENT, World, join_alone, join_request, running
+from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running
 
 GROUPS = ("a", "b", "c")
 _group = st.sampled_from(GROUPS)

@@ -9,13 +9,13 @@ import asyncio
 
 import pytest
 
+from bmq.coordinator.shard.records import Offset, OffsetRecord, encode
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records import Record, build_batch
+from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.coordinator.records import Offset, OffsetRecord, encode
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.fakes import (
+from tests.unit.coordinator.fakes import (
     CLIENT,
     MemoryLogs,
     World,

@@ -1,4 +1,4 @@
-"""Coroutines that begin at once (core/eager.py), on asyncio's loop, uvloop's and the simulated one."""
+"""Coroutines that begin at once (core/aio/eager.py), on asyncio's loop, uvloop's and the simulated one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from bmq.core.eager import start
+from bmq.core.aio.eager import start
 from tests.simulation.loop import VirtualLoop
 from tests.unit.loop_stops import without_collector
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bmq.core.memoized import Memoized
+from bmq.core.aio.memoized import Memoized
 from tests.simulation.loop import run
 
 KEPT_S = 15.0

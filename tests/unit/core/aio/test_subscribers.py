@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.core.signals import Subscribers, wait_for
+from bmq.core.aio.subscribers import Subscribers, wait_for
 from tests.simulation.loop import run
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from bmq.core.task_group import TaskGroup
+from bmq.core.aio.task_group import TaskGroup
 from tests.simulation.loop import run
 from tests.unit.loop_stops import without_collector
 

@@ -1,4 +1,4 @@
-"""Work in turns of the loop (core/turns.py), and the loop that measures stops (tests/unit/loop_stops.py)."""
+"""Work in turns of the loop (core/aio/turns.py), and the loop that measures stops (tests/unit/loop_stops.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bmq.core.steps import Steps
-from bmq.core.turns import StepQueue, Turns, map_in_turns, next_turn
+from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import StepQueue, Turns, map_in_turns, next_turn
 from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, run_measured
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bmq.core.log_levels import LoggerLevel, LogLevelError, LogLevels
+from bmq.core.logging.levels import LoggerLevel, LogLevelError, LogLevels
 
 
 @pytest.fixture
@@ -15,20 +15,20 @@ def root() -> logging.Logger:
     root = logging.RootLogger(logging.INFO)
     manager = logging.Manager(root)
     root.manager = manager
-    for name in ("bmq.broker", "bmq.broker.janitor", "bmq.meta.etcd.watching", "grpc"):
+    for name in ("bmq.broker", "bmq.broker.cleanup.janitor", "bmq.meta.etcd.watching", "grpc"):
         manager.getLogger(name)
     return root
 
 
 def test_a_level_holds_below_until_it_is_taken_back(root: logging.Logger) -> None:
     levels = LogLevels(root)
-    assert levels.get("bmq.broker.janitor") == ("bmq.broker.janitor", "INFO", False)
+    assert levels.get("bmq.broker.cleanup.janitor") == ("bmq.broker.cleanup.janitor", "INFO", False)
     assert levels.set_level("bmq.broker", "debug") == ("bmq.broker", "DEBUG", True)
-    assert levels.get("bmq.broker.janitor") == LoggerLevel("bmq.broker.janitor", "DEBUG", is_set=False)
-    assert root.manager.getLogger("bmq.broker.janitor").isEnabledFor(logging.DEBUG)
+    assert levels.get("bmq.broker.cleanup.janitor") == LoggerLevel("bmq.broker.cleanup.janitor", "DEBUG", is_set=False)
+    assert root.manager.getLogger("bmq.broker.cleanup.janitor").isEnabledFor(logging.DEBUG)
     assert levels.get("grpc").level == "INFO"
     assert levels.set_level("bmq.broker", "default") == ("bmq.broker", "INFO", False)
-    assert not root.manager.getLogger("bmq.broker.janitor").isEnabledFor(logging.DEBUG)
+    assert not root.manager.getLogger("bmq.broker.cleanup.janitor").isEnabledFor(logging.DEBUG)
 
 
 def test_the_root_goes_back_to_the_level_of_the_settings(root: logging.Logger) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.core.log_limit import BURST, REPEAT_S, EventLimits
+from bmq.core.logging.limit import BURST, REPEAT_S, EventLimits
 
 
 def test_a_line_that_repeats_is_written_once_an_interval_with_the_number_of_the_others() -> None:

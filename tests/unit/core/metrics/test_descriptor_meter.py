@@ -9,10 +9,10 @@ import os
 
 import pytest
 
-from bmq.core.descriptor_meter import QUIET_S, Begun, DescriptorMeter, DescriptorShortage, Over
 from bmq.core.descriptors import Failures
-from bmq.storage import local_file
+from bmq.core.metrics.descriptor_meter import QUIET_S, Begun, DescriptorMeter, DescriptorShortage, Over
 from bmq.storage.filesystem import StorageUnavailable
+from bmq.storage.local import file as local_file
 from tests.simulation.loop import run
 
 
@@ -59,7 +59,7 @@ def test_a_shortage_begins_with_a_failure_and_ends_when_none_comes() -> None:
 
 
 def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bmq.core.descriptor_meter")
+    caplog.set_level(logging.INFO, "bmq.core.metrics.descriptor_meter")
     left = False
 
     def open_one() -> None:
@@ -90,7 +90,7 @@ def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptu
 
 
 def test_failures_elsewhere_are_logged_although_the_try_succeeds(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bmq.core.descriptor_meter")
+    caplog.set_level(logging.INFO, "bmq.core.metrics.descriptor_meter")
 
     async def scenario() -> None:
         failures = Failures()

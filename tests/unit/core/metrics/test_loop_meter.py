@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.core.loop_meter import LoopMeter, ThreadLoad
+from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
 from tests.simulation.loop import run
 
 

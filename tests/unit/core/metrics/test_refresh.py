@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.refresh import Refresh
+from bmq.core.metrics.refresh import Refresh
 from tests.simulation.loop import run
 from tests.unit.log_text import lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.core.series_bound import SeriesBound
+from bmq.core.metrics.series_bound import SeriesBound
 
 
 def test_all_are_shown_while_there_is_room() -> None:

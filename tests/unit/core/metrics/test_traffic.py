@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.core.traffic import Counts, TrafficMeter
+from bmq.core.metrics.traffic import Counts, TrafficMeter
 from tests.simulation.loop import run
 
 

@@ -1,4 +1,4 @@
-"""Client connections (core/net.py) over a transport in memory and virtual time: order, bounds, closing."""
+"""Client connections (core/net/listener.py) over a transport in memory and virtual time: order, bounds, closing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import random
 
 import pytest
 
-from bmq.core.call import NO_ANSWER, CloseConnection
-from bmq.core.log_limit import BURST
-from bmq.core.net_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.logging.limit import BURST
+from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.net.request import NO_ANSWER, CloseConnection
 from tests.simulation.loop import run
-from tests.unit.core.net_world import PRODUCE, World, frame, turn
+from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
 MB = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Frames (core/frames.py): the same from any pieces, memory of their own, and never more memory than was sent."""
+"""Frames (core/net/frames.py): the same from any pieces, memory of their own, and never more memory than was sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from bmq.core.frames import SHARED_BYTES, STEP_BYTES, FrameReader
+from bmq.core.net.frames import SHARED_BYTES, STEP_BYTES, FrameReader
 
 
 def reader(size_max: int = 100 << 20) -> FrameReader:

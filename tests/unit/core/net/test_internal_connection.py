@@ -1,4 +1,4 @@
-"""Connections between the cluster's processes (core/net_unordered.py), without sockets, on virtual time."""
+"""Connections between the cluster's processes (core/net/internal_connection.py), without sockets, on virtual time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bmq.core.metrics import Metrics
-from bmq.core.net import Listener
-from bmq.core.net_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
-from bmq.core.net_unordered import SHARE_BYTES, SILENCE_S, UnorderedConnection
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.net.internal_connection import SHARE_BYTES, SILENCE_S, UnorderedConnection
+from bmq.core.net.listener import Listener
 from tests.simulation.loop import run
-from tests.unit.core.net_world import Peer, World, frame, turn
+from tests.unit.core.net.world import Peer, World, frame, turn
 
 MB = 1 << 20
 LIMIT = 16 * MB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.core.config import ConfigError, NodeConfig, load
-from bmq.core.listeners import LISTENERS_MAX, ListenerAddress, ListenerError, check_apart, resolve
+from bmq.core.net.listener_config import LISTENERS_MAX, ListenerAddress, ListenerError, check_apart, resolve
 
 TWO = ("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094")
 MAP = ("INSIDE:PLAINTEXT", "OUTSIDE:PLAINTEXT")

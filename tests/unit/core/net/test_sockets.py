@@ -1,4 +1,4 @@
-"""Client connections (core/net.py) over loopback sockets, on asyncio's loop and on uvloop."""
+"""Client connections (core/net/listener.py) over loopback sockets, on asyncio's loop and on uvloop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.unit.core.net_world import PRODUCE, Script, World, frame
+from tests.unit.core.net.world import PRODUCE, Script, World, frame
 
 PAUSES_SINCE = (3, 12, 9) if sys.version_info < (3, 13) else (3, 13, 1)
 Main = Callable[[World], Awaitable[None]]

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bmq.core.call import Answer, Client
 from bmq.core.config import NodeConfig
-from bmq.core.metrics import Metrics
-from bmq.core.net import ClientConnection, Listener
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import ClientConnection, Listener
+from bmq.core.net.request import Answer, Client
 
 _HEADER = struct.Struct(">hhi")
 PRODUCE, OTHER = 0, 18

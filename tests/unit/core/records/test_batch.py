@@ -1,5 +1,6 @@
-"""Record batches (core/records.py): every rule of ``check_batch`` with Kafka's code, numbering, and two independent
-witnesses: kafka-python reads what we build, and we accept what kafka-python builds with every codec that it has."""
+"""Record batches (core/records/batch.py): every rule of ``check_batch`` with Kafka's code, numbering, and two
+independent witnesses: kafka-python reads what we build, and we accept what kafka-python builds with every codec that it
+has."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bmq.core.errors import BmqError, ErrorCode, RequestError
-from bmq.core.records import (
+from bmq.core.records.batch import (
     CODECS,
     CONTROL,
     CRC_START,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 
-from bmq.core.compression import Compression, compress, recompress
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import decompress, read_records
-from bmq.core.records import CODECS, HEADER_BYTES, Batch, Record, build_batch
+from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, Record, build_batch
+from bmq.core.records.compression import Compression, compress, recompress
+from bmq.core.records.reader import decompress, read_records
 
 COMPRESSIONS = (
     Compression("none"),

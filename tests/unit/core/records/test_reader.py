@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import StoredRecord, decompress, read_records, read_varint
-from bmq.core.records import CODECS, HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from bmq.core.records.reader import StoredRecord, decompress, read_records, read_varint
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of importlib's, while kafka-python loads its schemas

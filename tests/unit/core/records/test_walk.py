@@ -1,4 +1,4 @@
-"""The walk over records (core/record_walk.py, core/record_kernels.py): both implementations, held against each other
+"""The walk over records (core/records/walk.py, core/records/kernels.py): both implementations, held against each other
 and against kafka-python's and aiokafka's parsers, on right bytes and on mutated ones."""
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import read_records, read_varint
-from bmq.core.record_walk import Fault, Walk, Walker, walk_python
-from bmq.core.records import HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from bmq.core.records.reader import read_records, read_varint
+from bmq.core.records.walk import Fault, Walk, Walker, walk_python
 
 ALL = (-(1 << 63), (1 << 63) - 1)
 COMPILED = Walker()
@@ -154,8 +154,8 @@ def test_a_walk_in_python_is_there_without_numba(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_machine_code_is_kept() -> None:
-    from bmq.core import record_kernels
+    from bmq.core.records import kernels
 
-    kernel: Any = record_kernels.walk
+    kernel: Any = kernels.walk
     assert len(kernel.signatures) == 1
     assert kernel.stats.cache_path

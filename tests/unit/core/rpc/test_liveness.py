@@ -1,11 +1,11 @@
-"""When a connection is asked for a sign of life, and when it is given up (core/liveness.py)."""
+"""When a connection is asked for a sign of life, and when it is given up (core/rpc/liveness.py)."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.core.liveness import Liveness, Verdict
+from bmq.core.rpc.liveness import Liveness, Verdict
 
 FINE, PING, LOST = Verdict
 TICK_S = 0.25

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.wire import internal, internal_fields
-from bmq.core.wire.internal import InternalKey, Question
-from bmq.core.wire.internal_fields import (
+from bmq.core.rpc import message_fields
+from bmq.core.rpc import messages as internal
+from bmq.core.rpc.message_fields import (
     APART_LEAST,
     Message,
     NotServedPartition,
@@ -23,6 +23,7 @@ from bmq.core.wire.internal_fields import (
     Release,
     Unregistered,
 )
+from bmq.core.rpc.messages import InternalKey, Question
 from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
 from tests.unit.core.wire.profile import examples
 
@@ -33,36 +34,36 @@ MESSAGES.remove(Message)
 int16, int32, int64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 buffers = st.binary(max_size=300) | st.just(b"x" * APART_LEAST) | st.just(b"y" * (3 * APART_LEAST))
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    internal_fields.Bool: st.booleans(),
-    internal_fields.Int16: int16,
-    internal_fields.Int32: int32,
-    internal_fields.Int64: int64,
-    internal_fields.Code: st.sampled_from(ErrorCode),
-    internal_fields.Id: st.uuids(),
-    internal_fields.Text: st.text(),
-    internal_fields.Bytes: buffers,
-    internal_fields.Slice: buffers,
-    internal_fields.Pieces: buffers.map(lambda data: (data,)),
-    internal_fields.Range: st.tuples(int16, int16),
-    internal_fields.Int64s: st.lists(int64, max_size=200).map(tuple),
-    internal_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
-    internal_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
-    internal_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
-    internal_fields.Traffics: st.lists(
+    message_fields.Bool: st.booleans(),
+    message_fields.Int16: int16,
+    message_fields.Int32: int32,
+    message_fields.Int64: int64,
+    message_fields.Code: st.sampled_from(ErrorCode),
+    message_fields.Id: st.uuids(),
+    message_fields.Text: st.text(),
+    message_fields.Bytes: buffers,
+    message_fields.Slice: buffers,
+    message_fields.Pieces: buffers.map(lambda data: (data,)),
+    message_fields.Range: st.tuples(int16, int16),
+    message_fields.Int64s: st.lists(int64, max_size=200).map(tuple),
+    message_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
+    message_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
+    message_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
+    message_fields.Traffics: st.lists(
         st.builds(PartitionTraffic, st.uuids(), int32, int64, int64, int64), max_size=5
     ).map(tuple),
-    internal_fields.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
-    internal_fields.NotServedPartitions: st.lists(
+    message_fields.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
+    message_fields.NotServedPartitions: st.lists(
         st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5
     ).map(tuple),
-    internal_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
-    internal_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
-    internal_fields.UnregisteredCaller: st.none()
+    message_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
+    message_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
+    message_fields.UnregisteredCaller: st.none()
     | st.builds(Unregistered, int64, st.frozensets(st.text(max_size=20), max_size=4)),
-    internal_fields.PartitionQuestions: st.lists(
+    message_fields.PartitionQuestions: st.lists(
         st.builds(PartitionQuestion, st.uuids(), int32, st.integers(-128, 127), int64), max_size=5
     ).map(tuple),
-    internal_fields.OwnerAnswers: st.lists(
+    message_fields.OwnerAnswers: st.lists(
         st.builds(OwnerAnswer, int16, st.integers(-1, 4), int64, int64, int64, int64), max_size=5
     ).map(tuple),
     internal.Asked: st.sampled_from(Question),

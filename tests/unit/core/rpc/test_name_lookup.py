@@ -1,4 +1,5 @@
-"""Names of other processes, and what it says of a process that its name cannot be looked up (core/name_lookup.py)."""
+"""Names of other processes, and what it says of a process that its name cannot be looked up
+(core/rpc/name_lookup.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bmq.core.name_lookup import LookupFailed, look_up
+from bmq.core.rpc.name_lookup import LookupFailed, look_up
 from tests.simulation.loop import run
 
 V4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.7", 9093))

@@ -1,4 +1,4 @@
-"""Calls between processes (core/rpc.py, core/peer.py), on virtual time."""
+"""Calls between processes (core/rpc/peers.py, core/rpc/peer.py), on virtual time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import Admission
-from bmq.core.peer import PeerSettings
-from bmq.core.rpc import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost, Peers
-from bmq.core.wire.internal import (
+from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages import (
     AdminRequest,
     AdminResponse,
     ForwardResponse,
@@ -27,9 +25,11 @@ from bmq.core.wire.internal import (
     ReportRequest,
     ReportResponse,
 )
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.rpc.peer import PeerSettings
+from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.rpc.server import Admission
 from tests.simulation.loop import run
-from tests.unit.core.rpc_world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
+from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
 
 ADMIN = InternalKey.ADMIN
 B = FakeMember()

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from bmq.core.call import Answer, Client
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.internal_endpoint import InternalEndpoint
-from bmq.core.metrics import Metrics
-from bmq.core.net import Listener
-from bmq.core.peer import PeerSettings
-from bmq.core.rpc import Kind, PeerLost, Peers
-from tests.unit.core.rpc_world import FakeMember, Host
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import Listener
+from bmq.core.net.request import Answer, Client
+from bmq.core.rpc.peer import PeerSettings
+from bmq.core.rpc.peers import Kind, PeerLost, Peers
+from bmq.core.rpc.server import InternalEndpoint
+from tests.unit.core.rpc.world import FakeMember, Host
 
 MB = 1 << 20
 Run = Callable[[Callable[["Loopback"], Awaitable[None]]], None]
@@ -134,9 +134,9 @@ SERVER = """
 import asyncio
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.internal_endpoint import InternalEndpoint
-from bmq.core.metrics import Metrics
-from bmq.core.net import Listener
+from bmq.core.rpc.server import InternalEndpoint
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import Listener
 
 async def main():
     endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bmq.core.call import Answer, Buffer, Client
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
-from bmq.core.metrics import Metrics
-from bmq.core.net import Listener
-from bmq.core.peer import PeerSettings
-from bmq.core.rpc import Peers
-from bmq.core.wire.internal import AdminRequest, AdminResponse, InternalKey
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.listener import Listener
+from bmq.core.net.request import Answer, Buffer, Client
+from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey
+from bmq.core.rpc.peer import PeerSettings
+from bmq.core.rpc.peers import Peers
+from bmq.core.rpc.server import InternalCall, InternalEndpoint
 
 KERNEL_BYTES = 256 << 10
 """What one side's kernel keeps of bytes that its process has not read."""

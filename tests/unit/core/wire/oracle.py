@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from bmq.core.wire import messages
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import stable_range
 
 Values = dict[str, Any]

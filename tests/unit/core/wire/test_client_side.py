@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from bmq.core.call import Answer
 from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.net.request import Answer
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, encode_fetch, parse_fetch
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
 from bmq.core.wire.primitives import response_header

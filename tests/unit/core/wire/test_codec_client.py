@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from bmq.core.errors import FormatError
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.codec_client import decode_response, encode_request, encode_response_body
 from tests.unit.core.wire import oracle

@@ -12,7 +12,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
 from bmq.core.errors import FormatError
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import Header, parse_header, response_is_flexible
 from tests.unit.core.wire import oracle
 

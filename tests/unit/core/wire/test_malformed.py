@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import FormatError
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.fetch import FetchRequest, parse_fetch
 from bmq.core.wire.header import Header, parse_header

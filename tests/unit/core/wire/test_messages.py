@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.wire import messages
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import is_flexible, response_is_flexible
 from bmq.core.wire.messages import stable_range

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.proxy.fetch_time import READ_AGAIN_S, FetchTime
+from bmq.endpoint.fetch.fetch_time import READ_AGAIN_S, FetchTime
 
 
 def test_without_a_missing_owner_the_clients_time_is_all() -> None:

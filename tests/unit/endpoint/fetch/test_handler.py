@@ -11,18 +11,18 @@ from typing import Any, cast
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from bmq.core.call import Answer, Client, CloseConnection, Request
 from bmq.core.errors import ErrorCode
-from bmq.core.records import Ends
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, Client, CloseConnection, Request
+from bmq.core.records.batch import Ends
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.api import Services
+from bmq.endpoint.fetch.handler import APIS, handle
 from bmq.meta.members import Members, ProxyAddress
-from bmq.proxy.handlers.fetch import APIS, handle
 from bmq.proxy.metadata_cache import MetadataCache
-from bmq.proxy.services import Services
 from bmq.storage.filesystem import StorageUnavailable
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import Spread
-from tests.unit.proxy.serving import World, batch_of
+from tests.unit.endpoint.serving import World, batch_of
+from tests.unit.proxy.handlers.admin_serving import Spread
 
 VERSIONS = range(4, 19)
 

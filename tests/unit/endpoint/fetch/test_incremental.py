@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode
-from bmq.proxy.fetch_time import OWNER_PATIENCE_S
-from bmq.proxy.fetching import Fetched
-from bmq.proxy.longpoll import Wanted
+from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
+from bmq.endpoint.fetch.operation import Fetched
+from bmq.endpoint.fetch.purgatory import Wanted
 from tests.simulation.loop import run
-from tests.unit.proxy.serving import World, errors, offsets, release, want
+from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 
 def in_world(main: Callable[[World], Awaitable[None]], *, partitions: int = 3, **options: Any) -> None:

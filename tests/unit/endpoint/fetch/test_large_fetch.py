@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
-from bmq.core.steps import finish_steps
-from bmq.proxy import fetching
-from bmq.proxy.fetching import LOOKS_A_TURN, Fetched, FetchParams
-from bmq.proxy.longpoll import Wanted
-from bmq.proxy.sessions import PARTITIONS_A_STEP, FetchSessions
+from bmq.endpoint.fetch import operation
+from bmq.endpoint.fetch.operation import LOOKS_A_TURN, Fetched, FetchParams
+from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.sessions import PARTITIONS_A_STEP, FetchSessions
 from tests.simulation.loop import run
-from tests.unit.proxy.serving import World, errors, offsets, release, want
+from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 MANY = 2 * LOOKS_A_TURN + 10
 
@@ -50,7 +50,7 @@ def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPa
         for number in range(0, MANY, 7):
             w.flush("orders", number)
         found = await large(w, listed(), (0, epoch))
-        monkeypatch.setattr(fetching, "LOOKS_A_TURN", 10 * MANY)
+        monkeypatch.setattr(operation, "LOOKS_A_TURN", 10 * MANY)
         expected = await w.fetch(listed(), session=(0, epoch))
         assert offsets(found) == offsets(expected)
         assert errors(found) == errors(expected)
@@ -97,7 +97,7 @@ def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
 
 
 def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PARTITIONS_MAX", MANY)
+    monkeypatch.setattr(operation, "PARTITIONS_MAX", MANY)
 
     async def story(w: World) -> None:
         first = asyncio.ensure_future(large(w, listed(MANY - 10), max_wait_s=60))
@@ -113,7 +113,7 @@ def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch:
 
 
 def test_many_partitions_on_storage_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "READS_MAX", 3)
+    monkeypatch.setattr(operation, "READS_MAX", 3)
 
     async def story(w: World) -> None:
         for number in range(5):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bmq.proxy.budget import FetchBudget, Lane, Reservation
+from bmq.endpoint.fetch.memory_budget import FetchBudget, Lane, Reservation
 from tests.simulation.loop import run
 
 LIMIT = 3200

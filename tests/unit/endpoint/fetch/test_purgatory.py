@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from bmq.core.model import PartitionKey
-from bmq.proxy.longpoll import LongPoll, Wanted, Watch
+from bmq.endpoint.fetch.purgatory import LongPoll, Wanted, Watch
 
 TOPIC = uuid.UUID(int=1)
 K = [PartitionKey(TOPIC, number) for number in range(4)]

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from bmq.core.call import Answer
-from bmq.proxy.fetching import Fetched
-from bmq.proxy.look import Look
+from bmq.core.net.request import Answer
+from bmq.endpoint.fetch.operation import Fetched
+from bmq.endpoint.fetch.partition_read import Look
 from tests.simulation.loop import run
-from tests.unit.proxy.serving import World, release, want
+from tests.unit.endpoint.serving import World, release, want
 
 
 @pytest.fixture(autouse=True)

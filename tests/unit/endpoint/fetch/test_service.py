@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.log_fields import fields_of
-from bmq.core.records import HEADER_BYTES
+from bmq.core.logging.fields import fields_of
+from bmq.core.records.batch import HEADER_BYTES
+from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S, READ_AGAIN_S
+from bmq.endpoint.fetch.operation import SHORT_PATIENCE_S, Fetched
+from bmq.endpoint.fetch.purgatory import Wanted
 from bmq.meta.catalog import Topic
-from bmq.proxy.fetch_time import OWNER_PATIENCE_S, READ_AGAIN_S
-from bmq.proxy.fetching import SHORT_PATIENCE_S, Fetched
-from bmq.proxy.longpoll import Wanted
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.layout import PartitionPath
-from bmq.storage.reader import OffsetNotFound
+from bmq.storage.log_reader import OffsetNotFound
 from tests.simulation.loop import run
+from tests.unit.endpoint.serving import World, errors, offsets, release, want
 from tests.unit.loop_stops import without_collector
-from tests.unit.proxy.serving import World, errors, offsets, release, want
 
 T0 = ("t", 0)
 
@@ -973,7 +973,7 @@ def test_readers_that_never_read_leave_room_for_others() -> None:
 
 def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(world: World) -> None:
-        monkeypatch.setattr("bmq.proxy.reading.READERS_MAX", 2)
+        monkeypatch.setattr("bmq.endpoint.fetch.service.READERS_MAX", 2)
         world.topic("u", 3)
         for partition in (0, 1, 0, 2):
             await world.store("u", partition)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bmq.core.errors import ErrorCode
-from bmq.proxy.longpoll import Identity, Wanted
-from bmq.proxy.sessions import (
+from bmq.endpoint.fetch.purgatory import Identity, Wanted
+from bmq.endpoint.fetch.sessions import (
     EPOCH_MAX,
     EVICTION_MS,
     NO_SESSION,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.model import PartitionKey
-from bmq.core.records import Batch, Record, build_batch, split_batches
-from bmq.proxy.cache import COPY_SHARE, ENTRY_BYTES, JOIN_BYTES, TailCache
+from bmq.core.records.batch import Batch, Record, build_batch, split_batches
+from bmq.endpoint.fetch.tail_cache import COPY_SHARE, ENTRY_BYTES, JOIN_BYTES, TailCache
 
 A = PartitionKey(uuid.UUID(int=1), 0)
 B = PartitionKey(uuid.UUID(int=2), 0)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from bmq.core.call import CloseConnection
 from bmq.core.errors import ErrorCode
+from bmq.core.net.request import CloseConnection
 from bmq.core.wire.limits import PARTITIONS
-from bmq.proxy.handlers.produce import PARTITIONS_AT_ONCE, Part
+from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE, Part
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world

@@ -10,8 +10,8 @@ from typing import cast
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.proxy.holding import Holding
-from bmq.proxy.owners import Followed, Owner
+from bmq.endpoint.partitions import Followed, Owner
+from bmq.endpoint.produce.queue import Holding
 from tests.simulation.loop import run
 
 KEY = PartitionKey(uuid.UUID(int=1), 0)

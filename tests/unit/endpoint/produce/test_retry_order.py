@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bmq.core.model import PartitionKey
-from bmq.proxy.holding import STUMBLES_MAX, Stumbles
+from bmq.endpoint.produce.queue import STUMBLES_MAX, Stumbles
 
 KEY, OTHER = PartitionKey(uuid.UUID(int=1), 0), PartitionKey(uuid.UUID(int=1), 1)
 

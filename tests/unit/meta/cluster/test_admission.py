@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.call import Answer, Buffer, Client, CloseConnection
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import InternalCall, InternalEndpoint
 from bmq.core.model import PartitionKey
-from bmq.core.rpc import PROTOCOL
-from bmq.core.wire.internal import HelloRequest, HelloResponse, InternalKey, PingRequest
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.net.request import Answer, Buffer, Client, CloseConnection
+from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.core.rpc.peers import PROTOCOL
+from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
@@ -26,7 +26,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 OFFSETS_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)

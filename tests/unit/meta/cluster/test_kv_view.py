@@ -24,7 +24,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member, encode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Delete, Put
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 TOPIC = uuid.UUID(int=5)

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.rpc.message_fields import Unregistered
 from bmq.meta.cluster.keys import controller_key, member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member
@@ -23,7 +23,7 @@ from bmq.meta.cluster.membership import (
     NodeIdTaken,
 )
 from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 BROKER = Member(incarnation="b", roles=frozenset({"broker"}))

@@ -17,8 +17,8 @@ from bmq.meta.cluster.member import Address, Member, decode_member, encode_membe
 from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import Delete, Put
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.members import ProxyAddress
-from bmq.meta.memory import MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
 

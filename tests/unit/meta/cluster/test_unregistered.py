@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bmq.core.peer import PeerLost
-from bmq.core.wire.internal_fields import Unregistered
+from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.peer import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.unregistered import ASK_S, RegistrationCheck, Verdict, judge, others_to_ask
 from tests.simulation.loop import run

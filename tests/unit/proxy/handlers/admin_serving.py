@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from bmq.core.call import Answer, Request
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics import Metrics
+from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import Answer, Request
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
+from bmq.endpoint.api import Services
+from bmq.endpoint.partitions import Followed, Owner
 from bmq.meta.members import Members, OneNode, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
-from bmq.proxy.owners import Followed, Owner
-from bmq.proxy.services import Services
-from tests.unit.meta.admin_world import AdminWorld
+from tests.unit.controller.admin.world import AdminWorld
 
 RESPONSES = {ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse}
 """Of handlers that encode their answer themselves."""

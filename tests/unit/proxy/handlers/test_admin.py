@@ -12,7 +12,7 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.log_limit import BURST
+from bmq.core.logging.limit import BURST
 from bmq.core.model import PartitionKey
 from bmq.core.wire.messages import (
     AlterConfigsRequest,
@@ -29,7 +29,9 @@ from bmq.core.wire.messages import (
     InitProducerIdRequest,
     ListPartitionReassignmentsRequest,
 )
+from bmq.endpoint.api import Api
 from bmq.meta.members import ProxyAddress
+from bmq.proxy.acl_operations import CLUSTER_OPERATIONS
 from bmq.proxy.handlers import (
     alter_configs,
     alter_partition_reassignments,
@@ -44,10 +46,8 @@ from bmq.proxy.handlers import (
     init_producer_id,
     list_partition_reassignments,
 )
-from bmq.proxy.operations import CLUSTER_OPERATIONS
-from bmq.proxy.services import Api
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import AdminServing, Spread, serving
+from tests.unit.proxy.handlers.admin_serving import AdminServing, Spread, serving
 
 CREATE, DELETE, GROW = create_topics.APIS[0], delete_topics.APIS[0], create_partitions.APIS[0]
 DESCRIBE, (ALTER, INCREMENT) = describe_configs.APIS[0], alter_configs.APIS

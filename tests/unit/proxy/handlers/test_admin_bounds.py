@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.call import CloseConnection
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.proxy.admin_work import (
+from bmq.core.net.request import CloseConnection
+from bmq.proxy.handlers import create_partitions, create_topics
+from bmq.proxy.handlers._parallel import (
     ASSIGNED_MAX,
     PARTITIONS_A_REQUEST,
     TOPICS_MAX,
@@ -18,7 +19,6 @@ from bmq.proxy.admin_work import (
     check_count,
     check_partitions,
 )
-from bmq.proxy.handlers import create_partitions, create_topics
 
 
 def test_topics_of_a_request_are_bounded() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from bmq.core.call import Request
 from bmq.core.errors import ErrorCode
+from bmq.core.net.request import Request
 from bmq.core.wire import messages as m
-from bmq.core.wire.api import ApiKey
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import response_is_flexible
+from bmq.endpoint.api import Api
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import (
     delete_groups,
@@ -29,9 +30,8 @@ from bmq.proxy.handlers import (
     offset_fetch,
     sync_group,
 )
-from bmq.proxy.services import Api
 from tests.simulation.loop import run
-from tests.unit.meta.coordinator.fakes import World, commit_request, join_request, running, sync_request
+from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
 
 MODULES = (
     delete_groups, describe_groups, find_coordinator, heartbeat, join_group, leave_group, list_groups, offset_commit,

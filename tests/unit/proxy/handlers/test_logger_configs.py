@@ -10,8 +10,8 @@ import pytest
 from bmq.core.config import NodeConfig
 from bmq.core.wire.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import serving
-from tests.unit.proxy.test_admin_handlers import ALTER, DESCRIBE, INCREMENT, alter, altered, describe, versions
+from tests.unit.proxy.handlers.admin_serving import serving
+from tests.unit.proxy.handlers.test_admin import ALTER, DESCRIBE, INCREMENT, alter, altered, describe, versions
 
 BROKER, LOGGER = 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)

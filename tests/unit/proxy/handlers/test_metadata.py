@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.core.call import CloseConnection
+from bmq.core.aio.turns import run_in_turns
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.turns import run_in_turns
-from bmq.core.wire.api import ApiKey
+from bmq.core.net.request import CloseConnection
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
+from bmq.endpoint.dispatch import Endpoint
 from bmq.meta.catalog import Topic
 from bmq.meta.members import ProxyAddress
-from bmq.proxy.endpoint import Endpoint
+from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
-from bmq.proxy.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import AdminServing, FakeClient, Spread, decode, serving
+from tests.unit.proxy.handlers.admin_serving import AdminServing, FakeClient, Spread, decode, serving
 
 API = metadata.APIS[0]
 VERSIONS = range(API.min_version, API.max_version + 1)

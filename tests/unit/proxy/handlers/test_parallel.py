@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from bmq.core.eager import start
+from bmq.core.aio.eager import start
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.proxy.admin_work import each
-from bmq.proxy.asking import ask_all
+from bmq.proxy.handlers._parallel import each
+from bmq.proxy.partition_queries import ask_all
 from tests.simulation.loop import run
 from tests.unit.loop_stops import without_collector
 

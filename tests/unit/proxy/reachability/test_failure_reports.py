@@ -7,15 +7,15 @@ from random import Random
 from typing import Any, cast
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc import Kind, Peers
-from bmq.core.wire.internal import InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.messages import InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.peers import Kind, Peers
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.remote.reports import REPORT_S, Reports
-from bmq.proxy.remote.unreachable import DOWN_S, UP_S, Reachability, Unreachable
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.proxy.reachability.failure_reports import REPORT_S, Reports
+from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Reachability, Unreachable
 from tests.simulation.loop import run
-from tests.unit.proxy.remote.cluster import CLUSTER, View, member
+from tests.unit.proxy.cluster import CLUSTER, View, member
 
 
 class FakePeers:

@@ -9,12 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.call import Answer, Buffer, Client
 from bmq.core.errors import ErrorCode
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.rpc import Peers
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.internal import (
+from bmq.core.net.request import Answer, Buffer, Client
+from bmq.core.rpc.messages import (
     AskRequest,
     InternalKey,
     LeaveRequest,
@@ -24,21 +21,24 @@ from bmq.core.wire.internal import (
     RelayRequest,
     RelayResponse,
 )
+from bmq.core.rpc.peers import Peers
+from bmq.core.rpc.server import InternalCall
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import KvUnavailable, Put
-from bmq.meta.memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.remote import relay as relay_module
-from bmq.proxy.remote.link import RETURN_S
-from bmq.proxy.remote.relay import WAYS_MAX
-from bmq.proxy.remote.relays import RELAY_AFTER_S, Relays
-from bmq.proxy.remote.relays import WAYS_MAX as OWN_WAYS_MAX
-from bmq.proxy.remote.routes import State
-from bmq.proxy.remote.unreachable import DOWN_S, UP_S, Unreachable, read_unreachable
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Unreachable, read_unreachable
+from bmq.proxy.relay import server as relay_module
+from bmq.proxy.relay.pool import RELAY_AFTER_S, Relays
+from bmq.proxy.relay.pool import WAYS_MAX as OWN_WAYS_MAX
+from bmq.proxy.relay.server import WAYS_MAX
+from bmq.proxy.routing.broker_link import RETURN_S
+from bmq.proxy.routing.produce_route import State
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient
-from tests.unit.proxy.remote.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
-from tests.unit.proxy.remote.test_remote_owners import answers, errors_of, values
+from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
+from tests.unit.proxy.routing.test_owners import answers, errors_of, values
 
 LATER_S = RELAY_AFTER_S + 0.5
 """A link that is lost has a way through another process."""

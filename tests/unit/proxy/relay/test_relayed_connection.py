@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from bmq.core.call import Buffer
 from bmq.core.errors import ErrorCode
-from bmq.core.rpc import Peer, PeerBusy, PeerLost
-from bmq.core.wire.internal import InternalKey, Refusal, RelayRequest, RelayResponse
-from bmq.proxy.remote.way import BYTES_MAX, LAST_ANSWERS_S, RelayedWay
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import InternalKey, Refusal, RelayRequest, RelayResponse
+from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost
+from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedWay
 from tests.simulation.loop import run
 
 

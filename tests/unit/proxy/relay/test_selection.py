@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from bmq.meta.cluster.member import Address, Member
-from bmq.proxy.remote.relay_choice import MEMBER_PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_S, REMEMBERED_S, RelayChoice
+from bmq.proxy.relay.selection import MEMBER_PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_S, REMEMBERED_S, RelayChoice
 
 
 def proxy(name: str, zone: str = "", *, role: str = "proxy", port: int = 1, is_draining: bool = False) -> Member:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.internal_endpoint import InternalCall
-from bmq.core.rpc import PeerLost
-from bmq.core.wire.internal import (
+from bmq.core.rpc.message_fields import OwnerAnswer
+from bmq.core.rpc.messages import (
     QUESTIONS_MAX,
     AskPartitionsRequest,
     AskPartitionsResponse,
@@ -24,13 +23,14 @@ from bmq.core.wire.internal import (
     InternalKey,
     Question,
 )
-from bmq.core.wire.internal_fields import OwnerAnswer
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
-from bmq.proxy.remote.batched_questions import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQuestions
+from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQuestions
 from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, loop_stops
-from tests.unit.proxy.remote.cluster import Cluster, cluster, member, plain
+from tests.unit.proxy.cluster import Cluster, cluster, member, plain
 
 TOPIC = uuid.UUID(int=1)
 LATENCY_S = 0.001

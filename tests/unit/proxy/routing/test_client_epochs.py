@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from bmq.core.call import Answer, Client, Request
 from bmq.core.errors import ErrorCode
+from bmq.core.net.request import Answer, Client, Request
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -20,12 +20,12 @@ from bmq.core.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from bmq.endpoint.fetch.purgatory import Wanted
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
-from bmq.proxy.longpoll import Wanted
 from tests.simulation.loop import run
-from tests.unit.proxy.admin_serving import decode
-from tests.unit.proxy.remote.cluster import Cluster, cluster, plain
+from tests.unit.proxy.cluster import Cluster, cluster, plain
+from tests.unit.proxy.handlers.admin_serving import decode
 
 METADATA_VERSION, LIST_VERSION, EPOCH_VERSION = 12, 7, 4
 LATEST = -1

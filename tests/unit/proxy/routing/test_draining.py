@@ -11,7 +11,7 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.view import ViewChange
 from tests.simulation.loop import run
-from tests.unit.proxy.remote.cluster import Cluster, cluster, idempotent, member
+from tests.unit.proxy.cluster import Cluster, cluster, idempotent, member
 
 SOON_S = 0.01
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bmq.core.wire.internal import HighWatermarksRequest, InternalKey
-from bmq.proxy.remote import high_watermarks
-from bmq.proxy.remote.high_watermarks import HighWatermarks
+from bmq.core.rpc.messages import HighWatermarksRequest, InternalKey
+from bmq.proxy.routing import high_watermarks
+from bmq.proxy.routing.high_watermarks import HighWatermarks
 from tests.simulation.loop import run
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch

@@ -9,23 +9,23 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.call import Buffer
+from bmq.core.aio.timeouts import Deadlines
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.records import Ends
-from bmq.core.rpc import PeerBusy, PeerLost
-from bmq.core.wire.internal import AskPartitionsRequest, AskPartitionsResponse
-from bmq.core.wire.internal_fields import OwnerAnswer
-from bmq.proxy.deadlines import Deadlines
-from bmq.proxy.remote.fetch_session import LISTED_MAX, Session
-from bmq.proxy.remote.produce_link import HEARD_A_TURN, PARTS_MAX, ProduceLink
-from bmq.proxy.remote.remote_owner import RemoteOwner
-from bmq.proxy.remote.remote_owners import GRAIN_S
-from bmq.proxy.remote.routes import Route, State
-from bmq.proxy.remote.tail import Tail, Teller
+from bmq.core.net.request import Buffer
+from bmq.core.records.batch import Ends
+from bmq.core.rpc.message_fields import OwnerAnswer
+from bmq.core.rpc.messages import AskPartitionsRequest, AskPartitionsResponse
+from bmq.core.rpc.peers import PeerBusy, PeerLost
+from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, Session
+from bmq.proxy.routing.owners import GRAIN_S
+from bmq.proxy.routing.produce_route import Route, State
+from bmq.proxy.routing.produce_sender import HEARD_A_TURN, PARTS_MAX, ProduceLink
+from bmq.proxy.routing.remote_owner import RemoteOwner
+from bmq.proxy.routing.remote_tail import Tail, Teller
 from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
-from tests.unit.proxy.remote.cluster import Cluster, cluster, member
+from tests.unit.proxy.cluster import Cluster, cluster, member
 
 TOPIC = uuid.UUID(int=1)
 MANY = 5_000
@@ -325,7 +325,7 @@ def listed_by(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         taken.extend(each.partition for _, partitions in topics for each in partitions)
         return []
 
-    monkeypatch.setattr("bmq.proxy.remote.fetch_session.encode_fetch_request", encode)
+    monkeypatch.setattr("bmq.proxy.routing.fetch_session_handler.encode_fetch_request", encode)
     session.next_request()
     return taken
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.owner import PartitionOwner
-from bmq.core.call import Buffer
+from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc import Kind, PeerBusy
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.internal import InternalKey
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages import InternalKey
+from bmq.core.rpc.peers import Kind, PeerBusy
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
-from bmq.proxy.remote.tail import Tail
+from bmq.proxy.routing.remote_tail import Tail
 from tests.simulation.loop import run
-from tests.unit.proxy.remote.cluster import Cluster, Connection, cluster, idempotent, plain
+from tests.unit.proxy.cluster import Cluster, Connection, cluster, idempotent, plain
 
 
 def play(story: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.owner import PartitionOwner
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.core.aio.steps import Steps
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.record_reader import read_records
-from bmq.core.records import Batch, split_batches
-from bmq.core.rpc import Kind
-from bmq.core.steps import Steps
-from bmq.core.wire.api import ApiKey
-from bmq.core.wire.internal import InternalKey
-from bmq.meta.memory import KvFaults
-from bmq.proxy.fetching import Fetched
-from bmq.proxy.remote.remote_owner import RemoteOwner
-from bmq.proxy.remote.remote_owners import SWEEP_S, UNUSED_S, RoutedOwners
-from bmq.proxy.remote.routes import State
-from bmq.proxy.remote.tail import CONFIRM_EVERY_S
+from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.reader import read_records
+from bmq.core.rpc.messages import InternalKey
+from bmq.core.rpc.peers import Kind
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.fetch.operation import Fetched
+from bmq.meta.kv_memory import KvFaults
+from bmq.proxy.routing.owners import SWEEP_S, UNUSED_S, RoutedOwners
+from bmq.proxy.routing.produce_route import State
+from bmq.proxy.routing.remote_owner import RemoteOwner
+from bmq.proxy.routing.remote_tail import CONFIRM_EVERY_S
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.loop_stops import TurnCounter
-from tests.unit.proxy.remote.cluster import PING_S, Cluster, cluster, idempotent, plain
+from tests.unit.proxy.cluster import PING_S, Cluster, cluster, idempotent, plain
 
 
 def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:

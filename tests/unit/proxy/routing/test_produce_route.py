@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records import Appended
-from bmq.proxy.remote.route_events import (
+from bmq.core.records.batch import Appended
+from bmq.proxy.routing.produce_route import RETRY_MAX_S, RETRY_S, TABLE, Route, State
+from bmq.proxy.routing.produce_route_events import (
     Answered,
     Assigned,
     ConnectionLost,
@@ -28,7 +29,6 @@ from bmq.proxy.remote.route_events import (
     Send,
     Tick,
 )
-from bmq.proxy.remote.routes import RETRY_MAX_S, RETRY_S, TABLE, Route, State
 
 HELD_S = 5.0
 NO_PRODUCER = -1
@@ -415,7 +415,8 @@ class Connection:
 
 class World:
     """Brokers that own one log in turn.  The log keeps what it has taken; who owns it recognises repetitions by the
-    parts of idempotent producers, and refuses, as ``proxy.holding.Stumbles`` has it, what follows a refused batch."""
+    parts of idempotent producers, and refuses, as ``endpoint.produce.queue.Stumbles`` has it, what follows a refused
+    batch."""
 
     def __init__(self) -> None:
         self.route = Route(10_000, HELD_S)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from bmq.core import machine_code
-from bmq.spark import compiled, kernels
+from bmq.spark.decoding import compiled, kernels
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_both_kernels_are_loaded_and_kept() -> None:
@@ -35,9 +35,9 @@ def test_a_driver_plans_without_numba_once_the_machine_code_is_kept() -> None:
     kept = compiled.machine_code()
     program = """
 import sys
-from bmq.spark import batch, compiled
+from bmq.spark.reading import batch_reader as batch; from bmq.spark.decoding import compiled
 code = compiled.machine_code()
-assert "numba" not in sys.modules and "bmq.spark.decode" not in sys.modules
+assert "numba" not in sys.modules and "bmq.spark.decoding.decoder" not in sys.modules
 sys.stdout.buffer.write(code)
 """
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
@@ -74,10 +74,10 @@ sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(fi
 sys.path_hooks = [hook for hook in sys.path_hooks if "editable" not in repr(hook)]
 sys.path[:] = [path for path in sys.path if "editable" not in path]
 sys.path.insert(0, {str(archive)!r})
-from bmq.spark import compiled
+from bmq.spark.decoding import compiled
 assert {str(archive)!r} in compiled.__file__
 compiled.adopt(open({str(code)!r}, "rb").read())
-from bmq.spark import decode
+from bmq.spark.decoding import decoder as decode
 kernels = compiled.load()
 assert decode.kernels is kernels
 print(kernels.__file__, *(sum(k.stats.cache_hits.values()) for k in (kernels.scan, kernels.decode)))
@@ -115,7 +115,7 @@ def test_what_is_no_machine_code_is_not_adopted(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_numba_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "bmq.spark.kernels")
+    monkeypatch.delitem(sys.modules, "bmq.spark.decoding.kernels")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"-m pip install .*'numba>="):
         compiled.load()

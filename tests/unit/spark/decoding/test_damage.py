@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
-from bmq.core.record_reader import read_records
-from bmq.core.records import CODECS, HEADER_BYTES, Batch
-from bmq.spark.decode import COLUMNS, BatchDecoder, CorruptSegment, DecodeOptions, read_segment
+from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch
+from bmq.core.records.reader import read_records
+from bmq.spark.decoding.decoder import COLUMNS, BatchDecoder, CorruptSegment, DecodeOptions, read_segment
 from tests.unit.spark.batches import PARTITION, TOPIC, Item, Row, built, changed, plain, read_by_kafka, rows_of
 
 START = 1000  # of the bytes in the file

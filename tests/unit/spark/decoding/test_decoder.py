@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.core.compression import Compression, recompress
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records import CODECS, Batch
-from bmq.spark import columns as columns_module
-from bmq.spark import decode as decode_module
-from bmq.spark.decode import COLUMNS, BatchDecoder, DecodeOptions, read_segment, schema
+from bmq.core.records.batch import CODECS, Batch
+from bmq.core.records.compression import Compression, recompress
+from bmq.spark.decoding import columns as columns_module
+from bmq.spark.decoding import decoder as decode_module
+from bmq.spark.decoding.decoder import COLUMNS, BatchDecoder, DecodeOptions, read_segment, schema
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.segment import encode_idx
 from tests.unit.spark.batches import (

@@ -1,8 +1,8 @@
 """Functions that two compiled modules have each for itself are the same in both.
 
 numba keeps machine code by the one file that a function stands in: a change in a function that another file imports
-would not be noticed (heads of ``core.record_kernels`` and ``spark.kernels``).  So they are written twice, and kept
-alike here.
+would not be noticed (heads of ``core.records.kernels`` and ``spark.decoding.kernels``).  So they are written twice, and
+kept alike here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 TWINS = {"_varint"}
 
 
@@ -27,6 +27,6 @@ def functions_of(path: str) -> set[str]:
 
 
 def test_twins_are_alike() -> None:
-    assert functions_of("core/record_kernels.py") & functions_of("spark/kernels.py") == TWINS
+    assert functions_of("core/records/kernels.py") & functions_of("spark/decoding/kernels.py") == TWINS
     for name in TWINS:
-        assert body_of("core/record_kernels.py", name) == body_of("spark/kernels.py", name)
+        assert body_of("core/records/kernels.py", name) == body_of("spark/decoding/kernels.py", name)

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputP
 from pyspark.sql.types import StructType
 
 from bmq.spark.jobs.batches import BatchHeaders
-from bmq.spark.loop import storage_loop
-from bmq.spark.plan import DataLoss
+from bmq.spark.planning.slices import DataLoss
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem
 from tests.unit.spark.storing import Store, Written, series
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bmq.spark.jobs.ranges import Bounds, as_options, plan
 from bmq.spark.options import ReadOptions
-from bmq.spark.plan import PartitionLog, resolve
+from bmq.spark.planning.slices import PartitionLog, resolve
 
 
 def bounds(start: int, end: int, *, log_start: int = 0, log_end: int = 1000) -> Bounds:

@@ -19,7 +19,7 @@ from bmq.spark.jobs.manifest import Append, Identity, ManifestError, Merge
 from bmq.spark.jobs.table import LOG, STAGING, Fenced, Run, committed_files, read_state
 from bmq.storage.filesystem import FileSystem, StorageError, write_once
 from bmq.storage.layout import base_name
-from bmq.storage.local import LocalFileSystem
+from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 IDENTITY = Identity(topic="orders", topic_id="1", layout="date", format="raw", schema=None)

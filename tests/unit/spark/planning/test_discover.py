@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 from bmq.core.model import SegmentName
-from bmq.spark.discover import NoSuchTopic, find_logs, find_topics, relocate
-from bmq.spark.follow import Follower
-from bmq.spark.logview import LogView
 from bmq.spark.options import OptionError, ReadOptions
-from bmq.spark.plan import Range, Slice
+from bmq.spark.planning.discover import NoSuchTopic, find_logs, find_topics, relocate
+from bmq.spark.planning.log_view import LogView
+from bmq.spark.planning.slices import Range, Slice
+from bmq.spark.streaming.topic_follower import Follower
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.spark.storing import Store, batch, marker, series, transactional

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bmq.core.model import SegmentName
 from bmq.spark.options import EARLIEST, LATEST
-from bmq.spark.plan import (
+from bmq.spark.planning.slices import (
     OPEN_BYTES,
     PartitionLog,
     Range,

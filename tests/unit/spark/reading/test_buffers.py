@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.spark.buffers import CHUNK_BYTES, KEPT, Buffers
+from bmq.spark.reading.buffers import CHUNK_BYTES, KEPT, Buffers
 
 
 def test_memory_is_used_again_at_any_size() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.core.records import Batch, split_batches
-from bmq.spark.framing import Framer, Misframed, Run
+from bmq.core.records.batch import Batch, split_batches
+from bmq.spark.reading.framing import Framer, Misframed, Run
 from tests.unit.spark.storing import batch, series
 
 BATCHES = [batch(i, b"x" * (i % 7) * 30) for i in range(40)]

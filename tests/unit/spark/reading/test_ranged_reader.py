@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.records import Batch, split_batches
-from bmq.spark import ranged
-from bmq.spark.decode import CorruptSegment
-from bmq.spark.discover import find_logs, relocate
-from bmq.spark.loop import StorageLoop, storage_loop
+from bmq.core.records.batch import Batch, split_batches
+from bmq.spark.decoding.decoder import CorruptSegment
 from bmq.spark.options import ReadOptions
-from bmq.spark.plan import DataLoss, Range, Slice
-from bmq.spark.ranged import RangedReader, ReadPolicy, path_of
+from bmq.spark.planning.discover import find_logs, relocate
+from bmq.spark.planning.slices import DataLoss, Range, Slice
+from bmq.spark.reading import ranged_reader
+from bmq.spark.reading.ranged_reader import RangedReader, ReadPolicy, path_of
+from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.spark.storing import Store, Written, batch, series
@@ -43,7 +43,7 @@ class Watched:
 
 @pytest.fixture
 def io(monkeypatch: pytest.MonkeyPatch) -> StorageLoop:
-    monkeypatch.setattr(ranged, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(ranged_reader, "CHUNK_BYTES", CHUNK)
     return storage_loop()
 
 
@@ -96,7 +96,7 @@ def test_read_ahead_is_bounded(io: StorageLoop, fs: Watched) -> None:
     fs.paths.clear()
     runs = reader(io, fs).runs(pieces)
     for taken, _ in enumerate(runs, 1):
-        assert len(fs.paths) <= taken + ranged.AHEAD
+        assert len(fs.paths) <= taken + ranged_reader.AHEAD
         if taken == 12:
             break
     assert len(set(fs.paths)) == 1

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from bmq.spark import residents
+from bmq.spark.reading import residents
 
 
 class Ring:
@@ -46,8 +46,9 @@ def test_what_comes_later_is_collected() -> None:
 def test_planning_and_reading_set_it_aside() -> None:
     """In a process that did no more than a worker of Spark's does."""
     program = (
-        "import gc; from bmq.spark.batch import BmqBatchReader; from bmq.spark.source import BmqDataSource\n"
-        "from bmq.spark.partition import BmqPartition\n"
+        "import gc; from bmq.spark.reading.batch_reader import BmqBatchReader\n"
+        "from bmq.spark.source import BmqDataSource\n"
+        "from bmq.spark.planning.input_partition import BmqPartition\n"
         "source = BmqDataSource({'root': 'memory:', 'topic': 'orders'})\n"
         "reader = source.reader(source.schema())\n"
         "assert not gc.get_freeze_count()\n"

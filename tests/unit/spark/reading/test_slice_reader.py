@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from bmq.spark.discover import find_logs
-from bmq.spark.loop import storage_loop
 from bmq.spark.options import ReadOptions
-from bmq.spark.plan import Slice
-from bmq.spark.reading import SliceReading
+from bmq.spark.planning.discover import find_logs
+from bmq.spark.planning.slices import Slice
+from bmq.spark.reading.slice_reader import SliceReading
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem
 from tests.unit.spark.storing import Store, batch, marker, transactional
 

@@ -13,10 +13,11 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
-from bmq.spark import BmqDataSource, sink
+from bmq.spark import BmqDataSource
 from bmq.spark.options import OptionError
-from bmq.spark.sink import BmqStreamWriter, BmqWriter, SinkError, rows_of, write
-from bmq.spark.sink_options import SINK_OPTIONS, SinkOptions, sink_of
+from bmq.spark.sink import writer as sink
+from bmq.spark.sink.options import SINK_OPTIONS, SinkOptions, sink_of
+from bmq.spark.sink.writer import BmqStreamWriter, BmqWriter, SinkError, rows_of, write
 from tests.unit.spark.test_source import PAGE
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}

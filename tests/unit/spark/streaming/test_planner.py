@@ -12,17 +12,17 @@ from typing import cast
 
 import pytest
 
-from bmq.spark.admission import Limits
-from bmq.spark.discover import NoSuchTopic
-from bmq.spark.offsets import Offsets
 from bmq.spark.options import OptionError, ReadOptions
-from bmq.spark.plan import DataLoss
-from bmq.spark.stream_plan import StreamPlanner, Undecided
+from bmq.spark.planning.discover import NoSuchTopic
+from bmq.spark.planning.slices import DataLoss
+from bmq.spark.streaming.offsets import Offsets
+from bmq.spark.streaming.planner import StreamPlanner, Undecided
+from bmq.spark.streaming.rate_limits import Limits
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.spark.storing import Store, batch, marker, series, transactional
-from tests.unit.spark.test_follow import Counting
+from tests.unit.spark.streaming.test_topic_follower import Counting
 
 A, B = ("orders", 0), ("orders", 1)
 

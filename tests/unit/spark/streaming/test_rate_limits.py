@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.model import SegmentName
-from bmq.spark.admission import Limits, admit_offsets, cut_within, pending, position_at, shares
-from bmq.spark.offsets import OffsetError, from_json, to_json
 from bmq.spark.options import OptionError
-from bmq.spark.plan import Segment, SegmentFacts
+from bmq.spark.planning.slices import Segment, SegmentFacts
+from bmq.spark.streaming.offsets import OffsetError, from_json, to_json
+from bmq.spark.streaming.rate_limits import Limits, admit_offsets, cut_within, pending, position_at, shares
 
 partitions = st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), st.integers(0, 1 << 40))
 

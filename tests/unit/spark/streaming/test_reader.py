@@ -16,11 +16,11 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from bmq.spark import BmqDataSource
-from bmq.spark.admission import LIMITS
 from bmq.spark.options import STREAM_OPTIONS, OptionError
-from bmq.spark.partition import BmqPartition
-from bmq.spark.stream import BmqStreamReader
-from bmq.storage.local import LocalFileSystem
+from bmq.spark.planning.input_partition import BmqPartition
+from bmq.spark.streaming.rate_limits import LIMITS
+from bmq.spark.streaming.reader import BmqStreamReader
+from bmq.storage.local.filesystem import LocalFileSystem
 from tests.unit.spark.storing import Store, series
 from tests.unit.spark.test_source import PAGE
 
@@ -136,7 +136,7 @@ def test_executors_adopt_the_drivers_machine_code_before_they_load_anything(tmp_
     (tmp_path / "batch").write_bytes(pickle.dumps(source.reader(source.schema())))
     code = (
         "import pickle, sys\n"
-        "from bmq.spark import compiled\n"
+        "from bmq.spark.decoding import compiled\n"
         "adopt, seen = compiled.adopt, []\n"
         "def watched(code):\n"
         "    seen.append('numba' in sys.modules)\n"

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.spark.follow import Follower
-from bmq.spark.indexes import IndexCache
-from bmq.spark.journals import FollowedJournals
 from bmq.spark.options import ReadOptions
+from bmq.spark.planning.index_cache import IndexCache
+from bmq.spark.planning.journal_follower import FollowedJournals
+from bmq.spark.streaming.topic_follower import Follower
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, encode
 from bmq.storage.filesystem import Appender, FileStatus, FileSystem

@@ -15,9 +15,9 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.auth import AUTH_SIMPLE, SimpleAuthenticator
 from bmq.storage.hdfs.datanode import SuspectNodes, node_name
 from bmq.storage.hdfs.errors import RemoteError, is_no_nodes, translate
-from bmq.storage.hdfs.security import AUTH_SIMPLE, SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
 
 

@@ -10,10 +10,10 @@ import pytest
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bad_replicas import REPORTS_MAX, BadReplicas
-from bmq.storage.hdfs.block import BadChecksum, ReplicaFailed, _from_any_replica
+from bmq.storage.hdfs.block_reader import BadChecksum, ReplicaFailed, _from_any_replica
 from bmq.storage.hdfs.datanode import node_name
-from tests.unit.storage.test_hdfs_open_block import datanodes
-from tests.unit.test_hdfs_namenode import FakeNameNode, namenode, run
+from tests.unit.storage.hdfs.test_namenode import FakeNameNode, namenode, run
+from tests.unit.storage.hdfs.test_open_block import datanodes
 
 GOOD, BAD, AWAY = "good", "bad", "away"
 VOID = b""

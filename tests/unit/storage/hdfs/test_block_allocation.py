@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from bmq.storage.filesystem import OutOfSpace, PipelineFailed, StorageError, StorageUnavailable
+from bmq.storage.hdfs import block_allocation, pipeline_setup
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs import opening, setup
-from bmq.storage.hdfs.client import HdfsClient
-from bmq.storage.hdfs.clock import PipelineClock
+from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import Datanodes, NodeUnreachable, SuspectNodes, node_name
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
-from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.hdfs.wire import STATUS_SUCCESS
 from tests.simulation.loop import run
 
 SETTINGS = HdfsSettings()
@@ -47,16 +47,16 @@ def test_why_no_pipeline_opens(
     async def asked(*_: Any) -> list[str]:
         return silent
 
-    monkeypatch.setattr(opening, "_add_block", located)
-    monkeypatch.setattr(opening, "_abandon", nothing)
-    monkeypatch.setattr(opening, "_create_setup", lambda *_: None)
-    monkeypatch.setattr(opening, "open_pipeline", fails)
+    monkeypatch.setattr(block_allocation, "_add_block", located)
+    monkeypatch.setattr(block_allocation, "_abandon", nothing)
+    monkeypatch.setattr(block_allocation, "_create_setup", lambda *_: None)
+    monkeypatch.setattr(block_allocation, "open_pipeline", fails)
     client: Any = SimpleNamespace(
         settings=HdfsSettings(), suspected=set, suspect=lambda _: None, datanodes=SimpleNamespace(silent=asked)
     )
     file: Any = SimpleNamespace(path="/f", chunk_bytes=512, all_copies=False)
     with pytest.raises(error) as caught:
-        asyncio.run(opening.open_new_block(client, file, base=0, advised=set()))
+        asyncio.run(block_allocation.open_new_block(client, file, base=0, advised=set()))
     assert type(caught.value) is error
 
 
@@ -136,14 +136,14 @@ def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
         client.settings, client.suspects = SETTINGS, suspects
         client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
         client.clock = PipelineClock(SETTINGS, lambda _: None)
-        members = [setup.Member(node, 1, "") for node in KNOWN[: min(3, known)]]
-        request = setup.Setup(
+        members = [pipeline_setup.Member(node, 1, "") for node in KNOWN[: min(3, known)]]
+        request = pipeline_setup.Setup(
             stage=pb.WriteBlock.SETUP_CREATE,
             block=pb.Block(pool="p", id=1, generation=1),
             token=pb.Token(identifier=b"", password=b"", kind="", service=""),
             client_name="me",
         )
-        return await setup.open_pipeline(client, request, members, base=0, length=0, chunk_bytes=512)
+        return await pipeline_setup.open_pipeline(client, request, members, base=0, length=0, chunk_bytes=512)
 
     monkeypatch.setattr(Pipeline, "open", open_slowly)
     monkeypatch.setattr(Datanodes, "visible_length", ask)

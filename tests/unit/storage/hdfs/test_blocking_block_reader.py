@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from bmq.storage.hdfs import block
+from bmq.storage.hdfs import block_reader as block
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.bulk import BlockRange, BulkRead, Refused, WrongChecksum
-from bmq.storage.hdfs.wire import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
+from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, Refused, WrongChecksum
+from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
 
 BLOCK = os.urandom(50_000)
 CHUNK = 512

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.packets import PacketCutter, packet_prefix
-from bmq.storage.hdfs.wire import (
+from bmq.storage.hdfs.data_transfer import (
     WireError,
     decode_ack,
     decode_varint,
@@ -18,6 +17,7 @@ from bmq.storage.hdfs.wire import (
     packet_head,
     status_name,
 )
+from bmq.storage.hdfs.packets import PacketCutter, packet_prefix
 
 
 @given(st.integers(0, (1 << 63) - 1))

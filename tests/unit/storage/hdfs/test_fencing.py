@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from bmq.storage.filesystem import PipelineFailed
+from bmq.storage.hdfs import fencing
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs import takeover
-from bmq.storage.hdfs.block import ReplicaFailed
+from bmq.storage.hdfs.block_reader import ReplicaFailed
+from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import NodeUnreachable
 from bmq.storage.hdfs.pipeline import SetupTimedOut
 from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.hdfs.wire import STATUS_SUCCESS
 from tests.simulation.loop import run
 
 NEVER = 1e6
@@ -189,13 +189,13 @@ class Pipe:
 def fence(monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False) -> tuple[Hdfs, float]:
     """Fence a file whose block is on copies of these; return what is left, and the seconds that it took."""
     hdfs = Hdfs([Node(**vars(node)) for node in nodes])
-    monkeypatch.setattr(takeover, "Pipeline", hdfs.pipeline)
-    monkeypatch.setattr(takeover, "read_replica", hdfs.read)
+    monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(fencing, "read_replica", hdfs.read)
 
     async def main() -> float:
         began = asyncio.get_running_loop().time()
         client: Any = hdfs
-        fenced = await takeover.fence(client, (), "old holder", 9, sync=sync)
+        fenced = await fencing.fence(client, (), "old holder", 9, sync=sync)
         assert fenced == (LENGTH, True)
         return asyncio.get_running_loop().time() - began
 
@@ -279,13 +279,13 @@ def test_a_fence_that_is_cancelled_leaves_no_connection_and_no_task(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hdfs = Hdfs([Node(), node])
-    monkeypatch.setattr(takeover, "Pipeline", hdfs.pipeline)
-    monkeypatch.setattr(takeover, "read_replica", hdfs.read)
+    monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(fencing, "read_replica", hdfs.read)
 
     async def main() -> None:
         client: Any = hdfs
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(takeover.fence(client, (), "old holder", 9), SOON_S / 2)
+            await asyncio.wait_for(fencing.fence(client, (), "old holder", 9), SOON_S / 2)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main())

@@ -6,7 +6,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.health import ask_namenodes, read_health
 from bmq.storage.health import NameNodeState, StorageHealth
-from tests.unit.test_hdfs_namenode import STANDBY, Answer, Call, namenode, run
+from tests.unit.storage.hdfs.test_namenode import STANDBY, Answer, Call, namenode, run
 
 NO_HA = "org.apache.hadoop.ha.ServiceFailedException"
 NO_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"

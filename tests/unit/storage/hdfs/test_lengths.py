@@ -13,7 +13,7 @@ import pytest
 from bmq.storage.filesystem import Lease, LeaseLost, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
-from bmq.storage.hdfs.client import Tasks
+from bmq.storage.hdfs.context import Tasks
 from bmq.storage.hdfs.lengths import LengthTeller
 from bmq.storage.hdfs.settings import HdfsSettings
 

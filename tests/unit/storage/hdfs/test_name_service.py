@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bmq.spark.options import OptionError, ReadOptions
-from bmq.spark.roots import with_namenodes
+from bmq.spark.planning.roots import with_namenodes
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError
 

@@ -11,12 +11,12 @@ import pytest
 
 from bmq.storage.filesystem import NoSuchFile, OutOfSpace, StorageUnavailable, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.data_transfer import decode_varint, delimited
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
-from bmq.storage.hdfs.lease import LeaseRenewer
+from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.security import SimpleAuthenticator
 from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.hdfs.wire import decode_varint, delimited
 
 SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_min_s=0.01, backoff_max_s=0.05)
 STANDBY = "org.apache.hadoop.ipc.StandbyException"

@@ -10,11 +10,11 @@ import pytest
 
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block import read_block, read_block_by_thread, read_block_into, visible_length
-from bmq.storage.hdfs.client import HdfsClient
-from bmq.storage.hdfs.security import SimpleAuthenticator
+from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
+from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.settings import HdfsSettings
-from tests.unit.test_hdfs_namenode import Answer, FakeNameNode, run
+from tests.unit.storage.hdfs.test_namenode import Answer, FakeNameNode, run
 
 MISSING = "org.apache.hadoop.hdfs.server.datanode.ReplicaNotFoundException: Replica not found for pool:1"
 OLDER = "java.io.IOException: replica.getGenerationStamp() < block.getGenerationStamp(), block=1, replica=1"

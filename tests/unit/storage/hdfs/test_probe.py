@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.block_allocation import Exclusions, _drop_answering
+from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, node_name
-from bmq.storage.hdfs.opening import Exclusions, _drop_answering
-from tests.unit.storage.test_hdfs_open_block import MISSING, NOT_REGISTERED, WAITS_FOR_RECOVERY, datanodes
-from tests.unit.storage.test_hdfs_refusing_nodes import PlayedHdfs, play
-from tests.unit.test_hdfs_namenode import run
+from tests.unit.storage.hdfs.test_namenode import run
+from tests.unit.storage.hdfs.test_open_block import MISSING, NOT_REGISTERED, WAITS_FOR_RECOVERY, datanodes
+from tests.unit.storage.hdfs.test_refusing_nodes import PlayedHdfs, play
 
 
 def test_whatever_is_answered_is_a_sign_of_life() -> None:

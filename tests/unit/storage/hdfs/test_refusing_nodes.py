@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from bmq.storage.filesystem import Lease, OutOfSpace, PipelineFailed
+from bmq.storage.hdfs import block_allocation
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs import opening
-from bmq.storage.hdfs.client import HdfsClient
+from bmq.storage.hdfs.block_allocation import OpenFile, open_new_block
+from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import SuspectNodes, node_name
-from bmq.storage.hdfs.opening import OpenFile, open_new_block
 from bmq.storage.hdfs.pipeline import SetupTimedOut
 from bmq.storage.hdfs.refusing_nodes import FORGET_S, RefusingNodes
-from tests.unit.storage.test_hdfs_open_block import datanodes
-from tests.unit.test_hdfs_namenode import run
+from tests.unit.storage.hdfs.test_namenode import run
+from tests.unit.storage.hdfs.test_open_block import datanodes
 
 HOPE_S = 30.0
 
@@ -76,8 +76,8 @@ def play(monkeypatch: pytest.MonkeyPatch, story: Callable[[PlayedHdfs], Awaitabl
     async def test() -> None:
         async with datanodes(0, *answers) as (client, located):
             hdfs = PlayedHdfs(client, located.nodes, located.block)
-            monkeypatch.setattr(opening, "open_pipeline", hdfs.open_pipeline)
-            monkeypatch.setattr(opening, "HdfsAppender", lambda client, pipeline, **_: pipeline)
+            monkeypatch.setattr(block_allocation, "open_pipeline", hdfs.open_pipeline)
+            monkeypatch.setattr(block_allocation, "HdfsAppender", lambda client, pipeline, **_: pipeline)
             await story(hdfs)
 
     run(test)

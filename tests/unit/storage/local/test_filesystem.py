@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from bmq.storage import local, local_file, local_writer
 from bmq.storage.filesystem import (
     AlreadyExists,
     Appender,
@@ -32,14 +31,17 @@ from bmq.storage.filesystem import (
     Unsupported,
     write_once,
 )
-from bmq.storage.local import LocalFileSystem
+from bmq.storage.local import file as local_file
+from bmq.storage.local import filesystem
+from bmq.storage.local import writer as local_writer
+from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
 
 # Writes numbered lines until it is fenced; prints the position of every acknowledgement, then what ended it.
 WRITER = """
 import asyncio, sys
 from bmq.storage.filesystem import StorageError
-from bmq.storage.local import LocalFileSystem
+from bmq.storage.local.filesystem import LocalFileSystem
 
 async def main():
     fs = LocalFileSystem(sys.argv[1], "writer")
@@ -603,7 +605,7 @@ def test_rename_where_the_kernel_cannot_refuse_to_overwrite(tmp_path: Path, monk
     class OldLibrary:
         pass
 
-    monkeypatch.setattr(local, "_libc", OldLibrary())
+    monkeypatch.setattr(filesystem, "_libc", OldLibrary())
 
     async def body(fs: LocalFileSystem) -> None:
         await put(fs, "/d/one", b"1")
@@ -680,14 +682,14 @@ def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
 
 def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, go = threading.Event(), threading.Event()
-    copy = local._copy
+    copy = filesystem._copy
 
     def slow(source: int, target: int) -> None:
         copying.set()
         assert go.wait(10)
         copy(source, target)
 
-    monkeypatch.setattr(local, "_copy", slow)
+    monkeypatch.setattr(filesystem, "_copy", slow)
 
     async def body(fs: LocalFileSystem) -> None:
         await put(fs, "/a", b"aa")

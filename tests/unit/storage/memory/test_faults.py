@@ -609,7 +609,7 @@ def test_the_loop_names_who_is_stuck() -> None:
     with pytest.raises(Stuck) as caught:
         run(forever())
     assert "Task-1 at " in caught.value.__notes__[0]
-    assert "test_memory_faults.py" in caught.value.__notes__[0]
+    assert "test_faults.py" in caught.value.__notes__[0]
 
 
 def test_the_loop_cancels_in_order_and_reports_what_nobody_heard() -> None:

@@ -1,0 +1,1 @@
+"""Assigned partitions: opening, closing, and handing over."""

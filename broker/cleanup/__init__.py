@@ -1,0 +1,1 @@
+"""Upkeep of owned partitions: retention, orphaned files, and merging of small segments."""

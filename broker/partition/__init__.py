@@ -1,0 +1,1 @@
+"""One partition and its owner: the pure state machine, and the shell that performs its effects."""

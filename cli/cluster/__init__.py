@@ -1,0 +1,1 @@
+"""``bmq cluster``: its commands."""

@@ -1,0 +1,1 @@
+"""``bmq cluster doctor``: facts gathered, findings, remedies."""

@@ -1,0 +1,1 @@
+"""``bmq group``: its commands."""

@@ -1,0 +1,1 @@
+"""``bmq profile``, and the file of profiles."""

@@ -1,0 +1,1 @@
+"""``bmq cluster rebuild``: the metadata store rebuilt from storage."""

@@ -1,0 +1,1 @@
+"""``bmq segment repair``: its command line."""

@@ -1,0 +1,1 @@
+"""``bmq segment``: its commands."""

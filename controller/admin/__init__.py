@@ -1,0 +1,1 @@
+"""Admin requests: topics, partitions, configs, and operators' acts."""

@@ -1,0 +1,1 @@
+"""The planner: which broker is to own which partition. Pure."""

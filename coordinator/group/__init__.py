@@ -1,0 +1,1 @@
+"""One consumer group: the classic protocol as a pure state machine."""

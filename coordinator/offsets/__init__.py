@@ -1,0 +1,1 @@
+"""Committed offsets, and the lag that they show."""

@@ -1,0 +1,1 @@
+"""One shard of the groups: its log, its replay, and the state in memory."""

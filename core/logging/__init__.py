@@ -1,0 +1,1 @@
+"""The server's log: fields, formats, levels, and bounds on repeated lines."""

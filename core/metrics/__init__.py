@@ -1,0 +1,1 @@
+"""Counters of the hot path, and numbers that are collected between scrapes."""

@@ -1,0 +1,1 @@
+"""Kafka's framing over sockets: listeners, client connections, and connections between the cluster's processes."""

@@ -1,0 +1,1 @@
+"""Record batches: header, records, compression, and the checks of a produce."""

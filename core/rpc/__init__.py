@@ -1,0 +1,1 @@
+"""Calls between the cluster's processes, over the internal protocol."""

@@ -1,0 +1,1 @@
+"""The Fetch API: handler, sessions, purgatory, tail cache, and memory budget."""

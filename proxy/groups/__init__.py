@@ -1,0 +1,1 @@
+"""Group requests on their way to the coordinator that has the group."""

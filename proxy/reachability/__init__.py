@@ -1,0 +1,1 @@
+"""Brokers that this proxy cannot reach, and its reports of them."""

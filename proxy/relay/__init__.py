@@ -1,0 +1,1 @@
+"""Connections to a member through another one."""

@@ -1,0 +1,1 @@
+"""One process of `bmq serve`: its roles wired together."""

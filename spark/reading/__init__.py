@@ -1,0 +1,1 @@
+"""Slices into record batches, on executors."""

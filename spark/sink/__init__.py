@@ -1,0 +1,1 @@
+"""The sink of Spark queries: an idempotent producer."""

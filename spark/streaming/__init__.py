@@ -1,0 +1,1 @@
+"""Streaming queries: offsets, limits, and micro-batches."""

@@ -1,0 +1,1 @@
+"""The file system seam over a local folder."""
