@@ -24,7 +24,7 @@ _POLL_S = 0.02
 
 
 class Target(Protocol):
-    """What a load is sent to: a ``PartitionWriter``, or nothing."""
+    """What a load is sent to: a ``PartitionDriver``, or nothing."""
 
     def append(self, data: memoryview) -> asyncio.Future[int]: ...
 

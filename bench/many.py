@@ -15,7 +15,7 @@ from bench.roots import REPLICAS, Site, flushes_of
 from bench.single import Place, new_places, rates
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 
 SIZE = SIZES["1 KB"]
 LONE_OPENS = 20
@@ -36,7 +36,7 @@ async def partitions(site: Site, plan: Plan, number: int) -> AsyncIterator[Sampl
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(site.broker(config))
         yield sample("open alone", 1, await _open_one_by_one(first))
-        writers: list[PartitionWriter] = []
+        writers: list[PartitionDriver] = []
         for count in sorted(plan.counts):
             added = places[len(writers) : count]
             started = time.perf_counter()
@@ -85,10 +85,10 @@ async def _open_one_by_one(broker: Broker) -> dict[str, float]:
     }
 
 
-async def _open_all(broker: Broker, places: Sequence[Place]) -> list[PartitionWriter]:
+async def _open_all(broker: Broker, places: Sequence[Place]) -> list[PartitionDriver]:
     """At once, each with one batch flushed: its segment is created, registered, named and written."""
 
-    async def one(place: Place) -> PartitionWriter:
+    async def one(place: Place) -> PartitionDriver:
         writer = await broker.open(place.path, place.key)
         await writer.append(make_batch(SIZE))
         return writer
@@ -110,7 +110,7 @@ async def _timed_open(broker: Broker, places: Sequence[Place]) -> dict[str, floa
     return {"seconds": took_s, "partitions_s": len(places) / took_s}
 
 
-async def _write(broker: Broker, writers: Sequence[PartitionWriter], in_all: int, plan: Plan) -> dict[str, float]:
+async def _write(broker: Broker, writers: Sequence[PartitionDriver], in_all: int, plan: Plan) -> dict[str, float]:
     loop = ClosedLoop(writers, size=SIZE, in_flight=max(1, in_all // len(writers)))
     flushes = flushes_of(broker)
     started = time.perf_counter()

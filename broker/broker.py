@@ -11,19 +11,19 @@ from typing import Protocol, Unpack
 
 from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.file_check import FileCheck
 from bmq.broker.files.datanode_health import NodeHealth
-from bmq.broker.files.deferred_indexes import LateIndexes
+from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
 from bmq.broker.files.journal_cache import JournalCache
-from bmq.broker.files.open_file_limit import Places
-from bmq.broker.files.precreated import FirstFiles
+from bmq.broker.files.open_file_limit import OpenFileLimit
+from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.files.storage_watch import StorageWatch
 from bmq.broker.partition import events as ev
-from bmq.broker.partition.driver import PartitionWriter
-from bmq.broker.partition.release import Handed
+from bmq.broker.partition.driver import PartitionDriver
+from bmq.broker.partition.release import ReleaseNote
 from bmq.broker.partition.transitions import TERMINAL
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import Budget
@@ -65,7 +65,7 @@ class Broker:
 
     ``membership``: who registers the process, and calls ``fence_all`` when the store has declared it dead; None: the
     broker registers itself.  ``is_alive`` tells of other incarnations; None: the store is asked for what such brokers
-    registered.  ``reads``: of the process's pool of reads (``ReadPool.progress``).
+    registered.  ``reads``: of the process's pool of reads (``BlockCache.progress``).
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Broker:
         )
         self.on_failed: Callable[[str], None] = _nothing
         """Hears why this broker cannot go on: its process had better end, and begin anew."""
-        self._partitions: dict[PartitionKey, PartitionWriter] = {}
+        self._partitions: dict[PartitionKey, PartitionDriver] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
         self.alarms_raised: list[str] = []  # the last hundred
@@ -100,8 +100,8 @@ class Broker:
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
-        places = Places(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report)
-        self.shared = Shared(
+        places = OpenFileLimit(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report)
+        self.shared = BrokerContext(
             fs=fs,
             kv=kv,
             cluster=cluster,
@@ -117,7 +117,7 @@ class Broker:
             health=NodeHealth(),
             budget=Budget(self.config.buffer_bytes_total),
             places=places,
-            first_files=FirstFiles(
+            first_files=PrecreatedSegments(
                 fs,
                 places,
                 alarms,
@@ -125,7 +125,7 @@ class Broker:
                 most=self.config.open_parallel,
                 keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS,
             ),
-            late_indexes=LateIndexes(alarms, now_ms, self._report),
+            late_indexes=DeferredIndexes(alarms, now_ms, self._report),
             store_waits=StoreWaits(self.config.stalled_ms),
             reads=reads or ReadProgress(),
             report=self._report,
@@ -256,11 +256,11 @@ class Broker:
         """Accepted and not yet acknowledged by storage, over all partitions."""
         return self.shared.budget.used
 
-    def partitions(self) -> list[PartitionWriter]:
+    def partitions(self) -> list[PartitionDriver]:
         """Those held now."""
         return list(self._partitions.values())
 
-    def get(self, key: PartitionKey) -> PartitionWriter | None:
+    def get(self, key: PartitionKey) -> PartitionDriver | None:
         return self._partitions.get(key)
 
     async def read_record(self, key: PartitionKey) -> tuple[PartitionRecord, int]:
@@ -273,8 +273,8 @@ class Broker:
         key: PartitionKey,
         config: LogConfig | None = None,
         found: tuple[PartitionRecord, int] | None = None,
-        handed: Handed | None = None,
-    ) -> PartitionWriter:
+        handed: ReleaseNote | None = None,
+    ) -> PartitionDriver:
         """Take a partition over; returns when it accepts batches.  RequestError when it ends otherwise.
 
         ``found``: its record and revision, when the caller has just read them; ``handed``: what its last owner told.
@@ -283,7 +283,7 @@ class Broker:
         if held is not None and held.partition.state not in TERMINAL:
             raise ValueError(f"{path} is open already")
         async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
-            writer = PartitionWriter(self.shared, path, key, config or LogConfig())
+            writer = PartitionDriver(self.shared, path, key, config or LogConfig())
             self._partitions[key] = writer
             began_ms = self.shared.now_ms()
             with self._storage.takeover(writer):
@@ -298,7 +298,7 @@ class Broker:
         """Somebody waits for a partition that we shall claim with ``epoch`` once its owner has let go of it."""
         SegmentFiles(self.shared, path, is_synced=config.flush_sync, replication=config.replication).make_first(epoch)
 
-    async def move(self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False) -> Handed:
+    async def move(self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False) -> ReleaseNote:
         """Hand the partition over and forget it; ``is_deleted``: nobody comes after us, so wholly.  What its successor
         is to be told, if ``has_successor``."""
         writer = self._partitions[key]
@@ -313,7 +313,7 @@ class Broker:
         """Its topic is deleted: no successor will ask."""
         self._departed.pop(key, None)
 
-    def _forget(self, key: PartitionKey, writer: PartitionWriter) -> None:
+    def _forget(self, key: PartitionKey, writer: PartitionDriver) -> None:
         if self._partitions.get(key) is writer:
             del self._partitions[key]
             final = writer.partition.full_checkpoint()
@@ -460,8 +460,8 @@ class Broker:
         now_ms, turn_ms, places = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.places
         idle_ms = 0 if places.waiting > places.held else turn_ms // 3
         wanted -= self.shared.first_files.drop_older(wanted, turn_ms)
-        idle: list[tuple[int, str, PartitionWriter]] = []
-        written: list[tuple[int, str, PartitionWriter]] = []
+        idle: list[tuple[int, str, PartitionDriver]] = []
+        written: list[tuple[int, str, PartitionDriver]] = []
         for writer in self.shared.busy:
             partition = writer.partition
             segment = partition.current

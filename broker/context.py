@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files.datanode_health import NodeHealth
-from bmq.broker.files.deferred_indexes import LateIndexes
+from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
-from bmq.broker.files.open_file_limit import Places
-from bmq.broker.files.precreated import FirstFiles
+from bmq.broker.files.open_file_limit import OpenFileLimit
+from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.store_waits import StoreWaits
-from bmq.broker.traffic import Load
+from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import Budget
 from bmq.core.clock import Clock
 from bmq.core.logging.fields import Report
@@ -28,7 +28,7 @@ from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.read_progress import ReadProgress
 
 if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionWriter
+    from bmq.broker.partition.driver import PartitionDriver
 
 
 class CheckpointSource(Protocol):
@@ -37,8 +37,9 @@ class CheckpointSource(Protocol):
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None: ...
 
 
-class Tails(Protocol):
-    """Who hears of what partitions flush, in each one's order: a cache of tails (``endpoint.partitions.Tails``)."""
+class FlushListener(Protocol):
+    """Who hears of what partitions flush, in each one's order: a cache of tails
+    (``endpoint.partitions.FlushListener``)."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """The partition is in WRITE under this epoch."""
@@ -58,7 +59,7 @@ waits for it."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Shared:
+class BrokerContext:
     """What all partitions of a broker share."""
 
     fs: FileSystem
@@ -73,20 +74,20 @@ class Shared:
     alarms: Alarms
     health: NodeHealth
     budget: Budget
-    places: Places
-    first_files: FirstFiles
+    places: OpenFileLimit
+    first_files: PrecreatedSegments
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
     """Turns of those who take their own broken segments over."""
-    late_indexes: LateIndexes
-    busy: set[PartitionWriter] = field(default_factory=set)
+    late_indexes: DeferredIndexes
+    busy: set[PartitionDriver] = field(default_factory=set)
     """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
-    short: set[PartitionWriter] = field(default_factory=set)
+    short: set[PartitionDriver] = field(default_factory=set)
     """Those that had fewer nodes from storage than min.insync.replicas asks for, when they asked last."""
-    fenced: list[PartitionWriter] = field(default_factory=list)
+    fenced: list[PartitionDriver] = field(default_factory=list)
     """Those that have heard that they are not the owner, to be forgotten."""
-    store_waits: StoreWaits[PartitionWriter]
+    store_waits: StoreWaits[PartitionDriver]
     """Those that wait for the metadata store."""
-    load: Load = field(default_factory=Load)
+    load: TrafficCounters = field(default_factory=TrafficCounters)
     """What partitions are used for."""
     queue_ms: Histogram = field(default_factory=Histogram)
     """From the first batch that waits for a flush to the flush that takes it."""
@@ -100,7 +101,7 @@ class Shared:
     """No other process can have taken a partition over without our knowledge."""
     reads: ReadProgress = field(default_factory=ReadProgress)
     """How this process's reads from storage go."""
-    tails: Tails | None = None
+    tails: FlushListener | None = None
     """Set before the first partition is opened."""
     report: Report
     """Told of what an operator should know, and of bugs; never per request."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 
 from bmq.broker.partition import events as ev
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.logging.fields import Report, fields
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
@@ -29,12 +29,12 @@ class FileCheck:
         self._every_ms = every_ms
         self._report = report
         self._looking: asyncio.Task[None] | None = None
-        self._seen: dict[PartitionWriter, tuple[SegmentName, int, int]] = {}  # segment, flushed, when it was looked for
+        self._seen: dict[PartitionDriver, tuple[SegmentName, int, int]] = {}  # segment, flushed, when it was looked for
 
     def __repr__(self) -> str:
         return f"<FileCheck {len(self._seen)} segments>"
 
-    def look(self, writers: Iterable[PartitionWriter], now_ms: int) -> None:
+    def look(self, writers: Iterable[PartitionDriver], now_ms: int) -> None:
         """Begin to look for those that are due, unless the last look is still under way."""
         if self._looking is not None and not self._looking.done():
             return
@@ -48,16 +48,16 @@ class FileCheck:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
-    async def _look_for_all(self, due: list[PartitionWriter]) -> None:
+    async def _look_for_all(self, due: list[PartitionDriver]) -> None:
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def look_for(writer: PartitionWriter) -> None:
+        async def look_for(writer: PartitionDriver) -> None:
             async with turns:
                 await self._look_for(writer)
 
         await asyncio.gather(*map(look_for, due))
 
-    def _due(self, writers: Iterable[PartitionWriter], now_ms: int) -> list[PartitionWriter]:
+    def _due(self, writers: Iterable[PartitionDriver], now_ms: int) -> list[PartitionDriver]:
         seen, self._seen = self._seen, {}
         due = []
         for writer in writers:
@@ -73,7 +73,7 @@ class FileCheck:
             self._seen[writer] = segment.entry.name, flushed, looked_ms
         return due
 
-    async def _look_for(self, writer: PartitionWriter) -> None:
+    async def _look_for(self, writer: PartitionDriver) -> None:
         """Twice, and only while the partition is ours: a successor may do with the file what it likes."""
         segment = writer.partition.current
         if segment is None:
@@ -94,4 +94,4 @@ class FileCheck:
             **writer.path.log_fields,
             path=writer.path.log(entry.name),
         )
-        writer.post(ev.PipelineFailed(entry.name, "its file was deleted or moved by somebody"))
+        writer.post(ev.SegmentFailed(entry.name, "its file was deleted or moved by somebody"))

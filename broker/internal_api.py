@@ -11,12 +11,12 @@ import time
 from typing import Protocol
 from uuid import UUID
 
-from bmq.broker.assignment.assigned_partitions import Assigned
-from bmq.broker.files.open_file_limit import Places
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
+from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.partition.owner import PartitionOwner
-from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition_queries import ANSWERS, answer_questions
-from bmq.broker.traffic import Load
+from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey, SegmentName
@@ -61,14 +61,16 @@ class Registry(Protocol):
     ) -> None: ...
 
 
-class Serving:
+class BrokerApi:
     """One broker's.  ``register`` it with the process's internal endpoint."""
 
-    def __init__(self, assigned: Assigned, load: Load, places: Places) -> None:
+    def __init__(self, assigned: AssignedPartitions, load: TrafficCounters, places: OpenFileLimit) -> None:
         self._assigned = assigned
         self._load = load
         self._places = places
-        self._cpu_ms: dict[str, int] = {}  # what each caller of Load was told last, as ``Load`` keeps accounts
+        self._cpu_ms: dict[
+            str, int
+        ] = {}  # what each caller of Load was told last, as ``TrafficCounters`` keeps accounts
 
     def register(self, endpoint: Registry) -> None:
         endpoint.register(InternalKey.ASK, self.ask)
@@ -136,7 +138,7 @@ class Serving:
         """Another broker has released these."""
         told = HandedOverRequest.decode(body)
         keys = [PartitionKey(topic_id, partition) for topic_id, partition in told.partitions]
-        releases = [Handed.of(release) for release in told.releases] or [NOTHING] * len(keys)
+        releases = [ReleaseNote.of(release) for release in told.releases] or [NOTHING] * len(keys)
         if len(releases) != len(keys):
             raise FormatError(f"{len(releases)} releases of {len(keys)} partitions")
         self._assigned.handed_over(dict(zip(keys, releases, strict=True)))

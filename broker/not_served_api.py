@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.message_fields import NotServedPartition
@@ -27,7 +27,7 @@ class NotServed(NamedTuple):
     partitions: Sequence[NotServedPartition]
 
 
-def not_served(broker: Broker, assigned: Assigned) -> NotServed:
+def not_served(broker: Broker, assigned: AssignedPartitions) -> NotServed:
     """Return what this broker cannot serve now."""
     found = sorted((path.topic, path.partition, why) for path, why in assigned.not_served())
     named = [NotServedPartition(topic, number, why[:REASON_MAX]) for topic, number, why in found[:NAMED_MAX]]
@@ -37,7 +37,7 @@ def not_served(broker: Broker, assigned: Assigned) -> NotServed:
 class NotServedApi:
     """Register `handle` for ``InternalKey.PARTITIONS_NOT_SERVED``."""
 
-    def __init__(self, broker: Broker, assigned: Assigned) -> None:
+    def __init__(self, broker: Broker, assigned: AssignedPartitions) -> None:
         self._broker = broker
         self._assigned = assigned
 

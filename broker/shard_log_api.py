@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.internal_api import OPENING_WAIT_S, Registry
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.shard_log_fence import ShardFence
@@ -31,10 +31,10 @@ CheckOwnership = Callable[[PartitionKey, int, str], Awaitable[None]]
 """Raises RequestError if a shard's log may not be opened under this ownership by this incarnation."""
 
 
-class ShardServing:
+class ShardLogApi:
     """One broker's.  ``fence.closed`` is to be told when a partition leaves WRITE."""
 
-    def __init__(self, assigned: Assigned, fence: ShardFence, check: CheckOwnership | None = None) -> None:
+    def __init__(self, assigned: AssignedPartitions, fence: ShardFence, check: CheckOwnership | None = None) -> None:
         """``check`` refuses what contradicts the store."""
         self._assigned = assigned
         self._fence = fence

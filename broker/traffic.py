@@ -34,7 +34,7 @@ class Traffic:
         self.requests += other.requests
 
 
-class Load:
+class TrafficCounters:
     """One process's.  Bounded by ``PARTITIONS_MAX`` counters for each caller, and for the window."""
 
     def __init__(self) -> None:

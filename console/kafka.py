@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import Answer, CloseConnection, Dispatch
+from bmq.core.net.request import CloseConnection, Dispatch, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
@@ -89,7 +89,7 @@ class LocalRequests:
         head = _HEAD.pack(key, version, 0, len(name)) + name + (b"\0" if is_flexible(key, version) else b"")
         try:
             answer = self._dispatch(memoryview(bytearray(head + body)), self._client)
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, Response):
                 answer = await answer
         except CloseConnection as error:
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None

@@ -10,7 +10,7 @@ from bmq.controller.planning.partition_load import Measured
 from bmq.meta.cluster.member import Member
 
 
-class Asking(Protocol):
+class MemberClient(Protocol):
     """The leader's calls.  ``peer_asking`` makes them over the internal connections."""
 
     async def is_alive(self, member: Member) -> bool:

@@ -40,7 +40,7 @@ SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
 
 
-class PeerAsking:
+class PeerMemberClient:
     """See ``Asking``."""
 
     def __init__(self, peers: Peers, *, ping_s: float = PING_S) -> None:

@@ -51,7 +51,7 @@ class _Outcome(Enum):
     DELETED = auto()
 
 
-class UnderWay:
+class PendingMoves:
     """``add`` what was written; ``run`` finds what is done and calls ``done``."""
 
     def __init__(self, kv: KeyValue, cluster: str, clock: Clock, done: Callable[[], None]) -> None:

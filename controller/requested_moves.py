@@ -22,7 +22,7 @@ class Wish(NamedTuple):
     done: asyncio.Future[None]
 
 
-class Wishes:
+class RequestedMoves:
     """One for a partition at most: a later one takes the place of an earlier one, whose author is told."""
 
     def __init__(self) -> None:

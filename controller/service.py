@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from bmq.controller.admin.topic_deletion import TopicCleaner
 from bmq.controller.admin.topics import TopicAdmin
-from bmq.controller.asking import Asking
+from bmq.controller.asking import MemberClient
 from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
@@ -41,7 +41,7 @@ class Controller:
         kv: KeyValue,
         view: KvClusterView,
         catalog: Catalog,
-        asking: Asking,
+        asking: MemberClient,
         clock: Clock,
         *,
         topics: Callable[[Guard], TopicAdmin],

@@ -21,7 +21,7 @@ class _Stall:
         self.rests_until = float("inf")
 
 
-class Serving:
+class StalledBrokers:
     """``take`` an answer; ``leave`` when the member is gone.  Bounded by the members that have ever stalled."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
-from bmq.controller.asking import Asking
+from bmq.controller.asking import MemberClient
 from bmq.controller.assignments import Assignments, Batch, Deposed
 from bmq.controller.election import Leadership
 from bmq.controller.event_queue import LOOK, EventQueue, Look, MemberNews, Queued
@@ -33,7 +33,7 @@ from bmq.controller.failures import (
     Tick,
 )
 from bmq.controller.file_shares import FileShares
-from bmq.controller.pending_moves import UnderWay
+from bmq.controller.pending_moves import PendingMoves
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
@@ -41,8 +41,8 @@ from bmq.controller.planning.planner import plan, plan_in_steps
 from bmq.controller.planning.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
 from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.reachability import count_unreachable
-from bmq.controller.requested_moves import Wishes
-from bmq.controller.stalled_brokers import Serving
+from bmq.controller.requested_moves import RequestedMoves
+from bmq.controller.stalled_brokers import StalledBrokers
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
@@ -56,7 +56,7 @@ from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
 from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_prefix
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import Changes, KeyValue, KvError
-from bmq.meta.prefix_watch import Following
+from bmq.meta.prefix_watch import PrefixWatcher
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Term:
         cluster: str,
         view: KvClusterView,
         catalog: Catalog,
-        asking: Asking,
+        asking: MemberClient,
         clock: Clock,
         *,
         shards: Callable[[], int],
@@ -99,10 +99,10 @@ class Term:
         """Held while the table changes, or a plan goes through it: both take many turns of the loop."""
         self._idle = IdlePartitions()
         self.loads = Loads(self._partitions)
-        self.serving = Serving()
+        self.serving = StalledBrokers()
         self.file_shares = FileShares()
         self.failures = Failures(member_ttl_s)
-        self.under_way = UnderWay(kv, cluster, clock, lambda: self.queue.put(LOOK))
+        self.under_way = PendingMoves(kv, cluster, clock, lambda: self.queue.put(LOOK))
         self.is_balancing = False
         self._view = view
         self._cluster = cluster
@@ -115,10 +115,10 @@ class Term:
         self._members: dict[str, Member] = {}  # also those that are gone and count as alive yet
         self._dead: dict[str, int] = {}  # declared dead, and the revision of the key that is to be deleted
         self._unreachable: dict[str, frozenset[str]] = {}
-        self._reports = Following(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
+        self._reports = PrefixWatcher(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
         self._moved_at: dict[PartitionKey, float] = {}
         self._has_resting = False  # at the last plan
-        self._wishes = Wishes()
+        self._wishes = RequestedMoves()
         self._is_dirty = True
         self._tasks: asyncio.TaskGroup | None = None
 

@@ -10,12 +10,12 @@ from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.logging.levels import LogLevels
 from bmq.core.metrics.counters import Metrics
-from bmq.core.net.request import Answer, Request
+from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.partitions import Owners
 from bmq.endpoint.produce.connection_order import ProduceOrder
-from bmq.endpoint.produce.queue import Holding
+from bmq.endpoint.produce.queue import ProduceQueue
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
 from bmq.meta.members import Members
@@ -24,7 +24,7 @@ from bmq.proxy.metadata_cache import MetadataCache
 if TYPE_CHECKING:
     from bmq.controller.admin.api import Admin
     from bmq.coordinator.api import GroupCoordinator
-    from bmq.endpoint.fetch.service import Reading
+    from bmq.endpoint.fetch.service import FetchService
     from bmq.meta.producer_ids import ProducerIds
 
 
@@ -42,11 +42,11 @@ class Services:
     """Changes topics and configs (the controller's work)."""
     coordinator: GroupCoordinator
     producer_ids: ProducerIds
-    reading: Reading
+    reading: FetchService
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
     log_levels: LogLevels = field(default_factory=LogLevels)
     metadata: MetadataCache = field(default_factory=MetadataCache)
-    holding: Holding = field(default_factory=Holding)
+    holding: ProduceQueue = field(default_factory=ProduceQueue)
     """Produces that wait for their partition."""
     large: LargeRequests = field(default_factory=LargeRequests)
     produce_order: ProduceOrder = field(default_factory=ProduceOrder)
@@ -73,7 +73,7 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     handle: Callable[[Services, Request, Any], Any | Awaitable[Any]] | None = None
-    handle_raw: Callable[[Services, Request], Answer | Awaitable[Answer]] | None = None
+    handle_raw: Callable[[Services, Request], Response | Awaitable[Response]] | None = None
     response_bytes: Callable[[Services, Any], int] | None = None
     """Estimates from the message what its response takes while it is built; None: no more than a few times the body."""
     waits_for_clients: bool = False

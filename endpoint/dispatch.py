@@ -12,7 +12,7 @@ from typing import Any
 from bmq.core.aio.eager import start
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.net.request import Answer, Buffer, Client, CloseConnection, Request
+from bmq.core.net.request import Buffer, Client, CloseConnection, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
@@ -46,7 +46,7 @@ class Endpoint:
     def is_pipelined(self, frame: memoryview) -> bool:
         return bytes(frame[:2]) in self._pipelined
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         try:
             header = parse_header(frame)
         except FormatError as error:
@@ -61,7 +61,7 @@ class Endpoint:
             result = self._call(api, request)
             if hasattr(result, "__await__"):
                 return start(self._finish(api, request, result))
-            if type(result) is not Answer and is_large(result):
+            if type(result) is not Response and is_large(result):
                 return start(self._finish_large(request, [result]))
             return self._answer(request, result)
         except CloseConnection:
@@ -85,7 +85,7 @@ class Endpoint:
             return self._call_in_room(api, request, message, size)
         return api.handle(self._services, request, message)
 
-    async def _call_in_room(self, api: Api, request: Request, message: Any, size: int) -> Answer:
+    async def _call_in_room(self, api: Api, request: Request, message: Any, size: int) -> Response:
         """Have the request handled and its response encoded once there is room for that."""
         assert api.handle is not None
         responses = self._services.responses
@@ -130,22 +130,22 @@ class Endpoint:
         await self._large.free(box)
         return result
 
-    async def _encode(self, request: Request, result: Any) -> Answer:
+    async def _encode(self, request: Request, result: Any) -> Response:
         """Return the response's bytes, encoded off the loop if it is large."""
-        if type(result) is Answer:
+        if type(result) is Response:
             return result
         key, version, correlation_id = request.api_key, request.api_version, request.correlation_id
         if is_large(result):
             box = [result]
             del result
-            return Answer(await self._encode_large(request, box))
+            return Response(await self._encode_large(request, box))
         self._count_errors(request, result)
-        return Answer(encode_response(key, version, correlation_id, result))
+        return Response(encode_response(key, version, correlation_id, result))
 
-    async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Answer:
+    async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Response:
         try:
             result = await work
-            if type(result) is not Answer and is_large(result):
+            if type(result) is not Response and is_large(result):
                 box = [result]
                 del result
                 return await self._finish_large(request, box)
@@ -156,8 +156,8 @@ class Endpoint:
             error.add_note(_whose(api, request))
             raise
 
-    async def _finish_large(self, request: Request, box: list[Any]) -> Answer:
-        return self._answer(request, Answer(await self._encode_large(request, box)))
+    async def _finish_large(self, request: Request, box: list[Any]) -> Response:
+        return self._answer(request, Response(await self._encode_large(request, box)))
 
     async def _encode_large(self, request: Request, box: list[Any]) -> list[Buffer]:
         """Count the errors of the one response in `box`, in turns of the loop, and encode it off the loop."""
@@ -176,24 +176,24 @@ class Endpoint:
             if code:
                 counters.failed(code)
 
-    def _answer(self, request: Request, result: Any) -> Answer:
+    def _answer(self, request: Request, result: Any) -> Response:
         """Encode what the handler gave, unless it did so itself, and count the request."""
-        if type(result) is Answer:
+        if type(result) is Response:
             answer = result
         else:
             self._count_errors(request, result)
-            answer = Answer(encode_response(request.api_key, request.api_version, request.correlation_id, result))
+            answer = Response(encode_response(request.api_key, request.api_version, request.correlation_id, result))
         if answer.size >= COUNTED_LEAST:
             self._services.responses.count(answer)
         ms = (self._clock.monotonic() - request.arrived) * 1000
         self._services.metrics.api(request.api_key).answered(ms)
         return answer
 
-    def _refuse(self, header: Header) -> Answer:
+    def _refuse(self, header: Header) -> Response:
         if header.api_key == ApiKey.API_VERSIONS and ApiKey.API_VERSIONS in self._apis:
             api = self._apis[ApiKey.API_VERSIONS]
             self._services.metrics.api(header.api_key).failed(ErrorCode.UNSUPPORTED_VERSION)
-            return Answer(encode_response(api.key, 0, header.correlation_id, unsupported_version(api)))
+            return Response(encode_response(api.key, 0, header.correlation_id, unsupported_version(api)))
         raise CloseConnection(
             f"a request for API {_name(header.api_key)} version {header.api_version}, which is not supported"
         )

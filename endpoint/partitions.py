@@ -17,10 +17,10 @@ from bmq.core.records.batch import Appended, Batch, Ends
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.log_reader import LiveSegment
 
-__all__ = ["Appended", "Ends", "Followed", "Owner", "Owners", "Tails"]
+__all__ = ["Appended", "Ends", "PartitionView", "Owner", "Owners", "FlushListener"]
 
 
-class Followed(Protocol):
+class PartitionView(Protocol):
     """One partition as this process reads it: properties cost no call.
 
     They are the owner's own when it is in this process.  Of an owner elsewhere they are what it told last, so they may
@@ -116,12 +116,12 @@ class Owners(Protocol):
         """The owner once it can be.  RequestError, always retriable unless the partition is OFFLINE, when that takes
         longer or cannot come: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
 
-    def follow(self, key: PartitionKey) -> Followed | None:
-        """The partition, for reading.  None when nobody tells of it yet: the ``Tails`` hear ``opened`` when that has
-        changed.  One that nobody has asked for in a while is followed no longer."""
+    def follow(self, key: PartitionKey) -> PartitionView | None:
+        """The partition, for reading.  None when nobody tells of it yet: the ``FlushListener`` hear ``opened`` when
+        that has changed.  One that nobody has asked for in a while is followed no longer."""
 
 
-class Tails(Protocol):
+class FlushListener(Protocol):
     """Who is told of what owners flush: the proxy's tail cache.  Called by owners, in each partition's order."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:

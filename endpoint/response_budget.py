@@ -2,8 +2,8 @@
 
 A request of a few bytes may be answered with megabytes, and a client that does not read keeps them.  So such a response
 takes room before it is built, by an estimate that is corrected once it is encoded, and gives it back when it was sent.
-Without room it waits; the smaller ones pass the larger ones (``endpoint.fetch.memory_budget.Lane``).  Who does not read
-while others wait is closed (``core.net.listener``).
+Without room it waits; the smaller ones pass the larger ones (``endpoint.fetch.memory_budget.MemoryPool``).  Who does
+not read while others wait is closed (``core.net.listener``).
 
 A response of up to COUNTED_LEAST bytes neither waits nor counts: max.connections bounds these.  Records of fetches
 count in ``endpoint.fetch.memory_budget.FetchBudget`` instead.
@@ -11,8 +11,8 @@ count in ``endpoint.fetch.memory_budget.FetchBudget`` instead.
 
 from __future__ import annotations
 
-from bmq.core.net.request import Answer
-from bmq.endpoint.fetch.memory_budget import Lane, Reservation
+from bmq.core.net.request import Response
+from bmq.endpoint.fetch.memory_budget import MemoryPool, Reservation
 
 COUNTED_LEAST = 64 << 10
 
@@ -21,7 +21,7 @@ class ResponseBudget:
     """One process's, of ``limit`` bytes.  One response is always built, whatever its size."""
 
     def __init__(self, limit: int) -> None:
-        self._lane = Lane(limit, _nothing)
+        self._lane = MemoryPool(limit, _nothing)
 
     def __repr__(self) -> str:
         return f"<ResponseBudget {self._lane.used}/{self._lane.limit}, {self._lane.waiting} waiting>"
@@ -41,7 +41,7 @@ class ResponseBudget:
         reservation.resize(size)
         return reservation
 
-    def count(self, answer: Answer, taken: Reservation | None = None) -> Answer:
+    def count(self, answer: Response, taken: Reservation | None = None) -> Response:
         """Have ``answer`` hold its bytes, out of ``taken`` where that was reserved, until it is sent or dropped."""
         if answer.size < COUNTED_LEAST or answer.release is not None:
             if taken is not None:

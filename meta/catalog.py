@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from bmq.core.errors import FormatError, RequestError
 from bmq.meta.kv import Changes, Compare, Entry, Event, KeyValue, Put
-from bmq.meta.prefix_watch import Following, patiently
+from bmq.meta.prefix_watch import PrefixWatcher, patiently
 from bmq.meta.topic_rules import PARTITIONS_MAX, check_name
 
 _log = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ class KvCatalog:
         self._configs: dict[int | None, dict[str, str]] = {}
         self._subscribers: list[Callable[[TopicChange], None]] = []
         self._config_subscribers: list[Callable[[], None]] = []
-        self._following = Following(kv, self._prefix, self._apply_all, what="catalog", on_failed=on_failed)
+        self._following = PrefixWatcher(kv, self._prefix, self._apply_all, what="catalog", on_failed=on_failed)
 
     def __repr__(self) -> str:
         seen = self._following.seen

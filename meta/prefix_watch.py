@@ -31,7 +31,7 @@ RETRY_MAX_S = 2.0
 """Waits between tries to reach the store, doubled from the first to the second."""
 
 
-class Following:
+class PrefixWatcher:
     """Calls ``apply`` with what is news, in the store's order: the events of one revision together, a listing in
     parts, of which ``seen`` tells nothing before the last.  What ``apply`` raises stops the view, and comes out of
     ``close`` and ``wait_revision``."""

@@ -27,7 +27,7 @@ from bmq.core.aio.steps import Steps, run_in_steps
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer, Buffer
+from bmq.core.net.request import Buffer, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
@@ -287,7 +287,7 @@ class MetadataCache:
         catalog: Catalog,
         members: Members,
         cluster_operations: Operations = None,
-    ) -> Answer:
+    ) -> Response:
         """The whole response around the encoded ``topics``."""
         if len(self._topics) > len(catalog.topics):
             self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
@@ -301,7 +301,7 @@ class MetadataCache:
             )
         end = len(whole) - _tail_size(version)
         head = correlation_id.to_bytes(4, "big", signed=True) + whole[4 : end - _count_size(version)]
-        return Answer([head + _count(version, count), *topics, whole[end:]])
+        return Response([head + _count(version, count), *topics, whole[end:]])
 
     def _entry(self, topic: Topic) -> _TopicEntry:
         entry = self._topics.get(topic.name)

@@ -27,7 +27,7 @@ from typing import Any
 
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer, Client, CloseConnection, Dispatch
+from bmq.core.net.request import Client, CloseConnection, Dispatch, Response
 from bmq.core.records.batch import Appended
 from bmq.core.tracing import CURRENT, Kind, SampledRecords, Span, Tracer, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
@@ -36,7 +36,7 @@ from bmq.core.wire.primitives import CUT_SHORT
 from bmq.endpoint.api import Api, Services
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.partitions import Owner, Owners
-from bmq.endpoint.produce.queue import Holding, Waiting
+from bmq.endpoint.produce.queue import ProduceQueue, Waiting
 from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.remote_owner import RemoteOwner
 
@@ -75,7 +75,7 @@ class TracedEndpoint:
         self._request = _TracedRequests(services, apis, tracer, sampled)
         self.is_pipelined = endpoint.is_pipelined
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         if self._random() >= self._ratio:
             return self._endpoint(frame, client)
         return self._request.serve(frame, client, None)
@@ -89,7 +89,7 @@ class TracedInternalEndpoint:
         self._request = _TracedRequests(services, apis, tracer, SampledRecords())
         self.is_pipelined = endpoint.is_pipelined
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         parents = _parents_of(frame)
         if not parents:
             return self._endpoint(frame, client)
@@ -115,7 +115,7 @@ class _TracedRequests:
         self._tracer = tracer
         self._sampled = sampled
 
-    def serve(self, frame: memoryview, client: Client, parents: Parents | None) -> Answer | Awaitable[Answer]:
+    def serve(self, frame: memoryview, client: Client, parents: Parents | None) -> Response | Awaitable[Response]:
         """Answer the request.  `parents`: of the batches that another process has traced; None for a client's own."""
         span = self._begin(frame, client, parents)
         services = copy.copy(self._services)
@@ -132,7 +132,7 @@ class _TracedRequests:
             raise
         finally:
             CURRENT.reset(token)
-        if isinstance(answer, Answer):
+        if isinstance(answer, Response):
             self._answered(span, answer)
         else:
             future = asyncio.ensure_future(answer)
@@ -152,7 +152,7 @@ class _TracedRequests:
         parent = next(iter(parents.values())) if parents else None
         return self._tracer.start(_name(header.api_key), Kind.SERVER, parent, attributes)
 
-    def _over(self, span: Span, future: asyncio.Future[Answer]) -> None:
+    def _over(self, span: Span, future: asyncio.Future[Response]) -> None:
         if future.cancelled():
             _fail(span, asyncio.CancelledError("the client has gone"))
         elif (error := future.exception()) is not None:
@@ -160,7 +160,7 @@ class _TracedRequests:
         else:
             self._answered(span, future.result())
 
-    def _answered(self, span: Span, answer: Answer) -> None:
+    def _answered(self, span: Span, answer: Response) -> None:
         """Let the span end when the kernel has the response, or the connection has gone."""
         if not answer.size:  # acks=0, for which all requests share a response
             span.end()
@@ -303,9 +303,10 @@ class _TracedOwner:
 
 
 class _TracedHolding:
-    """``Holding`` for one request: what waits there is traced, and nothing of other requests in the same line is."""
+    """``ProduceQueue`` for one request: what waits there is traced, and nothing of other requests in the same line
+    is."""
 
-    def __init__(self, holding: Holding, owners: Owners, traced: _TracedPartitions) -> None:
+    def __init__(self, holding: ProduceQueue, owners: Owners, traced: _TracedPartitions) -> None:
         self._holding = holding
         self._owners = owners
         self._traced = traced

@@ -18,22 +18,22 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from bmq.broker.assignment.assigned_partitions import Assigned
-from bmq.broker.files.open_file_limit import Places
-from bmq.broker.internal_api import Registry, Serving
-from bmq.broker.shard_log_api import CheckOwnership, ShardServing
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
+from bmq.broker.files.open_file_limit import OpenFileLimit
+from bmq.broker.internal_api import BrokerApi, Registry
+from bmq.broker.shard_log_api import CheckOwnership, ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.broker.traffic import Load
+from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.endpoint.api import Api, Services
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
-from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Catalog
-from bmq.storage.block_cache import ReadPool
+from bmq.storage.block_cache import BlockCache
 
 INTERNAL_APIS: tuple[Api, ...] = (*produce.APIS, *fetch.APIS)
 
@@ -49,11 +49,11 @@ def internal_services(
     config: NodeConfig,
     clock: Clock,
     catalog: Catalog,
-    assigned: Assigned,
-    load: Load,
+    assigned: AssignedPartitions,
+    load: TrafficCounters,
     *,
-    pool: ReadPool,
-    beside: Reading | None,
+    pool: BlockCache,
+    beside: FetchService | None,
 ) -> Services:
     """``beside`` is the reading of the same process's clients, which owners tell what they flush; None when there are
     none: then they tell ``services.reading``."""
@@ -68,7 +68,7 @@ def internal_services(
         admin=nobody,
         coordinator=nobody,
         producer_ids=nobody,
-        reading=Reading(
+        reading=FetchService(
             config,
             catalog,
             assigned,
@@ -89,12 +89,12 @@ def internal_dispatch(services: Services) -> Endpoint:
 
 def register_broker(
     endpoint: Registry,
-    assigned: Assigned,
-    load: Load,
-    places: Places,
+    assigned: AssignedPartitions,
+    load: TrafficCounters,
+    places: OpenFileLimit,
     fence: ShardFence,
     check: CheckOwnership | None = None,
 ) -> None:
     """The private APIs that a broker answers."""
-    Serving(assigned, load, places).register(endpoint)
-    ShardServing(assigned, fence, check).register(endpoint)
+    BrokerApi(assigned, load, places).register(endpoint)
+    ShardLogApi(assigned, fence, check).register(endpoint)

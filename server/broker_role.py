@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.assignment.follower import AssignmentFollower
-from bmq.broker.assignment.handover import HandOvers
+from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
@@ -18,8 +18,8 @@ from bmq.core.config import NodeConfig
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KeyValue
-from bmq.server.cluster_member import Joined
-from bmq.storage.block_cache import ReadPool
+from bmq.server.cluster_member import ClusterMember
+from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import FileSystem
 
 log = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ class BrokerRole:
         clock: Clock,
         catalog: Catalog,
         view: ClusterView,
-        pool: ReadPool,
+        pool: BlockCache,
         *,
         incarnation: str,
-        joined: Joined | None,
+        joined: ClusterMember | None,
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class BrokerRole:
             reads=pool.progress,
         )
         self.fence = ShardFence()
-        self.assigned = Assigned(
+        self.assigned = AssignedPartitions(
             self.broker,
             pool,
             offload=asyncio.to_thread,
@@ -69,7 +69,7 @@ class BrokerRole:
         )
         successors = None
         if joined is not None:
-            successors = HandOvers(view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
+            successors = HandoverNotifier(view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._hand_overs = successors
         self._follower = AssignmentFollower(self.assigned, catalog, view, config, successors)
 

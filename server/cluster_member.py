@@ -25,7 +25,7 @@ from bmq.meta.kv import KeyValue
 from bmq.storage.cluster_files import FORMAT
 
 
-class Joined:
+class ClusterMember:
     """``join``, then ``is_at``; ``leave`` ends it.  What it calls is set before anything of the process begins."""
 
     def __init__(

@@ -11,7 +11,7 @@ from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.high_watermarks import HighWatermarks
 from bmq.server.broker_role import BrokerRole
-from bmq.server.cluster_member import Joined
+from bmq.server.cluster_member import ClusterMember
 
 LOG_SIZES_S = 15.0
 """Least time between two refreshes of the log sizes."""
@@ -31,7 +31,7 @@ class Collected:
         *,
         broker: BrokerRole | None,
         coordinator: Coordinator | None,
-        joined: Joined | None,
+        joined: ClusterMember | None,
     ) -> None:
         self.group_lag: GroupLag | None = None
         self.log_sizes: LogSizes | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
-from bmq.storage.block_cache import ReadPool
+from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader, OffsetNotFound
@@ -86,7 +86,9 @@ class LocalShardLogs:
     """A ``coordinator.shard.log.ShardLogs``.  ``fence`` is the broker's, which other processes' coordinators meet too
     (``broker.shard_log_api``)."""
 
-    def __init__(self, assigned: Assigned, catalog: Catalog, pool: ReadPool, fence: ShardFence | None = None) -> None:
+    def __init__(
+        self, assigned: AssignedPartitions, catalog: Catalog, pool: BlockCache, fence: ShardFence | None = None
+    ) -> None:
         self._assigned = assigned
         self._catalog = catalog
         self._pool = pool

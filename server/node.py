@@ -26,7 +26,7 @@ from bmq.controller.admin.server import AdminService
 from bmq.controller.admin.topic_deletion import TopicCleaner
 from bmq.controller.admin.topics import REPLICAS_MAX, TopicAdmin
 from bmq.controller.kv_commit import Guard, unguarded
-from bmq.controller.member_client import PeerAsking
+from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.service import Controller
 from bmq.controller.store_upkeep import StoreUpkeep, maintained
 from bmq.coordinator.api import GroupCoordinator
@@ -49,7 +49,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
 from bmq.endpoint.api import Services
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
@@ -65,19 +65,19 @@ from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.reachability.failure_reports import Reports
 from bmq.proxy.reachability.unreachable_brokers import Unreachable, read_unreachable
-from bmq.proxy.relay.pool import Relays
+from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.server.broker_role import BrokerRole
-from bmq.server.cluster_member import Joined
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.collected_metrics import Collected
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.server.log_levels_api import LogLevelsApi
 from bmq.server.root_guard import RootGuard
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem, StorageError
 
@@ -98,7 +98,7 @@ class Node:
         clock: Clock,
         *,
         incarnation: str,
-        joined: Joined | None = None,
+        joined: ClusterMember | None = None,
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
         tracer: Tracer | None = None,
@@ -136,7 +136,7 @@ class Node:
         """The proxies as clients of each listener are told of them."""
         self.view.subscribe(lambda change: self._send_away() if change.members else None)  # they have looked before
         self.members = next(iter(self._proxies.values()))
-        self.pool = ReadPool(fs, ReadConfig(cache_bytes=config.cache_bytes))
+        self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
             self.broker = BrokerRole(
@@ -146,7 +146,7 @@ class Node:
             self.broker.broker.on_failed = self._failed
         self.remote: RemoteOwners | None = None
         self.owners = self._make_owners()
-        self.reading = Reading(config, self.catalog, self.owners, self.pool, clock, self.metrics)
+        self.reading = FetchService(config, self.catalog, self.owners, self.pool, clock, self.metrics)
         self.reading.tracer = tracer
         self.controller: Controller | None = None
         self.cluster_admin: ClusterAdmin | None = None
@@ -301,7 +301,7 @@ class Node:
             lambda key: self.reading.poll.is_followed(key),
             credit_bytes=self.config.internal_credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
-            relays=Relays(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
+            relays=RelayPool(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
             sampled=self._tracing.sampled if self._tracing is not None else None,
         )
         return RoutedOwners(self.view, local, self.remote)
@@ -315,7 +315,7 @@ class Node:
             return topics
         service = None
         if CONTROLLER in self.config.roles:
-            asking = PeerAsking(joined.peers)
+            asking = PeerMemberClient(joined.peers)
             self.controller = Controller(
                 self.config, self._kv, joined.view, self.catalog, asking, self._clock,
                 topics=self._make_topics, cleaner=self._make_cleaner, upkeep=self._make_upkeep, on_failed=self._failed,
@@ -383,7 +383,7 @@ class Node:
         )  # fmt: skip
         return self._routed
 
-    def _make_lookouts(self, joined: Joined) -> tuple[Reports, Unreachable]:
+    def _make_lookouts(self, joined: ClusterMember) -> tuple[Reports, Unreachable]:
         """What a proxy tells of members that it cannot reach."""
         assert self.remote is not None, "it is in a cluster"
         controller = self.controller
@@ -395,7 +395,7 @@ class Node:
         )  # fmt: skip
         return reports, unreachable
 
-    def _serve_inside(self, joined: Joined) -> None:
+    def _serve_inside(self, joined: ClusterMember) -> None:
         """What the other processes may ask of this one."""
         endpoint = joined.endpoint
         endpoint.register(InternalKey.LEAVE, self._asked_to_leave, role=CONTROLLER)
@@ -513,7 +513,7 @@ def _report(controller: Controller, by: str, incarnation: str, why: str) -> None
 class _Listeners:
     """Who hears of what this process's partitions do: its readers, and the logs of its coordinator."""
 
-    def __init__(self, reading: Reading, logs: LocalShardLogs) -> None:
+    def __init__(self, reading: FetchService, logs: LocalShardLogs) -> None:
         self._reading = reading
         self._logs = logs
         self.flushed = reading.flushed  # the hot one: no call between

@@ -39,7 +39,7 @@ from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.open import is_shared, open_keyvalue
 from bmq.server.cluster_history import ClusterHistory
-from bmq.server.cluster_member import Joined
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.console_facts import console_state
 from bmq.server.descriptors import fit
 from bmq.server.group_lag_history import GroupLagHistory
@@ -97,7 +97,7 @@ async def _serve(config: NodeConfig) -> int:
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership
         if is_shared(config.meta):
             guard = RootGuard(kv, fs, config.cluster)
-            joined = Joined(config, kv, SystemClock(), incarnation, before_join=guard.before_join)
+            joined = ClusterMember(config, kv, SystemClock(), incarnation, before_join=guard.before_join)
             stack.push_async_callback(joined.leave)
             if await asked.comes_before(joined.join()):
                 return 0

@@ -1,9 +1,9 @@
 """What a process's readers share: reads in flight, the block cache and the segment indexes, each under its own bound.
 
-Reads are in aligned blocks, one read for all who wait for the same block.  ``Facts`` says how far a segment is certain
-in bytes (``Known``): from its ``.idx``, from its owner, or because the headers up to there were stepped over under a
-watermark that was known before the read.  Only bytes below it are kept.  A block read past it is shared only by those
-who asked under the same watermark: an older read may have seen other bytes.
+Reads are in aligned blocks, one read for all who wait for the same block.  ``SegmentKnowledge`` says how far a segment
+is certain in bytes (``Known``): from its ``.idx``, from its owner, or because the headers up to there were stepped over
+under a watermark that was known before the read.  Only bytes below it are kept.  A block read past it is shared only by
+those who asked under the same watermark: an older read may have seen other bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ReadConfig:
             raise ValueError("reads_max and parallel_indexes must be at least 1, ahead_max at least 0")
 
 
-class Facts:
+class SegmentKnowledge:
     """What is known of one segment: a sparse index, and how far its bytes are certain (``Known``)."""
 
     __slots__ = ("asked_end", "counted", "entries", "index", "is_ours", "known_offset", "known_position")
@@ -106,7 +106,7 @@ class Facts:
 # ------------------------------------------------------------------------------------------------------ the pool
 
 
-class ReadPool:
+class BlockCache:
     """Shared by all readers of a process.  ``close`` ends what is under way.  ``progress`` counts its reads."""
 
     def __init__(
@@ -125,7 +125,7 @@ class ReadPool:
         self._turn = asyncio.Semaphore(self.config.reads_max)
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._read_s: dict[tuple[str, int], float] = {}  # when each of them was read
-        self._facts: OrderedDict[str, Facts] = OrderedDict()
+        self._facts: OrderedDict[str, SegmentKnowledge] = OrderedDict()
         self._shared: dict[Hashable, _Shared[Any]] = {}
         self.cached_bytes = 0
         self.reading_bytes = 0
@@ -282,13 +282,13 @@ class ReadPool:
 
     # Indexes
 
-    def facts(self, path: str) -> Facts | None:
+    def facts(self, path: str) -> SegmentKnowledge | None:
         facts = self._facts.get(path)
         if facts is not None:
             self._facts.move_to_end(path)
         return facts
 
-    def keep_facts(self, path: str, facts: Facts) -> None:
+    def keep_facts(self, path: str, facts: SegmentKnowledge) -> None:
         """Remember, or count again after it has grown; one that knows less gives way."""
         old = self._facts.get(path)
         if old is not None and old is not facts:

@@ -1,6 +1,6 @@
 """Reading one partition's log: whole batches by offset, and the search for a timestamp.
 
-``LogReader`` is one partition's, and small; what it reads goes through the process's ``ReadPool``.  What a read may
+``LogReader`` is one partition's, and small; what it reads goes through the process's ``BlockCache``.  What a read may
 show (rules 2 and 5):
 
 * A segment's bytes count up to the first batch at or past its end (the next one's base) and the ``end_offset`` that
@@ -26,7 +26,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
 from bmq.core.records.reader import read_records
-from bmq.storage.block_cache import Facts, ReadPool
+from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import CorruptData, NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
@@ -77,14 +77,16 @@ class Found(NamedTuple):
 # ---------------------------------------------------------------------------------------------------- one segment
 
 
-class Walk:
+class SegmentCursor:
     """Steps from batch to batch of one segment, by headers, as far as it may be read.
 
     ``stop`` is the first offset that does not count; ``end_offset`` the watermark that promises what lies below it.
     After a ``step`` the fields describe the batch at ``position``.
     """
 
-    def __init__(self, pool: ReadPool, path: str, facts: Facts, start: tuple[int, int], stop: int, watermark: int):
+    def __init__(
+        self, pool: BlockCache, path: str, facts: SegmentKnowledge, start: tuple[int, int], stop: int, watermark: int
+    ):
         self.facts = facts
         self.next_offset, self.position = start
         self.size = 0
@@ -195,7 +197,7 @@ class Walk:
 class LogReader:
     """Reads one partition's log.  Any number of reads at once; a cancelled one disturbs no other."""
 
-    def __init__(self, pool: ReadPool, path: PartitionPath, segments: LogSegments | None = None) -> None:
+    def __init__(self, pool: BlockCache, path: PartitionPath, segments: LogSegments | None = None) -> None:
         self.pool = pool
         self.path = path
         self.segments = segments or LogSegments(pool.fs, path, pool.progress)
@@ -243,7 +245,7 @@ class LogReader:
         finally:
             walk.finish()
 
-    async def _collect(self, extent: Extent, walk: Walk, max_bytes: int) -> bytes:
+    async def _collect(self, extent: Extent, walk: SegmentCursor, max_bytes: int) -> bytes:
         start = walk.kept_from = walk.position
         is_next = start == 0 or (extent.name, start) in self._streams
         self._streams.pop((extent.name, start), None)
@@ -260,7 +262,7 @@ class LogReader:
             self._read_ahead(extent, walk.facts, end)
         return walk.copy(start, end)
 
-    def _read_ahead(self, extent: Extent, facts: Facts, end: int) -> None:
+    def _read_ahead(self, extent: Extent, facts: SegmentKnowledge, end: int) -> None:
         """Begin with the block after the last one used, as far as it is certain."""
         block = self.pool.config.block_bytes
         number = -(-end // block)
@@ -268,27 +270,27 @@ class LogReader:
         if certain > 0:
             self.pool.read_ahead(self.path.log(extent.name), number, min(block, certain))
 
-    def _walk(self, extent: Extent, facts: Facts, start: tuple[int, int], end_offset: int) -> Walk:
+    def _walk(self, extent: Extent, facts: SegmentKnowledge, start: tuple[int, int], end_offset: int) -> SegmentCursor:
         stop = end_offset if extent.end is None else min(end_offset, extent.end)
-        return Walk(self.pool, self.path.log(extent.name), facts, start, stop, end_offset)
+        return SegmentCursor(self.pool, self.path.log(extent.name), facts, start, stop, end_offset)
 
-    async def _facts(self, extent: Extent, offset: int, live: LiveSegment | None) -> Facts:
+    async def _facts(self, extent: Extent, offset: int, live: LiveSegment | None) -> SegmentKnowledge:
         """What is known of the segment, with its ``.idx`` when that may tell more about ``offset``.
 
         The index is asked for again when the segment's end has changed (it was closed, or joined with its neighbour),
         and, of a closed segment, as long as it is missing: its owner may be about to write it.
         """
         if live is not None and live.name == extent.name:
-            return Facts(live.index, live.end_offset, live.position, is_ours=False)
+            return SegmentKnowledge(live.index, live.end_offset, live.position, is_ours=False)
         path = self.path.log(extent.name)
-        facts = self.pool.facts(path) or Facts(SegmentIndex(), extent.name.base, 0, is_ours=True)
+        facts = self.pool.facts(path) or SegmentKnowledge(SegmentIndex(), extent.name.base, 0, is_ours=True)
         if offset < facts.known_offset or facts.asked_end == extent.end:
             return facts
         checkpoint = await self.pool.index(self.path.idx(extent.name))
         if checkpoint is not None and checkpoint.end_offset > facts.known_offset:
             index = SegmentIndex(entries=checkpoint.index)
             index.max_timestamp = checkpoint.max_timestamp
-            facts = Facts(index, checkpoint.end_offset, checkpoint.position, is_ours=True)
+            facts = SegmentKnowledge(index, checkpoint.end_offset, checkpoint.position, is_ours=True)
         if checkpoint is not None or extent.end is None:
             facts.asked_end = extent.end
         self.pool.keep_facts(path, facts)
@@ -368,7 +370,7 @@ class LogReader:
             walk.finish()
 
 
-async def _refine(walk: Walk, timestamp: int, start_offset: int) -> Found | None:
+async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Found | None:
     """The record within the batch; see ``offset_for_timestamp``."""
     if walk.base_timestamp >= timestamp and walk.base_offset >= start_offset and not walk.attributes & LOG_APPEND_TIME:
         return Found(walk.base_offset, walk.base_timestamp)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bmq.broker.partition.events import Event
-from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.cli.command_tree import Command, walk
 from bmq.cli.main import build_parser
@@ -84,7 +84,7 @@ def handlers() -> str:
     rows = []
     for name, pairs in used.items():
         heard = ", ".join(dict.fromkeys(event.__name__ for _, event in pairs))
-        doc = inspect.getdoc(getattr(Partition, name)) or "-"
+        doc = inspect.getdoc(getattr(PartitionMachine, name)) or "-"
         leads = ", ".join(state.name for state in State if state.name in _targets(name))
         rows.append([f"`{name.removeprefix('_on_')}`", heard, doc.splitlines()[0], leads or "-"])
     return table(["handler", "event", "says", "may lead to"], rows)
@@ -113,7 +113,7 @@ def _targets(method: str) -> frozenset[str]:
     open_names, seen = [method], set[str]()
     while open_names:
         name = open_names.pop()
-        function = getattr(Partition, name, None)
+        function = getattr(PartitionMachine, name, None)
         if name in seen or not inspect.isfunction(function):
             continue
         seen.add(name)

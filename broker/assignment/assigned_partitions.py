@@ -33,17 +33,17 @@ from typing import Any
 from bmq.broker.assignment.open_state import AssignedPartition, OpenState
 from bmq.broker.broker import Broker
 from bmq.broker.config import LogConfig
-from bmq.broker.partition.driver import PartitionWriter
-from bmq.broker.partition.offset_search import Searches
+from bmq.broker.partition.driver import PartitionDriver
+from bmq.broker.partition.offset_search import OffsetLookups
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, Recompressor, run_inline
-from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.transitions import State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 
 BACKGROUND_PARALLEL = 2
@@ -58,7 +58,7 @@ MEMBERSHIP_LOOK_MS = 200
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
 
 
-class Assigned:
+class AssignedPartitions:
     """A ``endpoint.partitions.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of
     their own.  ``offload`` runs recompression (``compression.type``) off the loop.  ``is_member`` tells whether an
     incarnation is alive as far as is known here; None: there are no other brokers."""
@@ -66,7 +66,7 @@ class Assigned:
     def __init__(
         self,
         broker: Broker,
-        pool: ReadPool | None = None,
+        pool: BlockCache | None = None,
         *,
         offload: Offload = run_inline,
         is_member: Callable[[str], bool] | None = None,
@@ -74,8 +74,8 @@ class Assigned:
         self._broker = broker
         self._is_member = is_member
         shared = broker.shared
-        self._own_pool = ReadPool(shared.fs, _SEARCH_READS, progress=shared.reads) if pool is None else None
-        self._searches = Searches(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
+        self._own_pool = BlockCache(shared.fs, _SEARCH_READS, progress=shared.reads) if pool is None else None
+        self._searches = OffsetLookups(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
         self._slots: dict[PartitionKey, AssignedPartition] = {}
         self._lines: dict[OpenState, deque[AssignedPartition]] = {
@@ -86,7 +86,7 @@ class Assigned:
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, dict[AssignedPartition, None]] = {}  # by the member that is to hand them over
         self._kept_out: dict[AssignedPartition, None] = {}  # until this process is a member again
-        self._leaving: dict[PartitionKey, asyncio.Task[Handed | None]] = {}
+        self._leaving: dict[PartitionKey, asyncio.Task[ReleaseNote | None]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
 
@@ -115,7 +115,7 @@ class Assigned:
 
     def withdraw(
         self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False
-    ) -> asyncio.Task[Handed | None]:
+    ) -> asyncio.Task[ReleaseNote | None]:
         """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over: with what a
         successor may want to hear when it was ours, else None.
 
@@ -170,11 +170,11 @@ class Assigned:
         self,
         key: PartitionKey,
         slot: AssignedPartition | None,
-        earlier: asyncio.Task[Handed | None] | None,
+        earlier: asyncio.Task[ReleaseNote | None] | None,
         *,
         is_deleted: bool,
         has_successor: bool,
-    ) -> Handed | None:
+    ) -> ReleaseNote | None:
         if earlier is not None:
             await asyncio.wait([earlier])
         if slot is not None and slot.opening is not None:
@@ -187,7 +187,7 @@ class Assigned:
             self._broker.forget_departed(key)
         return NOTHING if slot is not None and slot.was_open else None
 
-    def _left(self, key: PartitionKey, task: asyncio.Task[Handed | None]) -> None:
+    def _left(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
         if self._leaving.get(key) is task:
             del self._leaving[key]
         _tell_bug(task, f"handing {key} over failed")
@@ -201,7 +201,7 @@ class Assigned:
     async def close(self) -> None:
         """Open nothing more; what is open, or on its way out, is the broker's to hand over (``Broker.close``)."""
         self._is_closed = True
-        tasks: list[asyncio.Task[None] | asyncio.Task[Handed | None]] = [*self._opening, *self._leaving.values()]
+        tasks: list[asyncio.Task[None] | asyncio.Task[ReleaseNote | None]] = [*self._opening, *self._leaving.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -395,7 +395,7 @@ class Assigned:
         slot.is_released = True
         self._line_up(slot, OpenState.AWAITED if slot.waiters else OpenState.ASKED)
 
-    def handed_over(self, told: Mapping[PartitionKey, Handed]) -> None:
+    def handed_over(self, told: Mapping[PartitionKey, ReleaseNote]) -> None:
         """Another broker has let go of these.  What is not assigned here, or was opened already, is passed over: who
         hears of its assignment later finds it released."""
         for key, handed in told.items():
@@ -422,7 +422,7 @@ class Assigned:
 
     # --------------------------------------------------------------------------------------------------- being open
 
-    def _own(self, slot: AssignedPartition, writer: PartitionWriter) -> PartitionOwner | None:
+    def _own(self, slot: AssignedPartition, writer: PartitionDriver) -> PartitionOwner | None:
         """It is open; None when it has ended again in the same moment."""
         if slot.owner is not None and slot.place is OpenState.OPEN:
             return slot.owner if slot.owner.is_open else None

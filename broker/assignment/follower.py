@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Protocol
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.config import LogConfig
 from bmq.broker.log_config import log_config
-from bmq.broker.partition.release import Handed
+from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields
@@ -50,7 +50,7 @@ class Successors(Protocol):
     def has(self, key: PartitionKey) -> bool:
         """Whether there is somebody else who is to own it now."""
 
-    def tell(self, key: PartitionKey, handed: Handed) -> None: ...
+    def tell(self, key: PartitionKey, handed: ReleaseNote) -> None: ...
 
 
 class _Held:
@@ -72,7 +72,7 @@ class AssignmentFollower:
 
     def __init__(
         self,
-        assigned: Assigned,
+        assigned: AssignedPartitions,
         catalog: Catalog,
         view: ClusterView,
         config: NodeConfig,
@@ -117,7 +117,7 @@ class AssignmentFollower:
         await run_in_steps(self._look_at_all(list(self._catalog.topics.values())))
 
     def close(self) -> None:
-        """Follow no more; what is assigned stays so, for ``Assigned.close``."""
+        """Follow no more; what is assigned stays so, for ``AssignedPartitions.close``."""
         self._is_closed = True
         for task in (self._reconfiguring, self._working):
             if task is not None:
@@ -257,7 +257,7 @@ class AssignmentFollower:
         if successors is not None:
             task.add_done_callback(lambda done: self._gone(key, done))
 
-    def _gone(self, key: PartitionKey, task: asyncio.Task[Handed | None]) -> None:
+    def _gone(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
         """One that failed was told of as the bug that it is; its new owner's patience ends by itself."""
         if task.cancelled() or task.exception() is not None:
             return

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from bmq.broker.partition.release import Handed
+from bmq.broker.partition.release import ReleaseNote
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
@@ -38,14 +38,16 @@ class Asks(Protocol):
     async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any: ...
 
 
-class HandOvers:
+class HandoverNotifier:
     """One broker's.  Costs a few tasks for each owner that is being told, and nothing else."""
 
     def __init__(self, view: ClusterView, peers: Asks, *, timeout_s: float) -> None:
         self._view = view
         self._peers = peers
         self._timeout_s = timeout_s
-        self._untold: dict[str, dict[PartitionKey, Handed]] = {}  # by new owner; no more than this broker has owned
+        self._untold: dict[
+            str, dict[PartitionKey, ReleaseNote]
+        ] = {}  # by new owner; no more than this broker has owned
         self._tasks: dict[str, set[asyncio.Task[None]]] = {}  # those that tell an owner
 
     def __repr__(self) -> str:
@@ -56,7 +58,7 @@ class HandOvers:
         owner = self._view.owner_of(key)
         return owner in self._view.members and owner != self._view.own
 
-    def tell(self, key: PartitionKey, handed: Handed) -> None:
+    def tell(self, key: PartitionKey, handed: ReleaseNote) -> None:
         """The partition is released: its next owner may open it.  None is told if that is us again."""
         if not self.has(key):
             return
@@ -134,7 +136,7 @@ class HandOvers:
             self._begin(owner)
 
 
-def _messages(untold: Mapping[PartitionKey, Handed]) -> Iterator[list[tuple[PartitionKey, Release]]]:
+def _messages(untold: Mapping[PartitionKey, ReleaseNote]) -> Iterator[list[tuple[PartitionKey, Release]]]:
     """As few as may be."""
     message: list[tuple[PartitionKey, Release]] = []
     room = BYTES_MAX

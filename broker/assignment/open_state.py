@@ -7,7 +7,7 @@ from enum import Enum
 
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import PartitionOwner
-from bmq.broker.partition.release import Handed
+from bmq.broker.partition.release import ReleaseNote
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.storage.layout import PartitionPath
@@ -61,7 +61,7 @@ class AssignedPartition:
         self.offline_looks = 0
         self.was_open = False  # its record may name us
         self.is_released = False  # nobody is to be waited for before the next opening
-        self.handed: Handed | None = None  # what the one who released it told
+        self.handed: ReleaseNote | None = None  # what the one who released it told
         self.next_epoch = 0  # while it waits: the one that we shall claim
         self.present_owner = ""  # whom it waits for
         self.waits = 0  # so far: tells an alarm whether its wait is over

@@ -5,7 +5,8 @@ has changed (its record, its log start, its settings: compared in memory) or whe
 an idle one costs that comparison and nothing else.
 
 What the jobs do is said where they are: ``Retention`` (moving the log start, deleting what lies below it), ``Sweeper``
-(scaffolding and journals that nobody names any more) and ``Joiner`` (one file of small neighbours).  Here is when.
+(scaffolding and journals that nobody names any more) and ``SegmentMerger`` (one file of small neighbours).  Here is
+when.
 
 Deadlines are on the monotonic clock.  Only what is compared with records' and files' times is wall time (``wall_ms``);
 when the wall clock is set, expiry is computed again.
@@ -25,9 +26,9 @@ from functools import partial
 
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Ledger, Retention
-from bmq.broker.cleanup.segment_merge import Joiner
-from bmq.broker.context import Shared
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.cleanup.segment_merge import SegmentMerger
+from bmq.broker.context import BrokerContext
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
@@ -98,7 +99,7 @@ class _Care(Ledger):
 
     __slots__ = ("closings", "due", "join_from", "record")
 
-    def __init__(self, writer: PartitionWriter) -> None:
+    def __init__(self, writer: PartitionDriver) -> None:
         super().__init__(writer)
         self.record = writer.partition.record
         self.due: dict[Job, int] = {}
@@ -111,8 +112,8 @@ class Janitor:
 
     def __init__(
         self,
-        shared: Shared,
-        partitions: Callable[[], Iterable[PartitionWriter]],
+        shared: BrokerContext,
+        partitions: Callable[[], Iterable[PartitionDriver]],
         config: JanitorConfig | None = None,
         rng: random.Random | None = None,
         is_alive: Callable[[str], bool] | None = None,
@@ -145,7 +146,7 @@ class Janitor:
             journals_per_sweep=self.config.journals_per_sweep,
             is_alive=is_alive,
         )
-        self._joiner = Joiner(
+        self._joiner = SegmentMerger(
             shared,
             names_per_job=self.config.names_per_job,
             joins_per_job=self.config.joins_per_job,

@@ -9,8 +9,8 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from bmq.broker.context import Shared
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.context import BrokerContext
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import FormatError
 from bmq.meta import ownership
 from bmq.meta.registration import broker_key
@@ -31,7 +31,7 @@ class Sweeper:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: BrokerContext,
         *,
         names_per_job: int,
         grace_ms: int,
@@ -48,7 +48,7 @@ class Sweeper:
         self._is_alive = is_alive
         self.files_swept = 0
 
-    async def sweep(self, writer: PartitionWriter, now_ms: int) -> bool:
+    async def sweep(self, writer: PartitionDriver, now_ms: int) -> bool:
         """Remove what earlier owners left under scaffolding names; whether there was any.
 
         Of our own epoch nothing is touched, whoever its holder: an epoch has one owner, and a spare of his is about to

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
@@ -33,7 +33,7 @@ class Ledger:
 
     __slots__ = ("config", "counted_to", "doomed", "has_leftovers", "log_start", "total", "writer")
 
-    def __init__(self, writer: PartitionWriter) -> None:
+    def __init__(self, writer: PartitionDriver) -> None:
         self.writer = writer
         self.config = writer.partition.config
         self.log_start = writer.partition.log_start

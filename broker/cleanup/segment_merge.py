@@ -1,7 +1,7 @@
 """Joining: one file of small closed neighbours, by ``concat``.
 
 ``docs/design/retention.md`` says how the log reads after a crash at each step.  ``plan_joins`` says what a stretch of
-names calls for, ``joined`` what the index of the joined bytes is; ``Joiner`` carries it out.
+names calls for, ``joined`` what the index of the joined bytes is; ``SegmentMerger`` carries it out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bmq.broker.cleanup.orphans import scaffolding
 from bmq.broker.cleanup.retention import Ledger, read_idx
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.model import SegmentName
 from bmq.storage import layout
@@ -35,12 +35,12 @@ class Pass(NamedTuple):
     is_blocked: bool  # a spare stands in the way
 
 
-class Joiner:
+class SegmentMerger:
     """One broker's.  ``failed`` hears of a refused concat and of a damaged index: both leave the log as it is."""
 
     def __init__(
         self,
-        shared: Shared,
+        shared: BrokerContext,
         *,
         names_per_job: int,
         joins_per_job: int,
@@ -66,7 +66,7 @@ class Joiner:
             log_start=partition.log_start,
         )
         for step in steps[: self._joins_per_job]:
-            if isinstance(step, Mend):
+            if isinstance(step, RepairIndex):
                 await self._mend(ledger, step)
             else:
                 await self._join_group(ledger, step.members)
@@ -134,7 +134,7 @@ class Joiner:
         self.files_joined += len(sources)
         await self._finish_join(ledger, draft, target, sources)
 
-    async def _mend(self, ledger: Ledger, step: Mend) -> None:
+    async def _mend(self, ledger: Ledger, step: RepairIndex) -> None:
         """A concat was done and its janitor died: indexes without logs follow ``step.head``.
 
         They tell what was appended, so that nothing is scanned.  When they do not fit to the head's end they are left
@@ -178,7 +178,7 @@ class Joiner:
 # ------------------------------------------------------------------------------------------------- plain functions
 
 
-class Join(NamedTuple):
+class Merge(NamedTuple):
     """Append all but the first of ``members`` to the first."""
 
     members: tuple[Listed, ...]
@@ -188,7 +188,7 @@ class Join(NamedTuple):
         return self.members[0].name
 
 
-class Mend(NamedTuple):
+class RepairIndex(NamedTuple):
     """``strays`` are indexes without a log, inside the range of ``head``."""
 
     head: Listed
@@ -201,27 +201,27 @@ class Mend(NamedTuple):
 
 def plan_joins(
     listed: Sequence[Listed], *, bytes_max: int, sources_max: int, log_start: int
-) -> tuple[list[Join | Mend], SegmentName | None]:
+) -> tuple[list[Merge | RepairIndex], SegmentName | None]:
     """What a stretch of names, all closed, calls for; and where the next pass begins.
 
     Neighbours are joined while each holds at most half of ``bytes_max`` and all together at most that; same epoch
     only, and never across a superseded name: it was registered in between, and the joined file would end at its base.
     A file of larger blocks is not appended to one of smaller ones: HDFS refuses that.
     """
-    steps: list[Join | Mend] = []
+    steps: list[Merge | RepairIndex] = []
     group: list[Listed] = []
     head: Listed | None = None
     strays: list[SegmentName] = []
 
     def close() -> None:
         if len(group) > 1:
-            steps.append(Join(tuple(group)))
+            steps.append(Merge(tuple(group)))
         group.clear()
 
     for one in listed:
         if one.is_live:
             if head is not None and strays:
-                steps.append(Mend(head, tuple(strays)))
+                steps.append(RepairIndex(head, tuple(strays)))
                 strays.clear()
             head = one
             is_small = 0 < one.length * 2 <= bytes_max and one.has_idx and one.end is not None and one.end > log_start
@@ -236,7 +236,7 @@ def plan_joins(
                 group.pop()  # its index is behind its file
         close()
     if head is not None and strays:
-        steps.append(Mend(head, tuple(strays)))
+        steps.append(RepairIndex(head, tuple(strays)))
     resume = group[0].name if group else head.name if head is not None else None
     close()
     return steps, resume

@@ -40,7 +40,7 @@ class _Late:
         self.due_ms = due_ms
 
 
-class LateIndexes:
+class DeferredIndexes:
     """One broker's.  Without any waiting it has neither task nor timer."""
 
     def __init__(self, alarms: Alarms, now_ms: Callable[[], int], report: Report) -> None:

@@ -38,7 +38,7 @@ class Waiter(NamedTuple):
     since: float
 
 
-class Places:
+class OpenFileLimit:
     """One broker's."""
 
     __slots__ = (

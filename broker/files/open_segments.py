@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
 from bmq.broker.partition import events as ev
 from bmq.meta.ownership import SegmentEntry
@@ -17,7 +17,7 @@ class OpenFiles:
 
     __slots__ = ("_files", "_segments", "_shared", "_waits_since")
 
-    def __init__(self, shared: Shared, segments: SegmentFiles) -> None:
+    def __init__(self, shared: BrokerContext, segments: SegmentFiles) -> None:
         self._shared = shared
         self._segments = segments
         self._files: dict[str, Appender] = {}

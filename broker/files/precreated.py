@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bmq.broker.files.flush_scheduler import Alarms
-from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.unused_files import remove_unused
 from bmq.broker.partition import events as ev
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
@@ -34,13 +34,13 @@ class _Made:
         self.task = task
 
 
-class FirstFiles:
+class PrecreatedSegments:
     """One broker's: at most ``most`` at once, each for ``keep_ms`` at most."""
 
     def __init__(
         self,
         fs: FileSystem,
-        places: Places,
+        places: OpenFileLimit,
         alarms: Alarms,
         now_ms: Callable[[], int],
         *,

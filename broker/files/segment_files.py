@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.files.precreated import SERIAL
 from bmq.broker.files.unused_files import remove_unused
 from bmq.broker.partition import events as ev
@@ -39,7 +39,7 @@ class SegmentFiles:
 
     __slots__ = ("_replication", "_shared", "is_synced", "path")
 
-    def __init__(self, shared: Shared, path: PartitionPath, *, is_synced: bool, replication: int) -> None:
+    def __init__(self, shared: BrokerContext, path: PartitionPath, *, is_synced: bool, replication: int) -> None:
         self._shared = shared
         self.is_synced = is_synced
         self._replication = replication

@@ -9,7 +9,7 @@ it is a reason to write something, too, and only if that is not acknowledged is 
 from __future__ import annotations
 
 
-class Stalls:
+class StallDetector:
     """Told now and then (``look``); late by as long as that takes."""
 
     __slots__ = ("_limit_ms", "_progress", "_since_ms", "is_stalled")

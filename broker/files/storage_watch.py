@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bmq.broker.context import Shared
-from bmq.broker.files.stalls import ReadDoubts, Stalls
+from bmq.broker.context import BrokerContext
+from bmq.broker.files.stalls import ReadDoubts, StallDetector
 from bmq.broker.partition import events as ev
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.logging.fields import fields
@@ -33,10 +33,10 @@ _LEFT_A_TURN = 200
 class StorageWatch:
     """One broker's watch of storage; ``watch`` and ``probe_nodes`` are tasks of its owner."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: BrokerContext) -> None:
         self._shared = shared
-        self._stalls = Stalls(shared.config.stalled_ms)
-        self._taken_over: set[PartitionWriter] = set()  # being opened now, at most ``open_parallel``
+        self._stalls = StallDetector(shared.config.stalled_ms)
+        self._taken_over: set[PartitionDriver] = set()  # being opened now, at most ``open_parallel``
         self._opened = 0  # so far
         self._trial: asyncio.Future[None] | None = None  # a renewal of the journal, see ``_has_passed_trial``
         self._doubts = ReadDoubts(READ_LATE_MS, READ_TRIAL_REST_MS)
@@ -68,7 +68,7 @@ class StorageWatch:
         return self._shared.trouble or self._shared.reads.error
 
     @contextmanager
-    def takeover(self, writer: PartitionWriter) -> Iterator[None]:
+    def takeover(self, writer: PartitionDriver) -> Iterator[None]:
         """Expect something of storage while ``writer`` takes its partition over.  Progress if that ends well."""
         self._taken_over.add(writer)
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from bmq.broker.config import LogConfig
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.files.closing import Closing
 from bmq.broker.files.deferred_indexes import BEHIND_MS
 from bmq.broker.files.open_segments import OpenFiles
@@ -23,11 +23,11 @@ from bmq.broker.partition import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.copy_counter import CopyCounter
 from bmq.broker.partition.events import Effect, Event, Pending
-from bmq.broker.partition.flushes import Flights
-from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.flushes import InFlightFlushes
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
-from bmq.broker.partition.release import NOTHING, Handed
-from bmq.broker.partition.slow_pipeline import look_into
+from bmq.broker.partition.release import NOTHING, ReleaseNote
+from bmq.broker.partition.slow_pipeline import check_slow_pipeline
 from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
@@ -48,19 +48,19 @@ def _base_offset(base_offset: int, timestamp: int) -> int:
     return base_offset
 
 
-class PartitionWriter:
+class PartitionDriver:
     """One partition of this broker.  ``append`` after ``wait_open``; ``move`` or ``abandon`` in the end."""
 
-    def __init__(self, shared: Shared, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
+    def __init__(self, shared: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
         self._shared = shared
         self.path = path
-        self.partition = Partition(key, shared.incarnation, config, shared.config)
+        self.partition = PartitionMachine(key, shared.incarnation, config, shared.config)
         self._segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
         self._takeover = Takeover(shared, self._segments, key, config.index_interval_bytes)
         self._kv_key = ownership.partition_key(shared.cluster, key)
         self._files = OpenFiles(shared, self._segments)
         self._closing = Closing(shared, self._segments, self._files, self._is_ours)
-        self._flights = Flights(shared, self, self.post)
+        self._flights = InFlightFlushes(shared, self, self.post)
         self._copy_counter: CopyCounter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -82,7 +82,7 @@ class PartitionWriter:
 
     # ------------------------------------------------------------------------------------------------ its owner's calls
 
-    def start(self, found: tuple[PartitionRecord, int] | None = None, handed: Handed | None = None) -> None:
+    def start(self, found: tuple[PartitionRecord, int] | None = None, handed: ReleaseNote | None = None) -> None:
         """``found``: the partition's record and revision, when they are known.  They may be old by now: the claim
         compares the revision.  ``handed``: what the owner before us has told, as far as it holds."""
         self._found = found
@@ -212,7 +212,7 @@ class PartitionWriter:
         self._segments.is_synced = config.flush_sync
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
-    async def move(self, *, has_successor: bool = False) -> Handed:
+    async def move(self, *, has_successor: bool = False) -> ReleaseNote:
         """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state, with what is to be
         told to the successor, if there is one.
 
@@ -230,7 +230,7 @@ class PartitionWriter:
         await self.abandon()
         return self._handed()
 
-    def _handed(self) -> Handed:
+    def _handed(self) -> ReleaseNote:
         """Return what was released, and its last segment's index; whatever was left of indexes is written later."""
         left, record = self._closing.left, self.partition.record
         if not self.partition.is_released:
@@ -238,7 +238,7 @@ class PartitionWriter:
         for name, (length, index) in left.items():
             self._shared.late_indexes.add(self._segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
-        return Handed(record, self.partition.revision, index)
+        return ReleaseNote(record, self.partition.revision, index)
 
     async def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -326,7 +326,7 @@ class PartitionWriter:
             return False  # it was in line already
         segment = self.partition.current
         if segment is not None and self._shared.health.has_silent(self._files[segment.entry.spare].nodes):
-            self.post(ev.PipelineFailed(segment.entry.name, "a node of its pipeline does not answer"))
+            self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not answer"))
             return False
         now_ms = self._shared.now_ms()
         taken, effects = self.partition.take(self._shared.config.flush_bytes, now_ms)
@@ -424,7 +424,7 @@ class PartitionWriter:
             return self._shared.now_ms() - inflight[0].sent_ms
 
         async def work() -> None:
-            failed = await look_into(self._shared, effect, nodes, age_ms)
+            failed = await check_slow_pipeline(self._shared, effect, nodes, age_ms)
             if failed is not None:
                 self.post(failed)
 
@@ -437,7 +437,7 @@ class PartitionWriter:
         if segment is None or not self.partition.batches.inflight:
             return
         if not set(nodes).isdisjoint(self._files[segment.entry.spare].nodes):
-            self.post(ev.PipelineFailed(segment.entry.name, f"silent: {', '.join(nodes)}"))
+            self.post(ev.SegmentFailed(segment.entry.name, f"silent: {', '.join(nodes)}"))
 
     def leave_broken_files(self) -> StorageError | None:
         """Give up the open segment, or the spare, if its pipeline broke while it waited for nothing; return why.
@@ -450,7 +450,7 @@ class PartitionWriter:
             failure = self._failure_of(segment.entry)
             if failure is not None:
                 broken = failure
-                self.post(ev.PipelineFailed(segment.entry.name, repr(failure)))
+                self.post(ev.SegmentFailed(segment.entry.name, repr(failure)))
         spare = self.partition.spare
         if spare is not None:
             failure = self._failure_of(spare)
@@ -713,27 +713,27 @@ class PartitionWriter:
             self.post(ev.SegmentClosed(entry))
 
 
-PERFORM: dict[type, Callable[[PartitionWriter, Any], None]] = {
-    ev.Wake: PartitionWriter._do_wake,
-    ev.Acknowledge: PartitionWriter._do_acknowledge,
-    ev.Reject: PartitionWriter._do_reject,
-    ev.LeaveUnacknowledged: PartitionWriter._do_leave_unacknowledged,
-    ev.ReadRecord: PartitionWriter._do_read_record,
-    ev.StoreRecord: PartitionWriter._do_store_record,
-    ev.FenceSegments: PartitionWriter._do_fence,
-    ev.RecoverLog: PartitionWriter._do_recover,
-    ev.WriteIndexes: PartitionWriter._do_write_indexes,
-    ev.WriteCheckpoint: PartitionWriter._do_write_checkpoint,
-    ev.CreateSpare: PartitionWriter._do_create_spare,
-    ev.NameSegment: PartitionWriter._do_name_segment,
-    ev.DropSpare: PartitionWriter._do_drop_spare,
-    ev.Suspect: PartitionWriter._do_suspect,
-    ev.CloseSegment: PartitionWriter._do_close_segment,
-    ev.SealSegment: PartitionWriter._do_seal_segment,
-    ev.DeleteEmpty: PartitionWriter._do_delete_empty,
-    ev.CountCopies: PartitionWriter._do_count_copies,
-    ev.RunAgain: PartitionWriter._do_run_again,
-    ev.Abort: PartitionWriter._do_abort,
-    ev.Alarm: PartitionWriter._do_alarm,
-    ev.StateChanged: PartitionWriter._do_state_changed,
+PERFORM: dict[type, Callable[[PartitionDriver, Any], None]] = {
+    ev.Wake: PartitionDriver._do_wake,
+    ev.Acknowledge: PartitionDriver._do_acknowledge,
+    ev.Reject: PartitionDriver._do_reject,
+    ev.LeaveUnacknowledged: PartitionDriver._do_leave_unacknowledged,
+    ev.ReadRecord: PartitionDriver._do_read_record,
+    ev.StoreRecord: PartitionDriver._do_store_record,
+    ev.FenceSegments: PartitionDriver._do_fence,
+    ev.RecoverLog: PartitionDriver._do_recover,
+    ev.WriteIndexes: PartitionDriver._do_write_indexes,
+    ev.WriteCheckpoint: PartitionDriver._do_write_checkpoint,
+    ev.CreateSpare: PartitionDriver._do_create_spare,
+    ev.NameSegment: PartitionDriver._do_name_segment,
+    ev.DropSpare: PartitionDriver._do_drop_spare,
+    ev.Suspect: PartitionDriver._do_suspect,
+    ev.CloseSegment: PartitionDriver._do_close_segment,
+    ev.SealSegment: PartitionDriver._do_seal_segment,
+    ev.DeleteEmpty: PartitionDriver._do_delete_empty,
+    ev.CountCopies: PartitionDriver._do_count_copies,
+    ev.RunAgain: PartitionDriver._do_run_again,
+    ev.Abort: PartitionDriver._do_abort,
+    ev.Alarm: PartitionDriver._do_alarm,
+    ev.StateChanged: PartitionDriver._do_state_changed,
 }

@@ -170,7 +170,7 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineFailed:
+class SegmentFailed:
     """The segment's write path is broken or given up as too slow."""
 
     name: SegmentName
@@ -257,7 +257,7 @@ Event = (
     | SegmentNamed
     | NamingFailed
     | Flushed
-    | PipelineFailed
+    | SegmentFailed
     | SegmentClosed
     | EpochChanged
     | MoveRequested

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.files.flush_scheduler import Flusher
 from bmq.broker.partition import events as ev
 from bmq.broker.partition.events import Event, Pending
@@ -15,7 +15,7 @@ from bmq.storage.filesystem import Appender, OutOfSpace, PipelineFailed, Storage
 JOIN_BYTES = 8192  # batches smaller than this on average are joined: a copy costs less than a call for each
 
 
-class Flight:
+class Flush:
     """One flush."""
 
     __slots__ = ("is_over", "name", "nodes", "sent_ms", "size")
@@ -28,16 +28,16 @@ class Flight:
         self.is_over = False
 
 
-class Flights:
+class InFlightFlushes:
     """``post`` hears ``Flushed`` or ``PipelineFailed`` of each that was not given up before."""
 
     __slots__ = ("_all", "_flusher", "_post", "_shared", "bytes")
 
-    def __init__(self, shared: Shared, flusher: Flusher, post: Callable[[Event], None]) -> None:
+    def __init__(self, shared: BrokerContext, flusher: Flusher, post: Callable[[Event], None]) -> None:
         self._shared = shared
         self._flusher = flusher
         self._post = post
-        self._all: set[Flight] = set()
+        self._all: set[Flush] = set()
         self.bytes = 0
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class Flights:
     def send(self, name: SegmentName, appender: Appender, taken: list[Pending], now_ms: int, *, sync: bool) -> None:
         """One write and one flush of consecutive batches."""
         size = taken[-1].end_position - taken[0].start_position
-        flight = Flight(name, appender.nodes, now_ms, size)
+        flight = Flush(name, appender.nodes, now_ms, size)
         self._all.add(flight)
         self.bytes += size
         try:
@@ -67,7 +67,7 @@ class Flights:
             self._release(flight)
             self._shared.scheduler.landed(self._flusher)
 
-    def _landed(self, flight: Flight, future: asyncio.Future[int]) -> None:
+    def _landed(self, flight: Flush, future: asyncio.Future[int]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             self._failed(flight, error)
@@ -83,7 +83,7 @@ class Flights:
         self._post(ev.Flushed(flight.name, future.result()))
         shared.scheduler.landed(self._flusher)
 
-    def _failed(self, flight: Flight, error: BaseException) -> None:
+    def _failed(self, flight: Flush, error: BaseException) -> None:
         if flight.is_over:
             return
         self._release(flight)
@@ -92,10 +92,10 @@ class Flights:
         elif isinstance(error, OutOfSpace):
             self._shared.places.lacks_room(str(error))
         self._shared.trouble = str(error)
-        self._post(ev.PipelineFailed(flight.name, repr(error)))
+        self._post(ev.SegmentFailed(flight.name, repr(error)))
         self._shared.scheduler.landed(self._flusher)
 
-    def _release(self, flight: Flight) -> None:
+    def _release(self, flight: Flush) -> None:
         flight.is_over = True
         self._all.discard(flight)
         self.bytes -= flight.size

@@ -29,10 +29,10 @@ from bmq.broker.partition.checkpointer import Checkpointer, OpenSegment
 from bmq.broker.partition.events import Effect, Event, Pending
 from bmq.broker.partition.found_copies import Count, FoundCopies
 from bmq.broker.partition.producer_state import ProducerTable
-from bmq.broker.partition.segment_roll import NextSegment, Spare, block_for, whole_mb
+from bmq.broker.partition.segment_roll import SegmentRoll, Spare, block_for, whole_mb
 from bmq.broker.partition.shortage import Shortage
 from bmq.broker.partition.transitions import TABLE, TERMINAL, Cell, State
-from bmq.broker.partition.unclosed_segments import LeftSegments
+from bmq.broker.partition.unclosed_segments import UnclosedSegments
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import NO_PRODUCER_ID, Batch, check_batch
@@ -42,7 +42,7 @@ from bmq.storage.checkpoint import Checkpoint, ProducerBatch
 _WAKE = ev.Wake()
 
 
-class Partition:
+class PartitionMachine:
     """See the module's head.  Single-threaded, never awaits."""
 
     def __init__(self, key: PartitionKey, incarnation: str, config: LogConfig, broker: BrokerConfig) -> None:
@@ -67,8 +67,8 @@ class Partition:
         self.batches = Batches()
         self.offline_reason = ""
         self._storing: PartitionRecord | None = None
-        self._next = NextSegment()
-        self._left = LeftSegments()
+        self._next = SegmentRoll()
+        self._left = UnclosedSegments()
         self._checkpointer = Checkpointer(key, broker)
         self._draining = False
         self._failures = 0
@@ -548,7 +548,7 @@ class Partition:
             self.producers,
         )
 
-    def _on_pipeline_failed(self, event: ev.PipelineFailed, now_ms: int) -> list[Effect]:
+    def _on_pipeline_failed(self, event: ev.SegmentFailed, now_ms: int) -> list[Effect]:
         """Rule 6: go on in a new file from the first byte not acknowledged; take the old one over behind."""
         entry = self._next.naming(event.name)
         if entry is not None:

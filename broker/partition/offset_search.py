@@ -11,11 +11,11 @@ from collections import OrderedDict
 from itertools import islice
 
 from bmq.core.model import PartitionKey
-from bmq.storage.block_cache import Facts, ReadPool
+from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import REFRESHES_MAX, Found, LiveSegment, LogReader, Walk
+from bmq.storage.log_reader import REFRESHES_MAX, Found, LiveSegment, LogReader, SegmentCursor
 from bmq.storage.log_segments import Extent
 
 LOGS_MAX = 1_000
@@ -25,7 +25,7 @@ class SearchedLog:
     """One partition's log.  ``end`` is always a high watermark that the caller has from its owner now; ``start`` the
     log start."""
 
-    def __init__(self, pool: ReadPool, path: PartitionPath) -> None:
+    def __init__(self, pool: BlockCache, path: PartitionPath) -> None:
         self._pool = pool
         self._path = path
         self.reader = LogReader(pool, path)
@@ -86,29 +86,29 @@ class SearchedLog:
             if is_whole:
                 return live.index.max_timestamp
             return await self._walk(
-                extent, Facts(live.index, live.end_offset, live.position, is_ours=False), start, end
+                extent, SegmentKnowledge(live.index, live.end_offset, live.position, is_ours=False), start, end
             )
         known = self._largest.get((extent, start))
         if known is not None:
             return known
         checkpoint = await self._pool.index(self._path.idx(extent.name))
         if checkpoint is None:
-            facts = Facts(SegmentIndex(), extent.name.base, 0, is_ours=False)
+            facts = SegmentKnowledge(SegmentIndex(), extent.name.base, 0, is_ours=False)
             largest = await self._walk(extent, facts, start, end)
         elif is_whole and checkpoint.end_offset == (end if extent.end is None else extent.end):
             largest = checkpoint.max_timestamp
         else:
             index = SegmentIndex(entries=checkpoint.index)
-            facts = Facts(index, checkpoint.end_offset, checkpoint.position, is_ours=False)
+            facts = SegmentKnowledge(index, checkpoint.end_offset, checkpoint.position, is_ours=False)
             largest = await self._walk(extent, facts, start, end)
         if extent.end is not None:
             self._largest[extent, start] = largest
         return largest
 
-    async def _walk(self, extent: Extent, facts: Facts, start: int, end: int) -> int:
+    async def _walk(self, extent: Extent, facts: SegmentKnowledge, start: int, end: int) -> int:
         stop = end if extent.end is None else min(end, extent.end)
         begin = facts.start_for(start, extent.name.base)
-        walk = Walk(self._pool, self._path.log(extent.name), facts, begin, stop, end)
+        walk = SegmentCursor(self._pool, self._path.log(extent.name), facts, begin, stop, end)
         largest = -1
         while await walk.step():
             if walk.next_offset > start:
@@ -116,10 +116,10 @@ class SearchedLog:
         return largest
 
 
-class Searches:
+class OffsetLookups:
     """Of one process: the logs asked about last."""
 
-    def __init__(self, pool: ReadPool) -> None:
+    def __init__(self, pool: BlockCache) -> None:
         self._pool = pool
         self._logs: OrderedDict[PartitionKey, SearchedLog] = OrderedDict()
 

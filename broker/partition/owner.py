@@ -1,7 +1,8 @@
 """One partition as its owner answers for it: what the proxy, and the coordinator's shards, may ask of a broker.
 
-It matches ``endpoint.partitions.Owner`` and ``Followed``; a test holds them together.  Properties are looked up when
-they are read, so that they are never older than the partition.  Errors of storage and store become RequestErrors here.
+It matches ``endpoint.partitions.Owner`` and ``PartitionView``; a test holds them together.  Properties are looked up
+when they are read, so that they are never older than the partition.  Errors of storage and store become RequestErrors
+here.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.partition.batches import Duplicate
-from bmq.broker.partition.driver import PartitionWriter
-from bmq.broker.partition.offset_search import SearchedLog, Searches
+from bmq.broker.partition.driver import PartitionDriver
+from bmq.broker.partition.offset_search import OffsetLookups, SearchedLog
 from bmq.broker.partition.recompress import Recompressor, RecompressQueue, is_needed
 from bmq.broker.partition.record_checks import Work, check_at_once
 from bmq.broker.partition.refusals import Refusals
@@ -44,12 +45,14 @@ SETTLE_S = 30.0
 
 
 class PartitionOwner:
-    """Around one ``PartitionWriter``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
+    """Around one ``PartitionDriver``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
 
     __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_refusals",
                  "_searches", "_shared", "_size", "_sure_until", "_writer", "key")  # fmt: skip
 
-    def __init__(self, shared: Shared, writer: PartitionWriter, searches: Searches, recompressor: Recompressor) -> None:
+    def __init__(
+        self, shared: BrokerContext, writer: PartitionDriver, searches: OffsetLookups, recompressor: Recompressor
+    ) -> None:
         self.key: PartitionKey = writer.partition.key
         self._shared = shared
         self._writer = writer
@@ -340,29 +343,29 @@ class LogSize:
         self._open = 0  # behind it, as far as the folder tells
         self._is_settled = False  # the newest segment is closed
 
-    async def count(self, fs: FileSystem, writer: PartitionWriter) -> int:
+    async def count(self, fs: FileSystem, writer: PartitionDriver) -> int:
         if not self._is_counted(writer):
             await self._list(fs, writer, writer.partition.record)
         self._last = self._sum(writer)
         return self._last
 
-    def is_current(self, writer: PartitionWriter) -> bool:
+    def is_current(self, writer: PartitionDriver) -> bool:
         """Whether `known` is what `count` would return."""
         return self.log_start == writer.partition.log_start and self._is_counted(writer)
 
-    def known(self, writer: PartitionWriter) -> int | None:
+    def known(self, writer: PartitionDriver) -> int | None:
         """Return the size without a look at storage: as it was counted last, if files came or went since."""
         return self._sum(writer) if self.is_current(writer) else self._last
 
-    def _is_counted(self, writer: PartitionWriter) -> bool:
+    def _is_counted(self, writer: PartitionDriver) -> bool:
         partition = writer.partition
         return partition.record is self._record and (partition.current is not None or self._is_settled)
 
-    def _sum(self, writer: PartitionWriter) -> int:
+    def _sum(self, writer: PartitionDriver) -> int:
         current = writer.partition.current
         return self._closed + max(self._open, current.flushed if current is not None else 0)
 
-    async def _list(self, fs: FileSystem, writer: PartitionWriter, record: PartitionRecord) -> None:
+    async def _list(self, fs: FileSystem, writer: PartitionDriver, record: PartitionRecord) -> None:
         """What may still be open has a length that the namespace may not know: it is counted again the next time."""
         unclosed = {entry.name for entry in record.segments if not entry.is_closed}
         counted_to, closed, opened, is_settled = self._counted_to, self._closed, 0, True

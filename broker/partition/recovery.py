@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition import events as ev
 from bmq.broker.partition.events import Event
 from bmq.broker.partition.producer_state import ProducerTable
-from bmq.broker.partition.release import Handed
+from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
@@ -32,14 +32,16 @@ class Takeover:
 
     __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_segments", "_shared", "handed", "losses")
 
-    def __init__(self, shared: Shared, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int) -> None:
+    def __init__(
+        self, shared: BrokerContext, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int
+    ) -> None:
         self._shared = shared
         self._segments = segments
         self._key = key
         self._index_interval_bytes = index_interval_bytes
         self._indexed: set[SegmentName] = set()  # closed segments whose indexes are known to be sound
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and where they ended
-        self.handed: Handed | None = None
+        self.handed: ReleaseNote | None = None
         """What the owner before us has told of the log's end."""
         self.losses: list[Callable[[], None]] = []
         """What the last recovery found missing, to be reported if the partition was ours all the while."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import KvError
 
@@ -21,7 +21,7 @@ class Refusals:
 
     __slots__ = ("_task", "_waiting", "_writer")
 
-    def __init__(self, writer: PartitionWriter) -> None:
+    def __init__(self, writer: PartitionDriver) -> None:
         self._writer = writer
         self._waiting: list[tuple[asyncio.Future[Any], RequestError]] = []
         self._task: asyncio.Task[None] | None = None

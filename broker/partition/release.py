@@ -19,7 +19,7 @@ INDEX_BYTES_MAX = 128 << 10
 """A longer index is written before the partition is let go of: that of a segment of 128 MB has 50 KB."""
 
 
-class Handed(NamedTuple):
+class ReleaseNote(NamedTuple):
     """``revision`` is -1 where the record is not known; ``last_index`` is empty where it stands on storage."""
 
     record: PartitionRecord = PartitionRecord()
@@ -46,10 +46,10 @@ class Handed(NamedTuple):
         return Release(self.revision, ownership.encode(self.record), self.last_index)
 
     @classmethod
-    def of(cls, release: Release) -> Handed:
+    def of(cls, release: Release) -> ReleaseNote:
         """FormatError when its record is none."""
         return cls(ownership.decode(release.record), release.revision, release.last_index)
 
 
-NOTHING = Handed()
+NOTHING = ReleaseNote()
 """It was ours, and there is nothing to tell of it."""

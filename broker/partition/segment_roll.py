@@ -53,7 +53,7 @@ def block_for(last_bytes: int, first_block_bytes: int, block_bytes: int, segment
     return most if last_bytes * 2 > first_block_bytes else min(first_block_bytes, most)
 
 
-class NextSegment:
+class SegmentRoll:
     """One partition's."""
 
     __slots__ = (

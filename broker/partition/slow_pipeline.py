@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.broker.context import Shared
+from bmq.broker.context import BrokerContext
 from bmq.broker.partition import events as ev
 
 
-async def look_into(
-    shared: Shared, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
-) -> ev.PipelineFailed | None:
+async def check_slow_pipeline(
+    shared: BrokerContext, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
+) -> ev.SegmentFailed | None:
     """Fail over when a node is silent, or, where ``suspect.is_slow``, when one is an outlier or nothing has moved for
     twice the time.
 
@@ -30,18 +30,18 @@ async def look_into(
         shared.health.silenced(silent, shared.now_ms())
         for writer in list(shared.busy):
             writer.leave_nodes(silent)
-        return ev.PipelineFailed(suspect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
+        return ev.SegmentFailed(suspect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
     return await _look_into_slowness(shared, suspect, nodes, age_ms) if suspect.is_slow else None
 
 
-async def _silent(shared: Shared, nodes: tuple[str, ...]) -> tuple[str, ...]:
+async def _silent(shared: BrokerContext, nodes: tuple[str, ...]) -> tuple[str, ...]:
     answers = await asyncio.gather(*(shared.fs.probe(node) for node in nodes))
     return tuple(node for node, is_up in zip(nodes, answers, strict=True) if not is_up)
 
 
 async def _look_into_slowness(
-    shared: Shared, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
-) -> ev.PipelineFailed | None:
+    shared: BrokerContext, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
+) -> ev.SegmentFailed | None:
     """All nodes answer a probe."""
     slow_ms = shared.config.slow_flush_ms
     outliers = shared.health.outliers(nodes)
@@ -55,4 +55,4 @@ async def _look_into_slowness(
     if not shared.health.take_roll_token(shared.now_ms()):
         return None
     shared.health.slow(outliers, shared.now_ms())
-    return ev.PipelineFailed(suspect.name, f"no flush for {age} ms; slow: {', '.join(outliers) or 'all'}")
+    return ev.SegmentFailed(suspect.name, f"no flush for {age} ms; slow: {', '.join(outliers) or 'all'}")

@@ -74,7 +74,7 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
         ev.SegmentNamed: {_S.WRITE: "_on_named", _S.MOVE: "_on_named"},
         ev.NamingFailed: {_S.WRITE: "_on_naming_failed", _S.MOVE: "_on_naming_failed"},
         ev.Flushed: {_S.WRITE: "_on_flushed", _S.MOVE: "_on_flushed"},
-        ev.PipelineFailed: {_S.WRITE: "_on_pipeline_failed", _S.MOVE: "_on_pipeline_failed"},
+        ev.SegmentFailed: {_S.WRITE: "_on_pipeline_failed", _S.MOVE: "_on_pipeline_failed"},
         ev.SegmentClosed: {_S.WRITE: "_on_closed", _S.MOVE: "_on_closed"},
         ev.EpochChanged: {
             _S.START: "_on_epoch_changed",

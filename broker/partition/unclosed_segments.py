@@ -12,7 +12,7 @@ from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 
 
-class LeftSegments:
+class UnclosedSegments:
     """One partition's."""
 
     __slots__ = ("_closed", "_empty", "_indexed", "_unclosed")

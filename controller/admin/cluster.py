@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bmq.controller.asking import Asking
+from bmq.controller.asking import MemberClient
 from bmq.controller.planning.planner import scores
 from bmq.controller.planning.planner_view import Move, PlannerView
 from bmq.controller.service import Controller
@@ -37,7 +37,7 @@ def describe(member: Member) -> dict[str, Any]:
 class LeaderAdmin:
     """``ClusterAdmin`` of the process that leads.  NOT_CONTROLLER when it does not."""
 
-    def __init__(self, controller: Controller, catalog: Catalog, asking: Asking, cluster: str) -> None:
+    def __init__(self, controller: Controller, catalog: Catalog, asking: MemberClient, cluster: str) -> None:
         self._controller = controller
         self._catalog = catalog
         self._asking = asking

@@ -9,7 +9,7 @@ from bmq.coordinator.api import GroupListing
 from bmq.coordinator.group.members import Member
 from bmq.coordinator.group.states import State
 from bmq.coordinator.response_room import NO_ROOM, ResponseRoom
-from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
@@ -47,7 +47,7 @@ async def describe_groups(shards: Shards, request: m.DescribeGroupsRequest) -> m
 
 
 async def _describe(
-    serving: Serving | RequestError,
+    serving: ActiveShard | RequestError,
     group_id: str,
     version: int,
     operations: frozenset[int] | None,
@@ -148,7 +148,7 @@ async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.Del
     names = list(dict.fromkeys(request.groups_names))
     found = await shards.serving_each(names)
     turns, codes = Turns(), dict.fromkeys(names, ErrorCode.NONE)
-    written: dict[Serving, list[str]] = {}
+    written: dict[ActiveShard, list[str]] = {}
     for group_id, serving in zip(names, found, strict=True):
         try:
             if isinstance(serving, RequestError):
@@ -173,7 +173,7 @@ async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.Del
     return m.DeleteGroupsResponse(results=results)
 
 
-def _delete(serving: Serving, group_id: str) -> ErrorCode:
+def _delete(serving: ActiveShard, group_id: str) -> ErrorCode:
     group = serving.state.groups.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND

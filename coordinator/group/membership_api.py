@@ -10,7 +10,7 @@ from typing import Any
 from bmq.coordinator.group.members import metadata_bytes
 from bmq.coordinator.group.messages import Join, JoinAnswer, Sync, SyncAnswer
 from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.records import STRING_BYTES_MAX
 from bmq.core.aio.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
@@ -88,7 +88,7 @@ def heartbeat(
     return m.HeartbeatResponse(error_code=code)
 
 
-async def _renewed_heartbeat(serving: Serving, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+async def _renewed_heartbeat(serving: ActiveShard, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
     try:
         await serving.freshness.renew()
         code = _heartbeat(serving, request)
@@ -97,7 +97,7 @@ async def _renewed_heartbeat(serving: Serving, request: m.HeartbeatRequest) -> m
     return m.HeartbeatResponse(error_code=code)
 
 
-def _heartbeat(serving: Serving, request: m.HeartbeatRequest) -> ErrorCode:
+def _heartbeat(serving: ActiveShard, request: m.HeartbeatRequest) -> ErrorCode:
     return serving.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
 
 
@@ -128,7 +128,7 @@ async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGr
 
 
 async def _leave(
-    serving: Serving, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
+    serving: ActiveShard, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
 ) -> list[ErrorCode]:
     """A turn's worth of those who leave."""
     if not is_first:

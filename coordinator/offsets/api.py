@@ -16,7 +16,7 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.states import State
 from bmq.coordinator.group.subscription import CONSUMER
 from bmq.coordinator.response_room import ResponseRoom
-from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.records import (
     NO_EXPIRY,
@@ -198,7 +198,13 @@ def _wanted(merged: tuple[str, dict[Any, dict[int, None]] | None]) -> _Wanted:
 
 
 async def _fetch_group(
-    serving: Serving | RequestError, catalog: Catalog, wanted: _Wanted, turns: Turns, room: ResponseRoom, *, by_id: bool
+    serving: ActiveShard | RequestError,
+    catalog: Catalog,
+    wanted: _Wanted,
+    turns: Turns,
+    room: ResponseRoom,
+    *,
+    by_id: bool,
 ) -> tuple[ErrorCode, list[_Shown]]:
     try:
         if isinstance(serving, RequestError):
@@ -303,7 +309,7 @@ async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDelet
     return _Delete(error_code=ErrorCode.NONE, topics=topics)
 
 
-def _deletable(serving: Serving, group_id: str) -> Group:
+def _deletable(serving: ActiveShard, group_id: str) -> Group:
     """The group, if its offsets may be deleted.  RequestError."""
     group = serving.state.groups.get(group_id)
     if group is None:
@@ -314,7 +320,7 @@ def _deletable(serving: Serving, group_id: str) -> Group:
 
 
 def _delete_offsets(
-    serving: Serving, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
+    serving: ActiveShard, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
 ) -> list[Any]:
     """Write the tombstones; the answers.  RequestError when the group does not allow it."""
     group = _deletable(serving, group_id)

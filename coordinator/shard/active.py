@@ -20,7 +20,7 @@ from bmq.coordinator.group.states import State
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
-from bmq.coordinator.shard.response_queue import AnswerQueue
+from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import KeyValue, Writer
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
@@ -41,7 +41,7 @@ class _Parked(NamedTuple):
     refusal: Callable[[ErrorCode], JoinAnswer | SyncAnswer]
 
 
-class Serving:
+class ActiveShard:
     """One shard's groups, under one ownership of its log."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Serving:
         clock: Clock,
         settings: CoordinatorSettings,
         budget: MembershipBudget,
-        answers: AnswerQueue,
+        answers: ResponseQueue,
         freshness: Freshness,
     ) -> None:
         self.state = state

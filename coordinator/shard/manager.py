@@ -18,10 +18,10 @@ from bmq.coordinator.group.states import State
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.placement import shard_of
 from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
-from bmq.coordinator.shard.response_queue import AnswerQueue
+from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.shard import Shard
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.clock import Clock
@@ -54,7 +54,7 @@ class Shards:
         self._catalog = catalog
         self._loads = asyncio.Semaphore(settings.loads_max)
         self._budget = MembershipBudget(settings.membership_bytes_max)
-        self._answers = AnswerQueue()
+        self._answers = ResponseQueue()
         self._view = view
         self._count = 0  # partitions of the topic; 0 as long as it is not known
         self._shards: dict[int, Shard] = {}
@@ -99,13 +99,13 @@ class Shards:
         present = self._catalog.topics.get(OFFSETS_TOPIC)
         return shard_of(group_id, self._count or (present.partitions if present else self._settings.shards))
 
-    async def serving(self, group_id: str) -> Serving:
+    async def serving(self, group_id: str) -> ActiveShard:
         """The group's shard, loaded.  RequestError."""
         if not self._count or self._is_closed:
             await self._ensure()
         return await self._mine(shard_of(group_id, self._count)).ready()
 
-    async def serving_each(self, group_ids: Sequence[str]) -> list[Serving | RequestError]:
+    async def serving_each(self, group_ids: Sequence[str]) -> list[ActiveShard | RequestError]:
         """The shard of each group, that may answer from memory, or why it may not.
 
         Each shard is waited for once, all at the same time.
@@ -117,7 +117,7 @@ class Shards:
             return [error] * len(group_ids)
         count = self._count
         numbers = await map_in_turns(lambda group_id: shard_of(group_id, count), group_ids)
-        found: dict[int, Serving | RequestError] = {}
+        found: dict[int, ActiveShard | RequestError] = {}
 
         async def look_for(number: int) -> None:
             try:
@@ -128,7 +128,7 @@ class Shards:
         await asyncio.gather(*map(look_for, dict.fromkeys(numbers)))
         return [found[number] for number in numbers]
 
-    async def serving_members(self, group_id: str) -> Serving:
+    async def serving_members(self, group_id: str) -> ActiveShard:
         """As ``serving``, for requests that may be parked.  RequestError NOT_COORDINATOR while draining."""
         serving = await self.serving(group_id)
         await serving.freshness.renew()
@@ -136,7 +136,7 @@ class Shards:
             raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is about to end")
         return serving
 
-    def loaded(self, group_id: str) -> Serving | None:
+    def loaded(self, group_id: str) -> ActiveShard | None:
         """The group's shard when it is loaded now; None while it loads.  RequestError NOT_COORDINATOR,
         UNKNOWN_MEMBER_ID when it has no groups."""
         if not self._count or self._is_closed:
@@ -148,7 +148,7 @@ class Shards:
             shard.start()
         return shard.serving
 
-    async def all_serving(self, only: Set[int] | None = None) -> dict[int, Serving | RequestError | None]:
+    async def all_serving(self, only: Set[int] | None = None) -> dict[int, ActiveShard | RequestError | None]:
         """Return every shard by number, loaded, or why it is not served; None for one that has nothing in it.
 
         ``only`` these; None: those that are here, none when there is no topic yet.
@@ -156,7 +156,7 @@ class Shards:
         wanted = sorted(self._shards) if only is None else sorted(only)
         return dict(zip(wanted, await asyncio.gather(*map(self._serving_or_why, wanted)), strict=True))
 
-    async def _serving_or_why(self, number: int) -> Serving | RequestError | None:
+    async def _serving_or_why(self, number: int) -> ActiveShard | RequestError | None:
         try:
             if self._is_closed:
                 raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")

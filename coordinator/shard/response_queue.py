@@ -14,7 +14,7 @@ ANSWERS_A_TURN = 100
 """Some 10 ms."""
 
 
-class AnswerQueue:
+class ResponseQueue:
     """One process's; first come, first served.  Bounded by the requests that wait: each has one answer."""
 
     def __init__(self) -> None:

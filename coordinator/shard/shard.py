@@ -27,13 +27,13 @@ from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.load_failure import LoadFailure, kind_of
 from bmq.coordinator.shard.log import ShardLog, ShardLogs
 from bmq.coordinator.shard.records import encode
 from bmq.coordinator.shard.replay import Replay
-from bmq.coordinator.shard.response_queue import AnswerQueue
+from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.snapshot import barrier_record, take_snapshot
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import Writer
@@ -83,7 +83,7 @@ class Shard:
         catalog: Catalog,
         loads: asyncio.Semaphore,
         budget: MembershipBudget,
-        answers: AnswerQueue,
+        answers: ResponseQueue,
         spawn: Spawn,
     ) -> None:
         self.partition = partition
@@ -101,7 +101,7 @@ class Shard:
         self._budget = budget
         self._answers = answers
         self._spawn = spawn
-        self._serving: Serving | None = None
+        self._serving: ActiveShard | None = None
         self._attempt = object()  # whose log is in use: the end of an earlier one means nothing
         self._log: ShardLog | None = None
         self._ready: asyncio.Future[None] | None = None  # done when the load under way is, one way or another
@@ -112,7 +112,7 @@ class Shard:
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
     @property
-    def serving(self) -> Serving | None:
+    def serving(self) -> ActiveShard | None:
         """The shard at work; None while it is not loaded."""
         return self._serving
 
@@ -140,7 +140,7 @@ class Shard:
             self._loading_since = self._clock.monotonic()
             self._spawn(self._load())
 
-    async def ready(self) -> Serving:
+    async def ready(self) -> ActiveShard:
         """The shard at work, once it is loaded.
 
         RequestError COORDINATOR_LOAD_IN_PROGRESS when that takes long, NOT_COORDINATOR when it is closed.
@@ -152,7 +152,7 @@ class Shard:
         assert serving is not None
         return serving
 
-    async def fresh(self) -> Serving:
+    async def fresh(self) -> ActiveShard:
         """As ``ready``, for what is answered from memory.  RequestError NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE."""
         serving = await self.ready()
         await serving.freshness.renew()
@@ -160,14 +160,14 @@ class Shard:
             raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} was lost meanwhile")
         return serving
 
-    async def look(self) -> Serving | None:
+    async def look(self) -> ActiveShard | None:
         """As ``fresh``, but None, and nothing is written, when the log is empty and no group needs the shard."""
         serving = await self._loaded()
         if serving is not None:
             await serving.freshness.renew()
         return serving
 
-    async def _loaded(self) -> Serving | None:
+    async def _loaded(self) -> ActiveShard | None:
         if self._serving is None and not self.is_empty and not self.is_closed:
             self.start()
             assert self._ready is not None
@@ -202,7 +202,7 @@ class Shard:
             await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
             await self._try(serving.expire(), "expired offsets")
 
-    async def _forget(self, serving: Serving, topics: Sequence[TopicRef]) -> None:
+    async def _forget(self, serving: ActiveShard, topics: Sequence[TopicRef]) -> None:
         for topic in topics:
             if serving is self._serving:  # else the next load finds what is left
                 await self._try(serving.forget_topic(*topic), f"offsets of the deleted topic {topic[0]}")
@@ -294,7 +294,7 @@ class Shard:
         writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
         freshness = Freshness(self._clock, log.confirm)
-        serving = Serving(state, writer, self._clock, settings, self._budget, self._answers, freshness)
+        serving = ActiveShard(state, writer, self._clock, settings, self._budget, self._answers, freshness)
         try:
             waking = await self._wake(serving)
             if not log.is_open:
@@ -322,7 +322,7 @@ class Shard:
         )
         self._flushed(log)
 
-    async def _wake(self, serving: Serving) -> list[Group]:
+    async def _wake(self, serving: ActiveShard) -> list[Group]:
         """Have the groups live again, in turns; those that have something to do at once."""
         turns, waking = Turns(), []
         for group in serving.state.go_live(serving.now):
@@ -364,7 +364,7 @@ class Shard:
         self._is_in_snapshot = True
         self._spawn(self._snapshot(serving, log))
 
-    async def _snapshot(self, serving: Serving, log: ShardLog) -> None:
+    async def _snapshot(self, serving: ActiveShard, log: ShardLog) -> None:
         try:
             size = await take_snapshot(serving, log, self.partition, self._settings.snapshot_chunk_bytes)
             logger.info("shard wrote a snapshot of %d bytes", size, extra=fields(shard=self.partition))

@@ -8,7 +8,7 @@ with the first record is needed no more.  A snapshot that breaks off has only wr
 
 from __future__ import annotations
 
-from bmq.coordinator.shard.active import Serving
+from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.log import ShardLog
 from bmq.coordinator.shard.records import CoordinatorRecord, OffsetRecord, encode
 
@@ -18,7 +18,7 @@ def barrier_record(partition: int) -> CoordinatorRecord:
     return OffsetRecord("", "", partition, None)
 
 
-async def take_snapshot(serving: Serving, log: ShardLog, partition: int, chunk_bytes: int) -> int:
+async def take_snapshot(serving: ActiveShard, log: ShardLog, partition: int, chunk_bytes: int) -> int:
     """Append the live keys and move the log start; the bytes written.  RequestError when the log fails."""
     await serving.writer.room()
     start = -1

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.net.frames import FrameReader
-from bmq.core.net.request import Answer, Buffer, CloseConnection, Dispatch
+from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Response
 from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class Exchange:
 
     __slots__ = ("answer", "bytes_held", "connection", "future")
 
-    def __init__(self, connection: ClientConnection, bytes_held: int, answer: Answer | None) -> None:
+    def __init__(self, connection: ClientConnection, bytes_held: int, answer: Response | None) -> None:
         self.connection = connection
         self.bytes_held = bytes_held
         self.answer = answer
-        self.future: asyncio.Future[Answer] | None = None
+        self.future: asyncio.Future[Response] | None = None
 
-    def done(self, future: asyncio.Future[Answer]) -> None:
+    def done(self, future: asyncio.Future[Response]) -> None:
         self.connection.answered(self, future)
 
 
@@ -234,7 +234,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001  # no request may end the process: see Dispatch
             self._close_failed(error)
             return
-        if isinstance(answer, Answer):
+        if isinstance(answer, Response):
             if self._started:
                 self._started.append(Exchange(self, 0, answer))
             else:
@@ -246,7 +246,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         exchange.future = asyncio.ensure_future(answer)
         exchange.future.add_done_callback(exchange.done)
 
-    def answered(self, exchange: Exchange, future: asyncio.Future[Answer]) -> None:
+    def answered(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
         """The answer is ready, or there will be none."""
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if self.is_closed:
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             started.popleft()
             self._send(answer)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Response) -> None:
         if answer.release is not None:
             self._out_releases.append(answer.release)
         size = answer.size
@@ -488,7 +488,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._listener.budget.forget(self)
 
 
-def _release(answer: Answer) -> None:
+def _release(answer: Response) -> None:
     if answer.release is not None:
         answer.release()
 

@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, Exchange
-from bmq.core.net.request import Answer, Dispatch
+from bmq.core.net.request import Dispatch, Response
 
 if TYPE_CHECKING:
     from bmq.core.net.listener import Listener
@@ -49,7 +49,7 @@ class UnorderedConnection(ClientConnection):
         if self._started and self._started[-1].answer is None:
             self._running[self._started.pop()] = None
 
-    def answered(self, exchange: Exchange, future: asyncio.Future[Answer]) -> None:
+    def answered(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
         if exchange in self._running:
             del self._running[exchange]
             self._started.append(exchange)

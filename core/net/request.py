@@ -61,7 +61,7 @@ class Request:
         self.arrived = arrived  # seconds of the monotonic clock
 
 
-class Answer:
+class Response:
     """A response: its header and body in pieces, sent one after another and never joined if they are large.
 
     ``release`` is called once, when the last piece was handed to the kernel or the connection has gone: it gives
@@ -76,7 +76,7 @@ class Answer:
         self.release = release
 
 
-NO_ANSWER = Answer(())
+NO_RESPONSE = Response(())
 """Nothing is sent: a produce with acks=0."""
 
 
@@ -87,12 +87,12 @@ class CloseConnection(Exception):
 class Dispatch(Protocol):
     """The endpoint: from a frame (without its size field) to an answer.
 
-    An ``Answer`` at once, or an awaitable of one that has run up to its first await already.  CloseConnection, raised
+    An ``Response`` at once, or an awaitable of one that has run up to its first await already.  CloseConnection, raised
     or awaited, closes the connection; any other exception is a bug, logged and answered by closing too.
     ``is_pipelined`` says, from the frame alone, whether this request may be dispatched while earlier ones of its
     connection are still unanswered (Produce); all others wait for their turn, as in Kafka.
     """
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]: ...
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]: ...
 
     def is_pipelined(self, frame: memoryview) -> bool: ...

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from bmq.core.aio.eager import start
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.net.request import Answer, Buffer, Client, CloseConnection, Dispatch
+from bmq.core.net.request import Buffer, Client, CloseConnection, Dispatch, Response
 from bmq.core.rpc.message_fields import Unregistered
 from bmq.core.rpc.messages import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse, Refusal
 from bmq.core.rpc.peers import PROTOCOL
@@ -68,7 +68,7 @@ class _Caller(NamedTuple):
     roles: Set[str] | None
 
 
-Handler = Callable[[memoryview, InternalCall], "Body | Answer | Awaitable[Body | Answer]"]
+Handler = Callable[[memoryview, InternalCall], "Body | Response | Awaitable[Body | Response]"]
 """Gives the body of the response, or the whole answer with its header.  It runs up to its first await before the next
 request of its connection is looked at."""
 
@@ -120,7 +120,7 @@ class InternalEndpoint:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         key, version, correlation_id = _FIXED.unpack_from(frame)
         caller = self._callers.get(client)
         if key < InternalKey.HELLO:
@@ -145,7 +145,7 @@ class InternalEndpoint:
         call = InternalCall(version, client, client_id, correlation_id, self._now(), caller.incarnation)
         return self._call(key, body, call)
 
-    def _call(self, key: int, body: memoryview, call: InternalCall) -> Answer | Awaitable[Answer]:
+    def _call(self, key: int, body: memoryview, call: InternalCall) -> Response | Awaitable[Response]:
         handler, least, most = self._handlers.get(key, _NOBODY)
         if not least <= call.version <= most:
             error = RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {call.version} is not served here")
@@ -231,11 +231,11 @@ def _admit_anybody(incarnation: str) -> Admission:
     return ANYBODY
 
 
-async def _later(correlation_id: int, work: Awaitable[Body]) -> Answer:
+async def _later(correlation_id: int, work: Awaitable[Body]) -> Response:
     return _answer(correlation_id, await work)
 
 
-async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Answer]) -> Answer:
+async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Response]) -> Response:
     try:
         return _answer(call.correlation_id, await work)
     except (RequestError, FormatError) as error:
@@ -247,13 +247,13 @@ async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Answer]) 
         raise
 
 
-def _answer(correlation_id: int, result: Body | Answer) -> Answer:
-    if isinstance(result, Answer):
+def _answer(correlation_id: int, result: Body | Response) -> Response:
+    if isinstance(result, Response):
         return result
-    return Answer([_HEAD.pack(correlation_id, 0), *result])
+    return Response([_HEAD.pack(correlation_id, 0), *result])
 
 
-def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) -> Answer:
+def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) -> Response:
     """Every response begins with its error: so does the answer to an API that only later versions know, which must not
     cost the caller its connection."""
     code, text = (error.code, error.message) if isinstance(error, RequestError) else (_UNREADABLE, str(error))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bmq.core.errors import FormatError
-from bmq.core.net.request import Answer, Buffer
+from bmq.core.net.request import Buffer, Response
 from bmq.core.wire.limits import PARTITIONS
 from bmq.core.wire.primitives import (
     CUT_SHORT,
@@ -328,7 +328,7 @@ def encode_fetch(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
     release: Callable[[], None] | None = None,
-) -> Answer:
+) -> Response:
     """The response to a request of ``version`` (4 to 18): small buffers of ours between the records' own.
 
     ``error_code`` and ``session_id`` are sent from version 7, ``endpoints`` from 16.
@@ -356,7 +356,7 @@ def encode_fetch(
         out += tags([(0, node_endpoints(endpoints))] if endpoints and version >= 16 else ())
     if out:
         buffers.append(out)
-    return Answer(buffers, release)
+    return Response(buffers, release)
 
 
 _HEAD = struct.Struct(">ihi")

@@ -15,7 +15,7 @@ from collections.abc import Container, Sequence
 from uuid import UUID
 
 from bmq.core.errors import FormatError
-from bmq.core.net.request import Answer
+from bmq.core.net.request import Response
 from bmq.core.wire.limits import PARTITIONS
 from bmq.core.wire.primitives import (
     CUT_SHORT,
@@ -228,7 +228,7 @@ def encode_produce(
     topics: Sequence[TopicAnswer],
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
-) -> Answer:
+) -> Response:
     """The response to a request of ``version`` (3 to 13); ``endpoints`` are sent from version 10."""
     flexible = version >= FLEXIBLE_SINCE
     plain, ending = _PLAIN_OF[version]
@@ -252,7 +252,7 @@ def encode_produce(
     out += INT32.pack(throttle_ms)
     if flexible:
         out += tags([(0, node_endpoints(endpoints))] if endpoints and version >= 10 else ())
-    return Answer((out,))
+    return Response((out,))
 
 
 def _topic(topic: TopicAnswer, version: int, *, flexible: bool) -> bytes:

@@ -20,7 +20,7 @@ from functools import partial
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.net.request import Answer, CloseConnection, Request
+from bmq.core.net.request import CloseConnection, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import (
     TOPIC_IDS_SINCE,
@@ -33,16 +33,16 @@ from bmq.core.wire.fetch import (
 )
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api, Services
-from bmq.endpoint.fetch.operation import LOOKS_A_TURN, Fetched, FetchParams, Nearer
-from bmq.endpoint.fetch.partition_read import Look
-from bmq.endpoint.fetch.purgatory import Identity, Wanted
+from bmq.endpoint.fetch.operation import LOOKS_A_TURN, FetchParams, FetchResult, Nearer
+from bmq.endpoint.fetch.partition_read import PartitionRead
+from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 
 READ_COMMITTED = 1
 KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE: 11}
 """The version whose clients know the error (Kafka's ``KafkaApis.maybeDownConvertStorageError``; KIP-207)."""
 
 
-def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
+def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
     version = request.api_version
     try:
         asked = parse_fetch(request.body, version, LOOKS_A_TURN)
@@ -52,7 +52,7 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
         raise CloseConnection(str(error)) from None
     listed = _listed(asked)
     if asked.replica_id >= 0:
-        return _encode(request, Fetched(looks=_refused(listed)), committed=False)
+        return _encode(request, FetchResult(looks=_refused(listed)), committed=False)
     committed = asked.isolation_level == READ_COMMITTED
     fetched = services.reading.fetch(
         asked.session_id,
@@ -62,12 +62,12 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
         _params(services, asked),
         by_id=version >= TOPIC_IDS_SINCE,
     )
-    if isinstance(fetched, Fetched):
+    if isinstance(fetched, FetchResult):
         return _encode(request, fetched, committed=committed)
     return _later(services, request, fetched, committed=committed)
 
 
-async def _later(services: Services, request: Request, work: Awaitable[Fetched], *, committed: bool) -> Answer:
+async def _later(services: Services, request: Request, work: Awaitable[FetchResult], *, committed: bool) -> Response:
     fetched = await work
     if len(fetched.looks) <= LOOKS_A_TURN:
         return _encode(request, fetched, committed=committed)
@@ -79,7 +79,7 @@ async def _later(services: Services, request: Request, work: Awaitable[Fetched],
         raise
 
 
-async def _serve_large(services: Services, request: Request) -> Answer:
+async def _serve_large(services: Services, request: Request) -> Response:
     """Serve a request with more than LOOKS_A_TURN partitions, in turns of the loop."""
     large = services.large
     async with large.admitted(len(request.body)) as leave:
@@ -106,12 +106,12 @@ async def _serve_large(services: Services, request: Request) -> Answer:
         return answer
 
 
-def _parse_large(body: memoryview, version: int) -> tuple[FetchRequest, list[Wanted]]:
+def _parse_large(body: memoryview, version: int) -> tuple[FetchRequest, list[SessionPartition]]:
     asked = parse_fetch(body, version)
     return asked, _listed(asked)
 
 
-def _listed(asked: FetchRequest) -> list[Wanted]:
+def _listed(asked: FetchRequest) -> list[SessionPartition]:
     return [wanted for topic in asked.topics for wanted in _wanted(topic)]
 
 
@@ -127,11 +127,11 @@ def _nearer(services: Services, rack: str) -> Nearer | None:
     return None if members.own.zone == rack else partial(services.metadata.nearer, rack, members)
 
 
-def _wanted(topic: FetchTopic) -> Iterable[Wanted]:
+def _wanted(topic: FetchTopic) -> Iterable[SessionPartition]:
     name = topic.name if topic.topic_id is None else topic.topic_id
     assert name is not None
     return [
-        Wanted(name, each.partition, each.fetch_offset, each.max_bytes, each.current_leader_epoch)
+        SessionPartition(name, each.partition, each.fetch_offset, each.max_bytes, each.current_leader_epoch)
         for each in topic.partitions
     ]
 
@@ -144,11 +144,11 @@ def _forgotten(asked: FetchRequest) -> Iterable[Identity]:
             yield name, partition
 
 
-def _refused(listed: Iterable[Wanted]) -> list[Look]:
-    return [Look(wanted, None, 0).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER) for wanted in listed]
+def _refused(listed: Iterable[SessionPartition]) -> list[PartitionRead]:
+    return [PartitionRead(wanted, None, 0).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER) for wanted in listed]
 
 
-def _encode(request: Request, fetched: Fetched, *, committed: bool) -> Answer:
+def _encode(request: Request, fetched: FetchResult, *, committed: bool) -> Response:
     return encode_fetch(
         request.api_version,
         request.correlation_id,
@@ -159,15 +159,15 @@ def _encode(request: Request, fetched: Fetched, *, committed: bool) -> Answer:
     )
 
 
-def _encode_apart(request: Request, fetched: Fetched, committed: bool) -> Answer:
+def _encode_apart(request: Request, fetched: FetchResult, committed: bool) -> Response:
     return _encode(request, fetched, committed=committed)
 
 
-def _encode_refused(request: Request, listed: Sequence[Wanted]) -> Answer:
-    return _encode(request, Fetched(looks=_refused(listed)), committed=False)
+def _encode_refused(request: Request, listed: Sequence[SessionPartition]) -> Response:
+    return _encode(request, FetchResult(looks=_refused(listed)), committed=False)
 
 
-def _topics(looks: Sequence[Look], version: int, *, committed: bool) -> list[FetchedTopic]:
+def _topics(looks: Sequence[PartitionRead], version: int, *, committed: bool) -> list[FetchedTopic]:
     """Grouped by topic, in the order in which each is met first."""
     by_topic: dict[str | UUID, list[FetchedPartition]] = {}
     for look in looks:
@@ -178,7 +178,7 @@ def _topics(looks: Sequence[Look], version: int, *, committed: bool) -> list[Fet
     ]
 
 
-def _partition(look: Look, version: int, *, committed: bool) -> FetchedPartition:
+def _partition(look: PartitionRead, version: int, *, committed: bool) -> FetchedPartition:
     error = look.error
     if KNOWN_SINCE.get(error, 0) > version:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER

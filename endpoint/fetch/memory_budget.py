@@ -42,7 +42,7 @@ class Reservation:
 
     __slots__ = ("_lane", "size")
 
-    def __init__(self, lane: Lane, size: int) -> None:
+    def __init__(self, lane: MemoryPool, size: int) -> None:
         self._lane = lane
         self.size = size
 
@@ -61,7 +61,7 @@ class Reservation:
         self.resize(0)
 
 
-class Lane:
+class MemoryPool:
     """Counts the bytes of responses; who finds no room waits for its turn.
 
     Unlike a ``core.aio.gate.Gate`` it may grant less than was asked, and lets small responses pass large ones.
@@ -168,8 +168,8 @@ class FetchBudget:
         self.limit = limit
         self.tail_limit = int(limit * tail_fraction)
         rest = limit - self.tail_limit
-        self.memory = Lane(rest // 2, self._changed)
-        self.storage = Lane(rest // 4, self._changed)
+        self.memory = MemoryPool(rest // 2, self._changed)
+        self.storage = MemoryPool(rest // 4, self._changed)
         self._tail_bytes = 0
         self._limit_blocks = limit_blocks
         self._changed()

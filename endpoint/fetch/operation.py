@@ -23,14 +23,14 @@ from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.fetch.fetch_time import FetchTime
-from bmq.endpoint.fetch.memory_budget import Lane, Reservation
-from bmq.endpoint.fetch.partition_read import Look
-from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.memory_budget import MemoryPool, Reservation
+from bmq.endpoint.fetch.partition_read import PartitionRead
+from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import NO_SESSION, Turn
 from bmq.endpoint.large_requests import PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from bmq.endpoint.fetch.service import Reading
+    from bmq.endpoint.fetch.service import FetchService
     from bmq.meta.catalog import Topic
 
 STORAGE_PATIENCE_S = 10.0
@@ -74,7 +74,7 @@ class FetchParams:
         self.nearer = nearer
 
 
-class Fetched:
+class FetchResult:
     """The answer, not encoded yet.  ``release`` gives the budget its bytes back."""
 
     __slots__ = ("error", "looks", "release", "session_id")
@@ -83,7 +83,7 @@ class Fetched:
         self,
         error: ErrorCode = ErrorCode.NONE,
         session_id: int = NO_SESSION,
-        looks: Sequence[Look] = (),
+        looks: Sequence[PartitionRead] = (),
         release: Callable[[], None] | None = None,
     ) -> None:
         self.error = error
@@ -96,26 +96,28 @@ def _nothing() -> None:
     """Nobody has to be told that a fetch parks."""
 
 
-class Fetching:
+class FetchOperation:
     """``try_now``; if that gives nothing, ``run``."""
 
     __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_is_first", "_left", "_on_park", "_params",
                  "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
                  "_storage_deadline", "_stored", "_time", "_turn", "_watch")  # fmt: skip
 
-    def __init__(self, reading: Reading, turn: Turn, params: FetchParams) -> None:
+    def __init__(self, reading: FetchService, turn: Turn, params: FetchParams) -> None:
         self._reading = reading
         self._turn = turn
         self._params = params
-        self._fresh: list[Look] = []  # of the last round: records, or what cannot wait
-        self._rest: dict[Wanted, Look] = {}  # of any round: nothing to read, and nothing has happened since
+        self._fresh: list[PartitionRead] = []  # of the last round: records, or what cannot wait
+        self._rest: dict[
+            SessionPartition, PartitionRead
+        ] = {}  # of any round: nothing to read, and nothing has happened since
         self._size = self._planned = self._seen = 0
         self._left = self._stored = 0  # of the look under way: bytes, and partitions that lie on storage
         self._hurries = self._reads = self._is_first = False
         self._storage_deadline = 0.0
         self._time = FetchTime(0.0, 0.0)  # of ``run``
         self._on_park = _nothing
-        self._parked_partitions = 0  # that count in ``Reading.parked_partitions``
+        self._parked_partitions = 0  # that count in ``FetchService.parked_partitions``
         self._has_looked = False
         if turn.session is not None:
             self._follows = True
@@ -125,7 +127,7 @@ class Fetching:
             self._follows = False  # before it parks
             self._watch = turn.watch
 
-    def try_now(self) -> Fetched | None:
+    def try_now(self) -> FetchResult | None:
         """The answer, if it needs neither storage nor time, and no more than one turn of the loop."""
         if len(self._watch.changed) + len(self._watch.waiting) > LOOKS_A_TURN:
             return None
@@ -152,7 +154,7 @@ class Fetching:
             self._watch.clear()
         return self._found(looks, reservation)
 
-    async def run(self, on_park: Callable[[], None] = _nothing) -> Fetched:
+    async def run(self, on_park: Callable[[], None] = _nothing) -> FetchResult:
         """The answer, in time.  Cancelled when the client has gone.  ``on_park`` is called before it waits for records.
 
         A large fetch without a session waits only while those that wait have PARTITIONS_MAX partitions at most.
@@ -160,7 +162,7 @@ class Fetching:
         self._on_park = on_park
         now = asyncio.get_running_loop().time
         self._storage_deadline = now() + max(STORAGE_PATIENCE_S, self._params.max_wait_s)
-        fetched: Fetched | None = None
+        fetched: FetchResult | None = None
         try:
             may_park = self._may_park()
             self._time = FetchTime(
@@ -232,7 +234,7 @@ class Fetching:
         self._size = self._planned = self._stored = 0
         self._hurries = self._reads = False
 
-    def _look_at(self, partitions: Sequence[Wanted]) -> bool:
+    def _look_at(self, partitions: Sequence[SessionPartition]) -> bool:
         """Look at these, in the order of service.  False once the bytes are used and the rest need no look."""
         look_at, watch, follows, committed = self._reading.look, self._watch, self._may_follow, self._params.committed
         is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
@@ -264,7 +266,7 @@ class Fetching:
         self._left, self._is_first = left, is_first
         return True
 
-    def _plan(self, look: Look) -> int:
+    def _plan(self, look: PartitionRead) -> int:
         """Bytes that the partition will take of the answer."""
         if look.reads:
             self._reads = True
@@ -274,7 +276,7 @@ class Fetching:
         self._planned += look.size
         return look.size
 
-    def _sort(self, look: Look) -> None:
+    def _sort(self, look: PartitionRead) -> None:
         """A partition without records: an error or a nearer proxy, which cannot wait, or one for the rest."""
         wanted, watch = look.wanted, self._watch
         if look.preferred >= 0 or (look.error and not look.waits and not look.is_unknown):
@@ -302,7 +304,7 @@ class Fetching:
 
     # ------------------------------------------------------------------------------------------------- read, park
 
-    async def _gather(self) -> Fetched | None:
+    async def _gather(self) -> FetchResult | None:
         """Reserve, read from storage, answer.  None when there is nothing after all, and time is left."""
         reservation = await self._reserve()
         if reservation is None:
@@ -358,7 +360,7 @@ class Fetching:
         """Return the bytes of records that a reservation has room for."""
         return reservation.size // READ_COPIES if self._reads else reservation.size
 
-    def _take_now(self, lane: Lane) -> Reservation | None:
+    def _take_now(self, lane: MemoryPool) -> Reservation | None:
         """Reserve bytes for what was found, if there are any now; an answer without records waits behind nobody."""
         return lane.try_take(self._planned) if self._planned else Reservation(lane, 0)
 
@@ -388,7 +390,7 @@ class Fetching:
         self._time.on_read(began, is_lost=any(look.waits for look in self._fresh))
         self._fit()
 
-    def _take(self, look: Look, outcome: bytes | ErrorCode) -> None:
+    def _take(self, look: PartitionRead, outcome: bytes | ErrorCode) -> None:
         """Take a read's records or its error.  NOT_LEADER_OR_FOLLOWER is waited out: it is read again."""
         look.reads = False
         if isinstance(outcome, ErrorCode):
@@ -436,13 +438,13 @@ class Fetching:
 
     # --------------------------------------------------------------------------------------------------- answer
 
-    def _finish(self, reservation: Reservation, *, is_late: bool) -> Steps[Fetched]:
+    def _finish(self, reservation: Reservation, *, is_late: bool) -> Steps[FetchResult]:
         """Tell what was found, with a pause after each LOOKS_A_TURN partitions."""
         session, watch = self._turn.session, self._watch
         if session is not None and self._turn.is_overtaken:
             reservation.release()
             self._reading.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-            return Fetched(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
+            return FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
         looks, rest = self._news(is_late=is_late)
         for number, part in enumerate(batched(rest, LOOKS_A_TURN)):
             if number:
@@ -454,14 +456,14 @@ class Fetching:
             self._tell(told)
         return self._found(looks, reservation)
 
-    def _finish_empty(self) -> Steps[Fetched]:
+    def _finish_empty(self) -> Steps[FetchResult]:
         """There was no room in the budget for long: say what else there is to say."""
         for look in self._fresh:
             look.buffers, look.size, look.reads = (), 0, False
         self._size = 0
         return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=self._is_late()))
 
-    def _tell(self, looks: Sequence[Look]) -> None:
+    def _tell(self, looks: Sequence[PartitionRead]) -> None:
         """Count these as told in the response."""
         watch, count = self._watch, self._reading.count
         for look in looks:
@@ -472,16 +474,16 @@ class Fetching:
             elif not look.error:
                 watch.unsaid.pop(look.wanted, None)
 
-    def _found(self, looks: Sequence[Look], reservation: Reservation) -> Fetched:
+    def _found(self, looks: Sequence[PartitionRead], reservation: Reservation) -> FetchResult:
         session = self._turn.session
         reservation.resize(self._size)
-        return Fetched(
+        return FetchResult(
             session_id=session.id if session is not None else NO_SESSION,
             looks=looks,
             release=reservation.release if self._size else None,
         )
 
-    def _news(self, *, is_late: bool) -> tuple[list[Look], Sequence[Wanted]]:
+    def _news(self, *, is_late: bool) -> tuple[list[PartitionRead], Sequence[SessionPartition]]:
         """Return what the response carries, everything or in a session what is news, and partitions to look up for it.
 
         The latter have nothing to read: ``_rest_of``.
@@ -495,7 +497,7 @@ class Fetching:
         looks = [look for look in self._fresh if look.is_news and (is_late or not look.waits)]
         return looks, (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
 
-    def _hide_waiting(self, looks: Sequence[Look]) -> None:
+    def _hide_waiting(self, looks: Sequence[PartitionRead]) -> None:
         """Tell of no error yet where one may pass: a response must list these partitions, also without news.
 
         They have no records and no watermark (-1): one from before a move may lie behind by now, and librdkafka would
@@ -507,7 +509,7 @@ class Fetching:
             if look.waits and (hides_missing or look.error is ErrorCode.OFFSET_NOT_AVAILABLE):
                 look.error = ErrorCode.NONE
 
-    def _rest_of(self, wanted: Wanted) -> Look:
+    def _rest_of(self, wanted: SessionPartition) -> PartitionRead:
         """Its look; a new one if it was looked at by an earlier request of the session."""
         look = self._rest.get(wanted)
         if look is None:
@@ -547,7 +549,7 @@ class Fetching:
             self._reading.end_session(turn.session)
 
 
-def _cost(look: Look) -> int:
+def _cost(look: PartitionRead) -> int:
     """Bytes to reserve for a read from storage."""
     return READ_COPIES * max(READ_BYTES_MIN, look.limit)
 

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Buffer
 from bmq.core.records.batch import HEADER_BYTES
-from bmq.endpoint.fetch.purgatory import UNTOLD, Marks, Wanted
+from bmq.endpoint.fetch.purgatory import UNTOLD, Marks, SessionPartition
 from bmq.endpoint.fetch.tail_cache import TailCache
 from bmq.endpoint.leader_epochs import epoch_error
-from bmq.endpoint.partitions import Followed
+from bmq.endpoint.partitions import PartitionView
 from bmq.meta.catalog import Topic
 from bmq.storage.log_reader import LiveSegment
 
 
-class Look:
+class PartitionRead:
     """The outcome.
 
     ``error``    to be told; with ``waits`` only when time is up
@@ -56,7 +56,7 @@ class Look:
         "wanted",
     )
 
-    def __init__(self, wanted: Wanted, topic: Topic | None, limit: int) -> None:
+    def __init__(self, wanted: SessionPartition, topic: Topic | None, limit: int) -> None:
         self.wanted = wanted
         self.topic = topic
         self.key = wanted.key
@@ -68,7 +68,7 @@ class Look:
         self.size = 0
         self.end = 0
         self.live: LiveSegment | None = None
-        self.asks: Followed | None = None
+        self.asks: PartitionView | None = None
         self.preferred = -1
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
 
@@ -91,7 +91,7 @@ class Look:
         self.buffers, self.size = (), 0
         self.reads = self.has_more = False
 
-    def fails(self, error: ErrorCode, *, waits: bool = False) -> Look:
+    def fails(self, error: ErrorCode, *, waits: bool = False) -> PartitionRead:
         """Kafka tells no marks beside an error."""
         self.error = error
         self.waits = waits
@@ -99,19 +99,19 @@ class Look:
         return self
 
 
-def look_at(
-    wanted: Wanted,
+def read_partition(
+    wanted: SessionPartition,
     topic: Topic,
-    followed: Followed | None,
+    followed: PartitionView | None,
     tails: TailCache,
     limit: int,
     *,
     at_least_one: bool,
     committed: bool,
-) -> Look:
+) -> PartitionRead:
     """``wanted.key`` is known.  At most ``limit`` bytes, or one batch if ``at_least_one``; ``committed``: only what is
     below the last stable offset."""
-    look = Look(wanted, topic, limit)
+    look = PartitionRead(wanted, topic, limit)
     if followed is None or not followed.is_open:
         return look.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)
     error = epoch_error(followed.epoch, wanted.leader_epoch)

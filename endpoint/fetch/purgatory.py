@@ -26,7 +26,7 @@ Marks = tuple[int, int, int]
 UNTOLD: Marks = (-1, -1, -1)
 
 
-class Wanted:
+class SessionPartition:
     """One partition that a fetch, or a session of fetches, reads.
 
     ``key`` is None while the topic is unknown.  ``told`` is what the client has heard of its marks.
@@ -44,7 +44,7 @@ class Wanted:
         self.leader_epoch = leader_epoch
         self.key: PartitionKey | None = None
         self.told = UNTOLD
-        self.watch: Watch | None = None
+        self.watch: FetchWatch | None = None
 
     @property
     def identity(self) -> Identity:
@@ -54,7 +54,7 @@ class Wanted:
         return f"<Wanted {self.topic}-{self.partition} from {self.offset} told={self.told}>"
 
 
-class Watch:
+class FetchWatch:
     """Partitions wanted together.
 
     ``token`` is whatever its owner needs to wake the parked fetch.  ``events`` counts what has happened, ever.
@@ -63,13 +63,15 @@ class Watch:
     __slots__ = ("_counted", "_need", "changed", "events", "token", "unsaid", "waiting")
 
     def __init__(self) -> None:
-        self.changed: dict[Wanted, None] = {}  # in the order of service: the front one was not served for longest
-        self.unsaid: dict[Wanted, None] = {}
-        self.waiting: dict[Wanted, None] = {}
+        self.changed: dict[
+            SessionPartition, None
+        ] = {}  # in the order of service: the front one was not served for longest
+        self.unsaid: dict[SessionPartition, None] = {}
+        self.waiting: dict[SessionPartition, None] = {}
         self.token: object = None
         self.events = 0
         self._need: int | None = None
-        self._counted: dict[Wanted, int] = {}
+        self._counted: dict[SessionPartition, int] = {}
 
     def __repr__(self) -> str:
         return (
@@ -81,12 +83,12 @@ class Watch:
     def is_parked(self) -> bool:
         return self._need is not None
 
-    def add(self, wanted: Wanted) -> None:
+    def add(self, wanted: SessionPartition) -> None:
         """One more partition, not looked at yet."""
         wanted.watch = self
         self.touch(wanted)
 
-    def add_all(self, partitions: Iterable[Wanted]) -> None:
+    def add_all(self, partitions: Iterable[SessionPartition]) -> None:
         """Many that are new to this watch, not looked at yet."""
         self.events += 1
         changed = self.changed
@@ -94,7 +96,7 @@ class Watch:
             wanted.watch = self
             changed[wanted] = None
 
-    def remove(self, wanted: Wanted) -> None:
+    def remove(self, wanted: SessionPartition) -> None:
         wanted.watch = None
         self.changed.pop(wanted, None)
         self.unsaid.pop(wanted, None)
@@ -105,7 +107,7 @@ class Watch:
         for each in (self.changed, self.unsaid, self.waiting, self._counted):
             each.clear()
 
-    def touch(self, wanted: Wanted) -> None:
+    def touch(self, wanted: SessionPartition) -> None:
         """It needs a look; it keeps its place if it had one."""
         self.events += 1
         self.changed[wanted] = None
@@ -118,12 +120,12 @@ class Watch:
         self.changed.update(self.unsaid)
         self.unsaid.clear()
 
-    def served(self, wanted: Wanted) -> None:
+    def served(self, wanted: SessionPartition) -> None:
         """It got records: the others come first next time (KIP-227)."""
         self.changed.pop(wanted, None)
         self.changed[wanted] = None
 
-    def is_quiet(self, wanted: Wanted, *, is_told: bool) -> None:
+    def is_quiet(self, wanted: SessionPartition, *, is_told: bool) -> None:
         """There is nothing to read: no look before something happens."""
         self.changed.pop(wanted, None)
         self.waiting.pop(wanted, None)
@@ -132,7 +134,7 @@ class Watch:
         else:
             self.unsaid[wanted] = None
 
-    def is_waiting(self, wanted: Wanted) -> None:
+    def is_waiting(self, wanted: SessionPartition) -> None:
         """No owner can speak for it now."""
         self.changed.pop(wanted, None)
         self.unsaid.pop(wanted, None)
@@ -146,7 +148,7 @@ class Watch:
     def unpark(self) -> None:
         self._need = None
 
-    def arrived(self, wanted: Wanted, size: int) -> bool:
+    def arrived(self, wanted: SessionPartition, size: int) -> bool:
         """``size`` bytes were flushed there; True when that wakes the parked fetch.
 
         A partition counts no further than what it may give in one answer (Kafka's DelayedFetch does the same).
@@ -165,11 +167,11 @@ class Watch:
         return True
 
 
-class LongPoll:
+class FetchPurgatory:
     """Who follows which partition.  Costs nothing for a partition that nobody follows."""
 
     def __init__(self) -> None:
-        self._followers: dict[PartitionKey, dict[Wanted, None]] = {}
+        self._followers: dict[PartitionKey, dict[SessionPartition, None]] = {}
 
     def __len__(self) -> int:
         """Partitions that are followed."""
@@ -182,14 +184,14 @@ class LongPoll:
     def is_followed(self, key: PartitionKey) -> bool:
         return key in self._followers
 
-    def follow(self, wanted: Wanted, key: PartitionKey) -> None:
+    def follow(self, wanted: SessionPartition, key: PartitionKey) -> None:
         """Events of ``key`` are for ``wanted`` from now on."""
         if wanted.key != key:
             self.leave(wanted)
             wanted.key = key
         self._followers.setdefault(key, {})[wanted] = None
 
-    def leave(self, wanted: Wanted) -> None:
+    def leave(self, wanted: SessionPartition) -> None:
         """It follows nothing any more."""
         if wanted.key is None:
             return
@@ -200,9 +202,9 @@ class LongPoll:
                 del self._followers[wanted.key]
         wanted.key = None
 
-    def flushed(self, key: PartitionKey, size: int) -> Sequence[Watch]:
+    def flushed(self, key: PartitionKey, size: int) -> Sequence[FetchWatch]:
         """Bytes became readable; the watches whose parked fetch wakes."""
-        woken: list[Watch] = []
+        woken: list[FetchWatch] = []
         for wanted in self._followers.get(key, ()):
             watch = wanted.watch
             if watch is not None:
@@ -211,9 +213,9 @@ class LongPoll:
                     woken.append(watch)
         return woken
 
-    def changed(self, key: PartitionKey) -> Sequence[Watch]:
+    def changed(self, key: PartitionKey) -> Sequence[FetchWatch]:
         """Its owner, its log start or its topic has changed: whoever waits looks again."""
-        woken: list[Watch] = []
+        woken: list[FetchWatch] = []
         for wanted in self._followers.get(key, ()):
             watch = wanted.watch
             if watch is not None:

@@ -25,14 +25,14 @@ from bmq.core.tracing import Tracer, Value
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.memory_budget import FetchBudget, Reservation
-from bmq.endpoint.fetch.operation import READ_COPIES, Fetched, Fetching, FetchParams
-from bmq.endpoint.fetch.partition_read import Look, look_at
-from bmq.endpoint.fetch.purgatory import Identity, LongPoll, Wanted, Watch
+from bmq.endpoint.fetch.operation import READ_COPIES, FetchOperation, FetchParams, FetchResult
+from bmq.endpoint.fetch.partition_read import PartitionRead, read_partition
+from bmq.endpoint.fetch.purgatory import FetchPurgatory, FetchWatch, Identity, SessionPartition
 from bmq.endpoint.fetch.sessions import EPOCH_MAX, FetchSession, FetchSessions, Turn
 from bmq.endpoint.fetch.tail_cache import TailCache
 from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import Catalog, Topic, TopicChange
-from bmq.storage.block_cache import ReadPool
+from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader, MissingRecords, OffsetNotFound
@@ -44,7 +44,7 @@ READERS_MAX = 1_000
 """Partitions whose segment names are remembered; one costs a name for each of its segments."""
 
 
-class Reading:
+class FetchService:
     """One process's.  It is a ``endpoint.partitions.Tails``: owners call it, synchronously, in each partition's order.
 
     A process that is proxy and broker has two: one for clients, and one for the proxies that follow what it owns, which
@@ -59,11 +59,11 @@ class Reading:
         config: NodeConfig,
         catalog: Catalog,
         owners: Owners,
-        pool: ReadPool,
+        pool: BlockCache,
         clock: Clock,
         metrics: Metrics,
         *,
-        beside: Reading | None = None,
+        beside: FetchService | None = None,
         served: Callable[[PartitionKey, int], None] | None = None,
         owner_patience_s: float = OWNER_PATIENCE_S,
     ) -> None:
@@ -71,12 +71,12 @@ class Reading:
         self.metrics = metrics
         self.budget: FetchBudget
         self.tails: TailCache
-        self.poll: LongPoll
+        self.poll: FetchPurgatory
         self._readers: OrderedDict[PartitionKey, LogReader]
         if beside is None:
             self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool.limit_cache)
             self.tails = TailCache(self.budget.tail_limit)
-            self.poll = LongPoll()
+            self.poll = FetchPurgatory()
             self._readers = OrderedDict()
             catalog.subscribe(self._topic_changed)
         else:
@@ -141,12 +141,12 @@ class Reading:
         self,
         session_id: int,
         session_epoch: int,
-        listed: Sequence[Wanted],
+        listed: Sequence[SessionPartition],
         forgotten: Iterable[Identity],
         params: FetchParams,
         *,
         by_id: bool,
-    ) -> Fetched | Coroutine[Any, Any, Fetched]:
+    ) -> FetchResult | Coroutine[Any, Any, FetchResult]:
         """Answer one request: at once if that needs no wait."""
         now_ms = int(self._clock.monotonic() * 1000)
         turn = self.sessions.begin(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
@@ -160,13 +160,13 @@ class Reading:
         self,
         session_id: int,
         session_epoch: int,
-        listed: Sequence[Wanted],
+        listed: Sequence[SessionPartition],
         forgotten: Iterable[Identity],
         params: FetchParams,
         *,
         by_id: bool,
         on_park: Callable[[], None],
-    ) -> Fetched:
+    ) -> FetchResult:
         """Answer a request that names many partitions, in turns of the loop.  ``on_park`` is called before it waits."""
         now_ms = int(self._clock.monotonic() * 1000)
         turn = await run_in_turns(
@@ -174,7 +174,7 @@ class Reading:
         )
         return self._begun(turn) or await self._fetching(turn, params).run(on_park)
 
-    def _begun(self, turn: Turn) -> Fetched | None:
+    def _begun(self, turn: Turn) -> FetchResult | None:
         """Leave what the request has ended, and resume its session.  Return the response if it is refused."""
         self.leave(turn.left)
         for session in turn.closed:
@@ -182,17 +182,17 @@ class Reading:
         self.metrics.fetch_sessions = len(self.sessions)
         if turn.error:
             self.metrics.api(ApiKey.FETCH).failed(turn.error)
-            return Fetched(turn.error)
+            return FetchResult(turn.error)
         if turn.session is not None:
             self._resume(turn.session.watch)
         return None
 
-    def _fetching(self, turn: Turn, params: FetchParams) -> Fetching:
+    def _fetching(self, turn: Turn, params: FetchParams) -> FetchOperation:
         params.max_bytes = min(params.max_bytes, self._bytes_max)
         params.min_bytes = min(params.min_bytes, params.max_bytes)
-        return Fetching(self, turn, params)
+        return FetchOperation(self, turn, params)
 
-    def leave(self, partitions: Collection[Wanted]) -> None:
+    def leave(self, partitions: Collection[SessionPartition]) -> None:
         """Follow these no longer: at once, or soon if there are many."""
         if len(partitions) <= LEFT_AT_ONCE:
             for wanted in partitions:
@@ -205,7 +205,7 @@ class Reading:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def _resume(self, watch: Watch) -> None:
+    def _resume(self, watch: FetchWatch) -> None:
         """A session's next request: it overtakes one that is parked, and asks again for what is unknown."""
         watch.touch_unsaid()
         if watch.is_parked:
@@ -225,7 +225,9 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------------- partitions
 
-    def look(self, wanted: Wanted, limit: int, *, at_least_one: bool, committed: bool, follows: bool) -> Look:
+    def look(
+        self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
+    ) -> PartitionRead:
         """What the partition has now.  ``follows``: its events are wanted from here on."""
         topic = self._topic_of(wanted)
         if topic is None or not 0 <= wanted.partition < topic.partitions:
@@ -237,24 +239,26 @@ class Reading:
             self.poll.follow(wanted, key)
         wanted.key = key
         if self._sends_away:
-            return Look(wanted, topic, limit).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return PartitionRead(wanted, topic, limit).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         followed = self._owners.follow(key)
-        return look_at(wanted, topic, followed, self.tails, limit, at_least_one=at_least_one, committed=committed)
+        return read_partition(
+            wanted, topic, followed, self.tails, limit, at_least_one=at_least_one, committed=committed
+        )
 
-    def _topic_of(self, wanted: Wanted) -> Topic | None:
+    def _topic_of(self, wanted: SessionPartition) -> Topic | None:
         if isinstance(wanted.topic, str):
             return self._catalog.topics.get(wanted.topic)
         return self._catalog.by_id(wanted.topic)
 
-    def _unknown(self, wanted: Wanted, limit: int, *, has_topic: bool) -> Look:
-        look = Look(wanted, None, limit)
+    def _unknown(self, wanted: SessionPartition, limit: int, *, has_topic: bool) -> PartitionRead:
+        look = PartitionRead(wanted, None, limit)
         look.is_gone = wanted.key is not None
         self.poll.leave(wanted)
         if has_topic or isinstance(wanted.topic, str):
             return look.fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return look.fails(ErrorCode.UNKNOWN_TOPIC_ID)
 
-    def count(self, look: Look) -> None:
+    def count(self, look: PartitionRead) -> None:
         """It is part of an answer."""
         if look.error:
             self.metrics.api(ApiKey.FETCH).failed(look.error)
@@ -288,7 +292,7 @@ class Reading:
             self._readers.move_to_end(key)
         return reader
 
-    async def read(self, look: Look, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+    async def read(self, look: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
         """The records that ``look`` found on storage, or the error to tell for this partition alone."""
         key, topic = look.key, look.topic
         assert key is not None
@@ -311,7 +315,7 @@ class Reading:
             )
             return ErrorCode.KAFKA_STORAGE_ERROR
 
-    async def _read_from(self, reader: LogReader, look: Look, gate: asyncio.Semaphore) -> bytes:
+    async def _read_from(self, reader: LogReader, look: PartitionRead, gate: asyncio.Semaphore) -> bytes:
         async with gate:
             began = self._clock.monotonic()
             live = look.live if look.asks is None else await look.asks.ask_live()
@@ -322,7 +326,7 @@ class Reading:
                 self._trace_read(self.tracer, look, took_s, len(records))
             return records
 
-    def _trace_read(self, tracer: Tracer, look: Look, took_s: float, size: int) -> None:
+    def _trace_read(self, tracer: Tracer, look: PartitionRead, took_s: float, size: int) -> None:
         assert look.topic is not None
         attributes: dict[str, Value] = {
             "messaging.destination.name": look.topic.name,
@@ -416,7 +420,7 @@ def _is_gone(change: TopicChange) -> bool:
     return before is not None and (after is None or after.topic_id != before.topic_id)
 
 
-def _wake(watches: Iterable[Watch]) -> None:
+def _wake(watches: Iterable[FetchWatch]) -> None:
     for watch in watches:
         future = watch.token
         if isinstance(future, asyncio.Future) and not future.done():

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bmq.core.aio.steps import Steps, batched, finish_steps
 from bmq.core.errors import ErrorCode
-from bmq.endpoint.fetch.purgatory import Identity, Wanted, Watch
+from bmq.endpoint.fetch.purgatory import FetchWatch, Identity, SessionPartition
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -48,8 +48,8 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = INITIAL_EPOCH + 1
         self.created_ms = self.used_ms = now_ms
-        self.partitions: dict[Identity, Wanted] = {}
-        self.watch = Watch()
+        self.partitions: dict[Identity, SessionPartition] = {}
+        self.watch = FetchWatch()
         self.rank: tuple[int, int] | None = None  # (partitions, id), once others may evict it by size
         self.is_closed = False
 
@@ -71,10 +71,10 @@ class Turn:
     def __init__(self) -> None:
         self.error = ErrorCode.NONE
         self.session: FetchSession | None = None
-        self.partitions: Sequence[Wanted] | None = None
-        self.watch: Watch | None = None
+        self.partitions: Sequence[SessionPartition] | None = None
+        self.watch: FetchWatch | None = None
         self.closed: list[FetchSession] = []
-        self.left: list[Wanted] = []
+        self.left: list[SessionPartition] = []
         self.is_new = False
         self.epoch = 0
 
@@ -110,7 +110,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        listed: Sequence[Wanted],
+        listed: Sequence[SessionPartition],
         forgotten: Iterable[Identity],
         *,
         by_id: bool,
@@ -124,7 +124,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        listed: Sequence[Wanted],
+        listed: Sequence[SessionPartition],
         forgotten: Iterable[Identity],
         *,
         by_id: bool,
@@ -180,7 +180,9 @@ class FetchSessions:
             self.close(old)
             turn.closed.append(old)
 
-    def _open(self, turn: Turn, epoch: int, by_identity: dict[Identity, Wanted], by_id: bool, now_ms: int) -> None:
+    def _open(
+        self, turn: Turn, epoch: int, by_identity: dict[Identity, SessionPartition], by_id: bool, now_ms: int
+    ) -> None:
         """Make a session of the partitions of ``turn``, if there is room for one and the client wants it."""
         if epoch == FINAL_EPOCH or not by_identity or not self._make_room(turn, len(by_identity), now_ms):
             return
@@ -234,7 +236,7 @@ class FetchSessions:
             return session
         return None
 
-    def _take(self, turn: Turn, session: FetchSession, listed: Iterable[Wanted]) -> bool:
+    def _take(self, turn: Turn, session: FetchSession, listed: Iterable[SessionPartition]) -> bool:
         """Add or update ``listed``.  False if there is no room: the session is closed then, and ``turn`` refused."""
         for wanted in listed:
             if not self._update(session, wanted):
@@ -268,7 +270,7 @@ class FetchSessions:
         turn.session, turn.error = None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return True
 
-    def _update(self, session: FetchSession, listed: Wanted) -> bool:
+    def _update(self, session: FetchSession, listed: SessionPartition) -> bool:
         """Take over what the request says of a partition of the session; False when it is none."""
         wanted = session.partitions.get(listed.identity)
         if wanted is None:
@@ -279,7 +281,7 @@ class FetchSessions:
         session.watch.touch(wanted)
         return True
 
-    def _add(self, session: FetchSession, wanted: Wanted) -> None:
+    def _add(self, session: FetchSession, wanted: SessionPartition) -> None:
         self.partitions += 1
         session.partitions[wanted.identity] = wanted
         session.watch.add(wanted)
@@ -300,13 +302,13 @@ class FetchSessions:
         session.rank = rank
 
 
-def _list_in_steps(turn: Turn, listed: Iterable[Wanted]) -> Steps[dict[Identity, Wanted]]:
+def _list_in_steps(turn: Turn, listed: Iterable[SessionPartition]) -> Steps[dict[Identity, SessionPartition]]:
     """Make ``listed`` the partitions of ``turn``, all of them to be looked at.  Returns them by identity."""
-    by_identity: dict[Identity, Wanted] = {}
+    by_identity: dict[Identity, SessionPartition] = {}
     for part in batched(listed, PARTITIONS_A_STEP):
         by_identity.update({wanted.identity: wanted for wanted in part})  # named twice: the last one counts
         yield
-    turn.partitions, watch = list(by_identity.values()), Watch()
+    turn.partitions, watch = list(by_identity.values()), FetchWatch()
     for part in batched(turn.partitions, PARTITIONS_A_STEP):
         watch.add_all(part)
         yield

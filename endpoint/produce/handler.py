@@ -29,7 +29,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.metrics.counters import TopicCounters
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import NO_ANSWER, Answer, CloseConnection, Request
+from bmq.core.net.request import NO_RESPONSE, CloseConnection, Request, Response
 from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, NO_PRODUCER_ID
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
@@ -60,7 +60,7 @@ HANDED_OUT_A_TURN = 100
 """Partitions of a larger one.  The owners' work for them, in the next turn, takes as long again."""
 
 
-def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
+def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
     if services.produce_order.is_held(request.client):
         return _serve_in_order(services, request)
     asked = _parse_small(request)
@@ -69,13 +69,13 @@ def handle(services: Services, request: Request) -> Answer | Awaitable[Answer]:
     return Produce(services, request, asked).start(asked)
 
 
-async def _serve_in_order(services: Services, request: Request) -> Answer:
+async def _serve_in_order(services: Services, request: Request) -> Response:
     """Serve a request with more than PARTITIONS_AT_ONCE partitions, or one behind such a request of its connection.
 
     Its parts are handed out in turns of the loop; what comes by this connection meanwhile waits for that.
     """
     async with AsyncExitStack() as until_answered:
-        answer: Answer | Awaitable[Answer]
+        answer: Response | Awaitable[Response]
         async with services.produce_order.turn(request.client):
             asked = _parse_small(request)
             if asked is None:
@@ -83,7 +83,7 @@ async def _serve_in_order(services: Services, request: Request) -> Answer:
             else:
                 answer = Produce(services, request, asked).start(asked)
                 del asked
-        return answer if isinstance(answer, Answer) else await answer
+        return answer if isinstance(answer, Response) else await answer
 
 
 def _parse_small(request: Request) -> ProduceRequest | None:
@@ -140,11 +140,11 @@ class Produce:
         self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
         self._failure = ""  # the first one; its text only: an exception refers to the frames that it passed
-        self._future: asyncio.Future[Answer] | None = None
+        self._future: asyncio.Future[Response] | None = None
         self._bucket = -1
         self._forget = _nothing
 
-    def start(self, asked: ProduceRequest) -> Answer | Awaitable[Answer]:
+    def start(self, asked: ProduceRequest) -> Response | Awaitable[Response]:
         """Hand out every part of ``asked``.  Return the response, or a future of it."""
         refusal = self._refusal(asked)
         for topic in asked.topics:
@@ -165,17 +165,19 @@ class Produce:
         return None
 
     def _hand_out(self, asked: ProduceTopic, refusal: RequestError | None) -> TopicAnswer:
-        parts: list[Part] = []
+        parts: list[PartitionProduce] = []
         self.left += len(asked.partitions)
         self._hand_out_some(asked, refusal, parts, len(asked.partitions))
         return TopicAnswer(asked.name, asked.topic_id, parts)
 
-    def _hand_out_some(self, asked: ProduceTopic, refusal: RequestError | None, parts: list[Part], stop: int) -> None:
+    def _hand_out_some(
+        self, asked: ProduceTopic, refusal: RequestError | None, parts: list[PartitionProduce], stop: int
+    ) -> None:
         """Hand out the partitions of ``asked`` up to ``stop`` that are not in ``parts`` yet, and put them there."""
         topic, refusal = self._find(asked.name, asked.topic_id, refusal)
         counters = self.services.metrics.topic(topic.name) if topic is not None else None
         for position, (index, records) in enumerate(asked.partitions[len(parts) : stop], len(parts)):
-            part = Part(self, index, records, counters)
+            part = PartitionProduce(self, index, records, counters)
             parts.append(part)
             if refusal is not None:
                 part.key = _refused_key(asked, index)
@@ -206,7 +208,7 @@ class Produce:
             return topic, RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
         return topic, None
 
-    def _place(self, topic: Topic, part: Part) -> None:
+    def _place(self, topic: Topic, part: PartitionProduce) -> None:
         """To its owner, or behind what waits for it."""
         if not 0 <= part.partition < topic.partitions:
             part.fail(RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no such partition"))
@@ -223,11 +225,11 @@ class Produce:
                 return
         services.holding.hold(key, part, services.owners, services.config)
 
-    def stumbled(self, part: Part, producer_id: int, sequence: int) -> None:
-        """A retriable error for an idempotent producer's batch: see ``endpoint.produce.queue.Stumbles``."""
+    def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
+        """A retriable error for an idempotent producer's batch: see ``endpoint.produce.queue.RetryOrder``."""
         self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
 
-    def may_append(self, part: Part, producer_id: int, sequence: int) -> bool:
+    def may_append(self, part: PartitionProduce, producer_id: int, sequence: int) -> bool:
         stumbles = self.services.holding.stumbles
         may_pass = stumbles.may_pass(self._client, part.key, producer_id, sequence)
         if len(stumbles) and self._version < TOPIC_IDS_SINCE:
@@ -256,9 +258,12 @@ class Produce:
         for part in self._open_parts():
             part.drop()
 
-    def _open_parts(self) -> list[Part]:
+    def _open_parts(self) -> list[PartitionProduce]:
         return [
-            part for topic in self._topics for part in topic.partitions if isinstance(part, Part) and not part.is_over
+            part
+            for topic in self._topics
+            for part in topic.partitions
+            if isinstance(part, PartitionProduce) and not part.is_over
         ]
 
     def _finish(self) -> None:
@@ -274,17 +279,17 @@ class Produce:
         except CloseConnection as error:
             future.set_exception(error)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Response:
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
             return self._unanswered()
         return encode_produce(self._version, self._correlation_id, topics)
 
-    def _unanswered(self) -> Answer:
+    def _unanswered(self) -> Response:
         """Return nothing, with acks=0.  Raises CloseConnection if a part of it failed."""
         if self._failure:
             raise CloseConnection(f"a produce with acks=0 failed: {self._failure}")
-        return NO_ANSWER
+        return NO_RESPONSE
 
 
 class LargeProduce(Produce):
@@ -311,7 +316,7 @@ class LargeProduce(Produce):
             for topic in asked.topics:
                 if turns.is_over():  # one without partitions costs a look, too
                     await next_turn()
-                parts: list[Part] = []
+                parts: list[PartitionProduce] = []
                 self._topics.append(TopicAnswer(topic.name, topic.topic_id, parts))
                 while len(parts) < len(topic.partitions):
                     count = min(HANDED_OUT_A_TURN, len(topic.partitions) - len(parts))
@@ -324,7 +329,7 @@ class LargeProduce(Produce):
             raise
         self.part_over(None)
 
-    async def answered(self) -> Answer:
+    async def answered(self) -> Response:
         """Return the response, once all parts are over or the time is up.  Cancelled: the client has gone."""
         try:
             async with asyncio.timeout_at(self._until):
@@ -345,17 +350,17 @@ class LargeProduce(Produce):
 
     async def _drop_all(self) -> None:
         """Drop what is not accepted yet, and let go of all parts, which refer to this."""
-        await self._for_open_parts(Part.drop)
+        await self._for_open_parts(PartitionProduce.drop)
         box, self._topics = [self._topics], []
         await self._large.free(box)
 
-    async def _for_open_parts(self, end: Callable[[Part], None]) -> None:
+    async def _for_open_parts(self, end: Callable[[PartitionProduce], None]) -> None:
         turns = Turns(HANDED_OUT_A_TURN)
         for topic in self._topics:
             for part in topic.partitions:
                 if turns.is_over():
                     await next_turn()
-                if isinstance(part, Part) and not part.is_over:
+                if isinstance(part, PartitionProduce) and not part.is_over:
                     end(part)
 
     def part_over(self, error: RequestError | None) -> None:
@@ -366,11 +371,11 @@ class LargeProduce(Produce):
             self._all_over.set_result(None)
 
 
-def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnswer]]) -> Answer:
+def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnswer]]) -> Response:
     return encode_produce(version, correlation_id, box.pop())
 
 
-class Part(PartitionAnswer):
+class PartitionProduce(PartitionAnswer):
     """One partition's records, and what is answered for them: a ``endpoint.produce.queue.Waiting``."""
 
     __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "on_over",
@@ -480,7 +485,7 @@ def _unknown_key(name: str, partition: int) -> PartitionKey:
 
 
 def _refused_key(asked: ProduceTopic, partition: int) -> PartitionKey:
-    """Return the key under which ``Stumbles`` remembers the batches for a topic that is refused as a whole.
+    """Return the key under which ``RetryOrder`` remembers the batches for a topic that is refused as a whole.
 
     Another process may know the topic already, and its clients be sent here: what follows a batch that was refused for
     it must not pass once the topic is known here.

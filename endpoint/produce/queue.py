@@ -92,7 +92,7 @@ class _Refused:
             del self.sequences[key, producer_id]
 
 
-class Stumbles:
+class RetryOrder:
     """Idempotent batches that were refused with a retriable error, by connection, partition and producer.
 
     The producer sends such a batch again, and before it nothing that follows it: but what follows may be on its way
@@ -157,12 +157,12 @@ def _follows(sequence: int, earlier: int) -> bool:
     return 0 < (sequence - earlier) & 0x7FFFFFFF < 1 << 30
 
 
-class Holding:
+class ProduceQueue:
     """One process's; empty, and without any task, as long as partitions are open and have room."""
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()
-        self.stumbles = Stumbles()
+        self.stumbles = RetryOrder()
         self.held_bytes = 0
         self._lines: dict[PartitionKey, _Line] = {}
 

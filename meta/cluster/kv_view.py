@@ -17,7 +17,7 @@ from bmq.meta.cluster.keys import cluster_prefix
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Changes, Event, KeyValue
-from bmq.meta.prefix_watch import Following
+from bmq.meta.prefix_watch import PrefixWatcher
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class KvClusterView:
         self._counts: dict[str, int] = {}  # partitions by owner; the keys would take more memory than all else here
         self._shards: dict[int, ShardOwner] = {}
         self._subscribers = Subscribers[[ViewChange]]()
-        self._following = Following(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
+        self._following = PrefixWatcher(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
 
     def __repr__(self) -> str:
         return f"<KvClusterView members={len(self._members)} leader={self._controller} seen={self._following.seen}>"

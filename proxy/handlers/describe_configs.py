@@ -16,7 +16,7 @@ from typing import Any
 
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import Answer, Request
+from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_element, encode_response_of
 from bmq.core.wire.messages import DescribeConfigsResponse
@@ -36,7 +36,7 @@ RESPONSE_BYTES_MAX = 256 << 20
 """10,000 topics with synonyms and documentation take 150 MB."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Answer:
+async def handle(services: Services, request: Request, message: Any) -> Response:
     """Each resource once, encoded by itself: a topic has some forty configs, and 10,000 topics may be asked for."""
     key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
     once = {_identity(each): each for each in message.resources}
@@ -54,7 +54,7 @@ async def handle(services: Services, request: Request, message: Any) -> Answer:
         return element
 
     elements = await map_in_turns(describe, once.values(), DESCRIBED_A_TURN)
-    return Answer(encode_response_of(key, version, request.correlation_id, empty, elements))
+    return Response(encode_response_of(key, version, request.correlation_id, empty, elements))
 
 
 def _identity(resource: Any) -> tuple[int, str, tuple[str, ...] | None]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import Answer, Request
+from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.api import Api, Services
 from bmq.meta.catalog import INTERNAL_TOPICS
@@ -44,7 +44,7 @@ PARTITION_BYTES = 50
 Errors = Mapping[str, ErrorCode]
 
 
-def handle(services: Services, request: Request, message: Any) -> Answer | Awaitable[Answer]:
+def handle(services: Services, request: Request, message: Any) -> Response | Awaitable[Response]:
     missing = _to_create(services, request.api_version, message)
     if missing:
         return _create_and_answer(services, request, message, missing)
@@ -53,7 +53,7 @@ def handle(services: Services, request: Request, message: Any) -> Answer | Await
     return _answer(services, request, message, {})
 
 
-async def _create_and_answer(services: Services, request: Request, message: Any, missing: list[str]) -> Answer:
+async def _create_and_answer(services: Services, request: Request, message: Any, missing: list[str]) -> Response:
     results = await each(missing, services.admin.ensure_topic, CREATE_MS)
     failed = {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
     return await _answer(services, request, message, failed)
@@ -89,12 +89,12 @@ def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
     return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
 
 
-async def _answer(services: Services, request: Request, message: Any, failed: Errors) -> Answer:
+async def _answer(services: Services, request: Request, message: Any, failed: Errors) -> Response:
     topics = await _elements(services, request.api_version, message, failed)
     return _around(services, request, message, len(topics), topics)
 
 
-def _answer_all(services: Services, request: Request, message: Any) -> Answer | Awaitable[Answer]:
+def _answer_all(services: Services, request: Request, message: Any) -> Response | Awaitable[Response]:
     """At once when nothing is to be encoded."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
     views = (services.catalog, services.members)
@@ -103,14 +103,14 @@ def _answer_all(services: Services, request: Request, message: Any) -> Answer | 
         count, joined = found
         return _around(services, request, message, count, [joined])
 
-    async def encode() -> Answer:
+    async def encode() -> Response:
         count, joined = await services.metadata.encode_all(request.api_version, operations, *views)
         return _around(services, request, message, count, [joined])
 
     return encode()
 
 
-def _around(services: Services, request: Request, message: Any, count: int, topics: list[bytes]) -> Answer:
+def _around(services: Services, request: Request, message: Any, count: int, topics: list[bytes]) -> Response:
     cluster = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None
     return services.metadata.answer(
         request.api_version, request.correlation_id, count, topics, services.catalog, services.members, cluster

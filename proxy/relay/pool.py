@@ -16,7 +16,7 @@ from bmq.core.rpc.peers import Kind, PeerLost, Peers, R, ask_peer
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KvError
-from bmq.proxy.relay.relayed_connection import RelayedWay, Way, open_way
+from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection, open_way
 from bmq.proxy.relay.selection import RelayChoice
 
 WAYS_MAX = 48
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 Unreachable = Mapping[str, Set[str]]
 
 
-class Relays:
+class RelayPool:
     """``read_unreachable`` gives, by proxy, whom it says that it does not reach."""
 
     def __init__(
@@ -42,11 +42,11 @@ class Relays:
         self._choice = RelayChoice(view.own, zone)
         self._unreachable: Unreachable = {}
         self._read_at = -LISTED_S
-        self._ways: dict[RelayedWay, None] = {}  # until they are closed
+        self._ways: dict[RelayedConnection, None] = {}  # until they are closed
         self._opening = 0
         self._is_closed = False
-        self._controls: dict[str, RelayedWay] = {}  # for questions
-        self._seeking: dict[str, asyncio.Task[RelayedWay | None]] = {}  # one for all who ask
+        self._controls: dict[str, RelayedConnection] = {}  # for questions
+        self._seeking: dict[str, asyncio.Task[RelayedConnection | None]] = {}  # one for all who ask
 
     def __repr__(self) -> str:
         return f"<Relays {len(self._ways)} ways, {self._opening} being opened>"
@@ -70,7 +70,7 @@ class Relays:
         for way in [way for way in self._ways if way.incarnation == incarnation]:
             way.close()
 
-    async def open(self, member: Member) -> RelayedWay | None:
+    async def open(self, member: Member) -> RelayedConnection | None:
         """One of its caller's own, through the next process that may help; None when it does not, or there is none."""
         if self._is_closed or len(self._ways) + self._opening >= WAYS_MAX:
             return None
@@ -103,10 +103,10 @@ class Relays:
         way.on_lost(lambda: self._lost(way))
         return way
 
-    def _closed(self, way: RelayedWay) -> None:
+    def _closed(self, way: RelayedConnection) -> None:
         self._ways.pop(way, None)
 
-    def _lost(self, way: RelayedWay) -> None:
+    def _lost(self, way: RelayedConnection) -> None:
         if self._controls.get(way.incarnation) is way:
             del self._controls[way.incarnation]
         if not way.was_closed:
@@ -133,7 +133,7 @@ class Relays:
     async def ask(self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float) -> R:
         """As ``Peers.ask``, through another process where that is the only way.  Questions have no order."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        callee: Way | None = self._peers.get(member, Kind.CONTROL)
+        callee: Connection | None = self._peers.get(member, Kind.CONTROL)
         relayed = self._controls.get(member.incarnation)
         if callee is not None and relayed is not None:
             del self._controls[member.incarnation]
@@ -142,7 +142,7 @@ class Relays:
         async with asyncio.timeout_at(deadline):
             return await ask_peer(callee, message, api_key, response_type)
 
-    async def _reach(self, member: Member, deadline: float) -> Way:
+    async def _reach(self, member: Member, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()
         try:
             return await self._peers.reach(member, Kind.CONTROL, max(0.0, min(RELAY_AFTER_S, deadline - loop.time())))
@@ -157,7 +157,7 @@ class Relays:
                 raise
             return way
 
-    async def _seek(self, member: Member) -> RelayedWay | None:
+    async def _seek(self, member: Member) -> RelayedConnection | None:
         way = await self.open(member)
         if way is not None and way.is_up:
             self._controls[member.incarnation] = way

@@ -34,7 +34,7 @@ LAST_ANSWERS_S = 2.0
 _VERSION = 0
 
 
-class Way(Protocol):
+class Connection(Protocol):
     """``core.rpc.peers.Peer``, as far as its callers know it."""
 
     @property
@@ -48,7 +48,7 @@ class Way(Protocol):
     def close(self) -> None: ...
 
 
-class RelayedWay:
+class RelayedConnection:
     """To ``incarnation`` over ``peer``, which is this way's alone.  It is open once ``open_way`` has given it."""
 
     def __init__(self, incarnation: str, peer: Peer) -> None:
@@ -168,10 +168,10 @@ class RelayedWay:
             self._peer.close()
 
 
-async def open_way(peers: Peers, to: Member, via: Member, timeout_s: float) -> RelayedWay:
+async def open_way(peers: Peers, to: Member, via: Member, timeout_s: float) -> RelayedConnection:
     """A way to ``to`` through ``via``, which has reached it just now.  PeerLost, of which nothing was sent."""
     deadline = asyncio.get_running_loop().time() + timeout_s
-    way = RelayedWay(to.incarnation, await peers.open(via, timeout_s))
+    way = RelayedConnection(to.incarnation, await peers.open(via, timeout_s))
     is_open = False
     try:
         async with asyncio.timeout_at(deadline):

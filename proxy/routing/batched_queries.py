@@ -57,14 +57,14 @@ R = TypeVar("R", bound=Response)
 
 
 class Asker(Protocol):
-    """``core.rpc.peers.Peers``, or ``proxy.relay.pool.Relays`` over them."""
+    """``core.rpc.peers.Peers``, or ``proxy.relay.pool.RelayPool`` over them."""
 
     async def ask(
         self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float
     ) -> R: ...
 
 
-class BatchedQuestions:
+class BatchedQueries:
     """One process's questions to all brokers, over their control connections."""
 
     def __init__(self, asker: Asker) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
-from bmq.proxy.relay.pool import RELAY_AFTER_S, Relays
-from bmq.proxy.relay.relayed_connection import RelayedWay, Way
+from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
+from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection
 
 CONNECT_S = 5.0
 RETRY_S = 0.1
@@ -25,7 +25,7 @@ SPOILED_S = 30.0
 """One that was good for so long is no repetition of that."""
 
 
-class Link:
+class BrokerLink:
     """``is_wanted`` is asked before each try; ``on_up`` and ``on_down`` are called in turns, ``on_up`` first.
 
     In ``on_down`` the link still is what it was, and what was handed over before may be called yet.
@@ -40,11 +40,11 @@ class Link:
         is_wanted: Callable[[], bool],
         on_up: Callable[[], None],
         on_down: Callable[[], None],
-        relays: Relays | None = None,
+        relays: RelayPool | None = None,
     ) -> None:
         self.member = member
         self.kind = kind
-        self.peer: Way | None = None
+        self.peer: Connection | None = None
         self._peers = peers
         self._relays = relays
         self._is_wanted = is_wanted
@@ -64,7 +64,7 @@ class Link:
     @property
     def is_direct(self) -> bool:
         """It is up, and through nobody else."""
-        return self.peer is not None and not isinstance(self.peer, RelayedWay)
+        return self.peer is not None and not isinstance(self.peer, RelayedConnection)
 
     def want(self) -> None:
         """See that there will be a connection, now if there is one already."""
@@ -94,7 +94,7 @@ class Link:
         way = self.peer
         if way is not None:
             self._down()
-        if isinstance(way, RelayedWay):
+        if isinstance(way, RelayedConnection):
             way.close()
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class Link:
         finally:
             self._connecting = None
         relayed = self.peer
-        if isinstance(relayed, RelayedWay):  # nobody wants it now, and nobody would look for the direct one
+        if isinstance(relayed, RelayedConnection):  # nobody wants it now, and nobody would look for the direct one
             self._down()
             relayed.retire()
 
@@ -137,13 +137,13 @@ class Link:
         if not peer.is_up:  # it was lost before our turn came
             return False
         relayed = self.peer
-        if isinstance(relayed, RelayedWay):
+        if isinstance(relayed, RelayedConnection):
             self._down()
             relayed.retire()
         self._up(peer)
         return True
 
-    async def _go_round(self, relays: Relays) -> None:
+    async def _go_round(self, relays: RelayPool) -> None:
         """Through another process, if one can help now."""
         way = await relays.open(self.member)
         if way is None:
@@ -153,7 +153,7 @@ class Link:
         else:
             self._up(way)
 
-    def _up(self, peer: Way) -> None:
+    def _up(self, peer: Connection) -> None:
         self.peer = peer
         self._since = asyncio.get_running_loop().time()
         self._forget = peer.on_lost(self._lost)

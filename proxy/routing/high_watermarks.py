@@ -11,7 +11,7 @@ from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages import HighWatermarksRequest, HighWatermarksResponse, InternalKey
 from bmq.core.rpc.peers import PeerLost
-from bmq.endpoint.partitions import Followed
+from bmq.endpoint.partitions import PartitionView
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import Asker
@@ -32,7 +32,7 @@ class HighWatermarks:
     """
 
     def __init__(
-        self, view: ClusterView, local: Callable[[PartitionKey], Followed | None] | None, asker: Asker | None
+        self, view: ClusterView, local: Callable[[PartitionKey], PartitionView | None] | None, asker: Asker | None
     ) -> None:
         self._view = view
         self._local = local

@@ -16,7 +16,7 @@ from bmq.core.rpc.message_fields import Message
 from bmq.core.rpc.messages import InternalKey
 from bmq.core.rpc.peers import Response
 from bmq.meta.cluster.member import Member
-from bmq.proxy.routing.batched_queries import BatchedQuestions
+from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.produce_route import REFUSALS
 
 PAUSE_S = 0.05
@@ -25,12 +25,12 @@ PAUSE_S = 0.05
 R = TypeVar("R", bound=Response)
 
 
-class Asking:
+class OwnerQueries:
     """``member_of`` says whom to ask now, None when nobody owns the partition; ``patience_s`` bounds a question."""
 
     def __init__(
         self,
-        questions: BatchedQuestions,
+        questions: BatchedQueries,
         member_of: Callable[[PartitionKey], Member | None],
         patience_s: float,
     ) -> None:

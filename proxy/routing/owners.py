@@ -19,17 +19,17 @@ from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.peers import Peers
 from bmq.core.tracing import SampledRecords
-from bmq.endpoint.partitions import Followed, Owner, Owners, Tails
+from bmq.endpoint.partitions import FlushListener, Owner, Owners, PartitionView
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.proxy.relay.pool import Relays
-from bmq.proxy.routing.batched_queries import BatchedQuestions
-from bmq.proxy.routing.owner_queries import Asking
-from bmq.proxy.routing.produce_route import Route
-from bmq.proxy.routing.produce_sender import ProduceLink
+from bmq.proxy.relay.pool import RelayPool
+from bmq.proxy.routing.batched_queries import BatchedQueries
+from bmq.proxy.routing.owner_queries import OwnerQueries
+from bmq.proxy.routing.produce_route import ProduceRoute
+from bmq.proxy.routing.produce_sender import ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
-from bmq.proxy.routing.tail_fetcher import TailLink
-from bmq.proxy.routing.tail_fetchers import RemoteTails
+from bmq.proxy.routing.tail_fetcher import TailFetcher
+from bmq.proxy.routing.tail_fetchers import TailFetchers
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,12 +49,12 @@ class RemoteOwners:
         self,
         view: ClusterView,
         peers: Peers,
-        told: Tails,
+        told: FlushListener,
         is_read: Callable[[PartitionKey], bool],
         *,
         credit_bytes: int,
         held_s: float,
-        relays: Relays | None = None,
+        relays: RelayPool | None = None,
         sampled: SampledRecords | None = None,
     ) -> None:
         self._view = view
@@ -64,13 +64,13 @@ class RemoteOwners:
         self._told = told
         self._credit_bytes = credit_bytes
         self._held_s = held_s
-        self._questions = BatchedQuestions(relays if relays is not None else peers)
-        self._asking = Asking(self._questions, self._member_of, held_s)
+        self._questions = BatchedQueries(relays if relays is not None else peers)
+        self._asking = OwnerQueries(self._questions, self._member_of, held_s)
         self._deadlines = Deadlines(GRAIN_S)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
-        self._produce_links: dict[str, ProduceLink] = {}
-        self._tail_links: dict[str, TailLink] = {}
-        self._tails = RemoteTails(self._tail_link, is_read)
+        self._produce_links: dict[str, ProduceSender] = {}
+        self._tail_links: dict[str, TailFetcher] = {}
+        self._tails = TailFetchers(self._tail_link, is_read)
         self._closing: set[asyncio.Task[object]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -108,7 +108,7 @@ class RemoteOwners:
         if self._sweeping is not None:
             self._sweeping.cancel()
             tasks.append(self._sweeping)
-        links: list[ProduceLink | TailLink] = [*self._produce_links.values(), *self._tail_links.values()]
+        links: list[ProduceSender | TailFetcher] = [*self._produce_links.values(), *self._tail_links.values()]
         for link in links:
             await link.close()
         if self._relays is not None:
@@ -153,7 +153,7 @@ class RemoteOwners:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
             await owner.changed(deadline)
 
-    def follow(self, key: PartitionKey) -> Followed | None:
+    def follow(self, key: PartitionKey) -> PartitionView | None:
         return self._tails.follow(key)
 
     @property
@@ -180,7 +180,7 @@ class RemoteOwners:
         owner = self._owners.get(key)
         if owner is None:
             owner = self._owners[key] = RemoteOwner(
-                key, Route(self._credit_bytes, self._held_s), self._asking, self._deadlines
+                key, ProduceRoute(self._credit_bytes, self._held_s), self._asking, self._deadlines
             )
             owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
             if self._is_deserted:
@@ -197,24 +197,24 @@ class RemoteOwners:
         """Whom to reach for the partition.  One of our own is nobody's here."""
         return self._view.members.get(self._view.owner_of(key)) if not self._is_ours(key) else None
 
-    def _produce_link(self, key: PartitionKey) -> ProduceLink | None:
+    def _produce_link(self, key: PartitionKey) -> ProduceSender | None:
         member = self._member_of(key)
         if member is None:
             return None
         link = self._produce_links.get(member.incarnation)
         if link is None:
-            link = self._produce_links[member.incarnation] = ProduceLink(
+            link = self._produce_links[member.incarnation] = ProduceSender(
                 self._peers, member, self._relays, self.route_ms, self._sampled
             )
         return link
 
-    def _tail_link(self, key: PartitionKey) -> TailLink | None:
+    def _tail_link(self, key: PartitionKey) -> TailFetcher | None:
         member = self._member_of(key)
         if member is None:
             return None
         link = self._tail_links.get(member.incarnation)
         if link is None:
-            link = self._tail_links[member.incarnation] = TailLink(
+            link = self._tail_links[member.incarnation] = TailFetcher(
                 self._peers, member, self._told, self._questions, self._relays
             )
         return link
@@ -334,7 +334,7 @@ class RoutedOwners:
                 if self._local_of(key) is local or loop.time() >= deadline:
                     raise
 
-    def follow(self, key: PartitionKey) -> Followed | None:
+    def follow(self, key: PartitionKey) -> PartitionView | None:
         return self._of(key).follow(key)
 
     def _of(self, key: PartitionKey) -> Owners:

@@ -1,6 +1,7 @@
 """One partition's way to its owner: what is under way, what is kept, and what may be sent when.  Pure.
 
-Events go into ``Route.handle``, effects come out; time is an argument.  What holds, whatever the order of events:
+Events go into ``ProduceRoute.handle``, effects come out; time is an argument.  What holds, whatever the order of
+events:
 
 * Parts are sent in the order of their numbers, and those that are kept go before anything newer.
 * Nothing is sent while anything is under way elsewhere, or refused there: first all answers, or losses, are in.
@@ -26,16 +27,16 @@ from bmq.proxy.routing.produce_route_events import (
     Assigned,
     ConnectionLost,
     ConnectionUp,
-    Deserted,
     Done,
     Effect,
     Event,
     Expired,
     Fail,
-    Handed,
     Lost,
-    Part,
+    NoBrokerLeft,
+    RoutedBatch,
     Send,
+    Submitted,
     Tick,
 )
 
@@ -68,7 +69,7 @@ class State(Enum):
     OPEN = "for nothing: parts are sent as they come, and nothing is kept"
 
 
-class Route:
+class ProduceRoute:
     """``held_s`` bounds how long a part is kept; there is room until ``credit_bytes`` are under way or kept."""
 
     __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_is_deserted", "_is_ours", "_next", "_refusals",
@@ -81,8 +82,8 @@ class Route:
         self.state = State.UNASSIGNED
         self.owner = ""
         self.is_up = False
-        self.under_way: dict[Part, None] = {}  # in the order of sending
-        self.kept: list[Part] = []
+        self.under_way: dict[RoutedBatch, None] = {}  # in the order of sending
+        self.kept: list[RoutedBatch] = []
         self.bytes = 0
         self._is_anew = True
         self._is_deserted = False
@@ -137,7 +138,7 @@ class Route:
         self._refusals, self._retry_at = 0, now
         return self._settle(now)
 
-    def _on_deserted(self, event: Deserted, now: float) -> Sequence[Effect]:
+    def _on_deserted(self, event: NoBrokerLeft, now: float) -> Sequence[Effect]:
         """What is under way may be answered yet; what is kept, or will have to be, is given up."""
         self._is_deserted = True
         return self._sift(now) if self.state is not State.SETTLING else ()
@@ -157,21 +158,21 @@ class Route:
 
     # --------------------------------------------------------------------------------------------------- what comes
 
-    def _on_handed_open(self, event: Handed, now: float) -> Sequence[Effect]:
+    def _on_handed_open(self, event: Submitted, now: float) -> Sequence[Effect]:
         self._enter(event.part)
         return (self._send((event.part,)),)
 
-    def _on_handed(self, event: Handed, now: float) -> Sequence[Effect]:
+    def _on_handed(self, event: Submitted, now: float) -> Sequence[Effect]:
         self._enter(event.part)
         self._keep(event.part, now)
         return self._sift(now) if self._is_ours or self._is_deserted else ()
 
-    def _enter(self, part: Part) -> None:
+    def _enter(self, part: RoutedBatch) -> None:
         part.number = self._next
         self._next += 1
         self.bytes += part.size
 
-    def _send(self, parts: Sequence[Part]) -> Send:
+    def _send(self, parts: Sequence[RoutedBatch]) -> Send:
         for part in parts:
             self.under_way[part] = None
             part.connection = self._connection
@@ -215,7 +216,7 @@ class Route:
             failed = self._give_up(part, ErrorCode.REQUEST_TIMED_OUT, message)
         return (*failed, *self._settle(now))
 
-    def _keep(self, part: Part, now: float) -> None:
+    def _keep(self, part: RoutedBatch, now: float) -> None:
         part.held_until = min(part.held_until, now + self.held_s)
         self.kept.append(part)
 
@@ -275,7 +276,7 @@ class Route:
                 failed += self._give_up(part, code, reason)
         return failed
 
-    def _reason_against(self, part: Part, now: float) -> str | None:
+    def _reason_against(self, part: RoutedBatch, now: float) -> str | None:
         if not part.is_wanted:
             return "nobody waits for it"
         if self._is_ours:
@@ -291,7 +292,7 @@ class Route:
             return "an earlier batch of this producer was refused"
         return None
 
-    def _give_up(self, part: Part, code: ErrorCode, message: str) -> Sequence[Effect]:
+    def _give_up(self, part: RoutedBatch, code: ErrorCode, message: str) -> Sequence[Effect]:
         self.bytes -= part.size
         if part.is_idempotent:
             first, last = self._broken.get(part.producer_id, (part.number, -1))
@@ -310,24 +311,24 @@ _BROKEN_MAX = 64
 """Producers remembered before those that no longer matter are looked for; more than are under way never matter."""
 
 
-Row = Callable[[Route, Any, float], Sequence[Effect]]
+Row = Callable[[ProduceRoute, Any, float], Sequence[Effect]]
 
 
 def _rows() -> dict[tuple[State, type], Row]:
     """With something under way there may be answers; without, they would be of nothing that was sent."""
     everywhere: dict[type, Row] = {
-        Assigned: Route._on_assigned,
-        ConnectionUp: Route._on_up,
-        ConnectionLost: Route._on_down,
-        Deserted: Route._on_deserted,
-        Handed: Route._on_handed,
-        Expired: Route._on_expired,
-        Tick: Route._on_tick,
+        Assigned: ProduceRoute._on_assigned,
+        ConnectionUp: ProduceRoute._on_up,
+        ConnectionLost: ProduceRoute._on_down,
+        NoBrokerLeft: ProduceRoute._on_deserted,
+        Submitted: ProduceRoute._on_handed,
+        Expired: ProduceRoute._on_expired,
+        Tick: ProduceRoute._on_tick,
     }
-    answers: dict[type, Row] = {Answered: Route._on_answered, Lost: Route._on_lost}
+    answers: dict[type, Row] = {Answered: ProduceRoute._on_answered, Lost: ProduceRoute._on_lost}
     rows = {(state, event): row for state in State for event, row in everywhere.items()}
     rows.update({(state, event): row for state in (State.OPEN, State.SETTLING) for event, row in answers.items()})
-    rows[State.OPEN, Handed] = Route._on_handed_open
+    rows[State.OPEN, Submitted] = ProduceRoute._on_handed_open
     return rows
 
 

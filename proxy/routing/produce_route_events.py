@@ -9,7 +9,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import NO_PRODUCER_ID, Appended
 
 
-class Part:
+class RoutedBatch:
     """One batch.  ``token`` is whatever its sender needs to answer it.  ``held_until`` is set once, when its request
     arrives: every wait for an owner, here and there, ends then.
 
@@ -96,18 +96,18 @@ class ConnectionLost:
         self.incarnation = incarnation
 
 
-class Deserted:
+class NoBrokerLeft:
     """Nobody is left who could own the partition, and we do not wait for somebody to come: we are leaving."""
 
     __slots__ = ()
 
 
-class Handed:
+class Submitted:
     """A new part, behind all others."""
 
     __slots__ = ("part",)
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: RoutedBatch) -> None:
         self.part = part
 
 
@@ -117,7 +117,7 @@ class Answered:
     __slots__ = ("appended", "code", "message", "part")
 
     def __init__(
-        self, part: Part, code: ErrorCode = ErrorCode.NONE, message: str = "", appended: Appended | None = None
+        self, part: RoutedBatch, code: ErrorCode = ErrorCode.NONE, message: str = "", appended: Appended | None = None
     ) -> None:
         self.part = part
         self.code = code
@@ -130,7 +130,7 @@ class Lost:
 
     __slots__ = ("part", "was_sent")
 
-    def __init__(self, part: Part, *, was_sent: bool) -> None:
+    def __init__(self, part: RoutedBatch, *, was_sent: bool) -> None:
         self.part = part
         self.was_sent = was_sent
 
@@ -140,17 +140,17 @@ class Expired:
 
     __slots__ = ("part",)
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: RoutedBatch) -> None:
         self.part = part
 
 
 class Tick:
-    """``Route.wake_at`` has come."""
+    """``ProduceRoute.wake_at`` has come."""
 
     __slots__ = ()
 
 
-Event = Assigned | ConnectionUp | ConnectionLost | Deserted | Handed | Answered | Lost | Expired | Tick
+Event = Assigned | ConnectionUp | ConnectionLost | NoBrokerLeft | Submitted | Answered | Lost | Expired | Tick
 
 
 # ---------------------------------------------------------------------------------------------------------- effects
@@ -161,7 +161,7 @@ class Send:
 
     __slots__ = ("incarnation", "parts")
 
-    def __init__(self, incarnation: str, parts: Sequence[Part]) -> None:
+    def __init__(self, incarnation: str, parts: Sequence[RoutedBatch]) -> None:
         self.incarnation = incarnation
         self.parts = parts
 
@@ -171,7 +171,7 @@ class Fail:
 
     __slots__ = ("code", "message", "part")
 
-    def __init__(self, part: Part, code: ErrorCode, message: str) -> None:
+    def __init__(self, part: RoutedBatch, code: ErrorCode, message: str) -> None:
         self.part = part
         self.code = code
         self.message = message
@@ -182,7 +182,7 @@ class Done:
 
     __slots__ = ("appended", "part")
 
-    def __init__(self, part: Part, appended: Appended) -> None:
+    def __init__(self, part: RoutedBatch, appended: Appended) -> None:
         self.part = part
         self.appended = appended
 

@@ -28,10 +28,10 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.meta.cluster.member import Member
-from bmq.proxy.relay.pool import Relays
-from bmq.proxy.relay.relayed_connection import Way
-from bmq.proxy.routing.broker_link import Link
-from bmq.proxy.routing.produce_route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, Part
+from bmq.proxy.relay.pool import RelayPool
+from bmq.proxy.relay.relayed_connection import Connection
+from bmq.proxy.routing.broker_link import BrokerLink
+from bmq.proxy.routing.produce_route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, RoutedBatch
 
 ACKS_ALL, ACKS_BUFFERED = -1, 1
 TIMEOUT_MS = 60_000
@@ -62,14 +62,14 @@ class _Request:
 
     def __init__(self) -> None:
         self.topics: dict[UUID, list[tuple[int, memoryview]]] = {}
-        self.parts: dict[UUID, list[tuple[Sender, Part]]] = {}
+        self.parts: dict[UUID, list[tuple[Sender, RoutedBatch]]] = {}
         self.senders: set[Sender] = set()
         self.anew: list[tuple[UUID, int]] = []
         self.held_until = math.inf
         self.size = 0
         self.count = 0
 
-    def add(self, sender: Sender, part: Part) -> None:
+    def add(self, sender: Sender, part: RoutedBatch) -> None:
         topic_id, partition = sender.key.topic_id, sender.key.partition
         records = self.topics.get(topic_id)
         if records is None:
@@ -89,11 +89,11 @@ class _Request:
         """What is refused for want of an owner comes back to us: so no part may be held longer than any of them."""
         return -1 if self.held_until == math.inf else max(0, int((self.held_until - now) * 1000))
 
-    def in_order(self) -> list[tuple[Sender, Part]]:
+    def in_order(self) -> list[tuple[Sender, RoutedBatch]]:
         return [each for parts in self.parts.values() for each in parts]
 
 
-class ProduceLink:
+class ProduceSender:
     """One broker's.  It is connected as long as a partition has ``join``ed.
 
     Each change of the connection has a number, even while there is none.  With many partitions the change reaches them
@@ -105,7 +105,7 @@ class ProduceLink:
         self,
         peers: Peers,
         member: Member,
-        relays: Relays | None = None,
+        relays: RelayPool | None = None,
         answered_ms: Histogram | None = None,
         sampled: SampledRecords | None = None,
     ) -> None:
@@ -116,10 +116,10 @@ class ProduceLink:
         self.senders: dict[Sender, int] = {}  # with the change that each was told last
         self._change = 0
         self._events = StepQueue(HEARD_A_TURN)
-        self._early: list[tuple[Sender, Part]] = []  # handed over before the last change was told
+        self._early: list[tuple[Sender, RoutedBatch]] = []  # handed over before the last change was told
         self._waiting: dict[bool, _Request] = {}  # by acks_all
         self._refused: list[_Request] = []  # the connection is busy, and nobody has heard of that yet
-        self.link = Link(
+        self.link = BrokerLink(
             peers, member, Kind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up, on_down=self._down,
             relays=relays,
         )  # fmt: skip
@@ -184,7 +184,7 @@ class ProduceLink:
 
     # ----------------------------------------------------------------------------------------------------- requests
 
-    def send(self, sender: Sender, parts: Sequence[Part]) -> None:
+    def send(self, sender: Sender, parts: Sequence[RoutedBatch]) -> None:
         """At the end of this turn, in the order of the calls."""
         if not self._waiting and not self._early:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -247,7 +247,11 @@ class ProduceLink:
             del self._refused[0]
 
     def _answered(
-        self, peer: Way, sent: Sequence[tuple[Sender, Part]], sent_at: float, future: asyncio.Future[memoryview]
+        self,
+        peer: Connection,
+        sent: Sequence[tuple[Sender, RoutedBatch]],
+        sent_at: float,
+        future: asyncio.Future[memoryview],
     ) -> None:
         self._answered_ms.observe((asyncio.get_running_loop().time() - sent_at) * 1000)
         if len(sent) <= FEW_PARTS and self._events.is_idle:
@@ -257,7 +261,7 @@ class ProduceLink:
             self._events.run(min(len(sent), HEARD_A_TURN), self._hear_all(peer, sent, future))
 
     def _hear_all(
-        self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]
+        self, peer: Connection, sent: Sequence[tuple[Sender, RoutedBatch]], future: asyncio.Future[memoryview]
     ) -> Steps[None]:
         """Tell the senders of one request what became of their parts."""
         events = self._events_of(peer, sent, future)
@@ -269,7 +273,7 @@ class ProduceLink:
                 sender.hear(event)
 
     def _events_of(
-        self, peer: Way, sent: Sequence[tuple[Sender, Part]], future: asyncio.Future[memoryview]
+        self, peer: Connection, sent: Sequence[tuple[Sender, RoutedBatch]], future: asyncio.Future[memoryview]
     ) -> list[Event]:
         if future.cancelled():
             return _losses(sent, was_sent=True)
@@ -289,7 +293,7 @@ class ProduceLink:
         return [_event_of(part, answer) for (_, part), answer in zip(sent, answers, strict=True)]
 
 
-def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, Part]]) -> Sequence[PartitionAnswer]:
+def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, RoutedBatch]]) -> Sequence[PartitionAnswer]:
     """One for each part, in their order.  FormatError."""
     answers = [each for topic in decode_produce_response(body) for each in topic.partitions]
     if [each.partition for each in answers] != [sender.key.partition for sender, _ in sent]:
@@ -297,17 +301,17 @@ def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, Part]]) -> Sequen
     return answers
 
 
-def _event_of(part: Part, answer: PartitionAnswer) -> Answered:
+def _event_of(part: RoutedBatch, answer: PartitionAnswer) -> Answered:
     if not answer.error_code:
         return Answered(part, appended=Appended(answer.base_offset, answer.append_time, answer.log_start))
     code = _CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
     return Answered(part, code, answer.error_message or "")
 
 
-def _losses(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> list[Event]:
+def _losses(sent: Sequence[tuple[Sender, RoutedBatch]], *, was_sent: bool) -> list[Event]:
     return [Lost(part, was_sent=was_sent) for _, part in sent]
 
 
-def _lose(sent: Sequence[tuple[Sender, Part]], *, was_sent: bool) -> None:
+def _lose(sent: Sequence[tuple[Sender, RoutedBatch]], *, was_sent: bool) -> None:
     for sender, part in sent:
         sender.hear(Lost(part, was_sent=was_sent))

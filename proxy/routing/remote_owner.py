@@ -21,21 +21,21 @@ from bmq.core.rpc.messages import (
     ProducersResponse,
     Question,
 )
-from bmq.proxy.routing.owner_queries import Asking
-from bmq.proxy.routing.produce_route import Route, State
+from bmq.proxy.routing.owner_queries import OwnerQueries
+from bmq.proxy.routing.produce_route import ProduceRoute, State
 from bmq.proxy.routing.produce_route_events import (
     Assigned,
-    Deserted,
     Done,
     Event,
     Expired,
     Fail,
-    Handed,
-    Part,
+    NoBrokerLeft,
+    RoutedBatch,
     Send,
+    Submitted,
     Tick,
 )
-from bmq.proxy.routing.produce_sender import ProduceLink
+from bmq.proxy.routing.produce_sender import ProduceSender
 from bmq.storage.checkpoint import ProducerState, decode_producers
 
 TO_WATERMARK = -1
@@ -45,12 +45,12 @@ _PRODUCER_ID_AT = 43
 _NO_BUCKET = -1
 
 
-class Handing(asyncio.Future[Appended]):
+class ProduceFuture(asyncio.Future[Appended]):
     """The answer to one part.  Cancelled: nobody waits, and what is not sent yet is not sent any more."""
 
     __slots__ = ("_owner", "_part")
 
-    def __init__(self, owner: RemoteOwner, part: Part) -> None:
+    def __init__(self, owner: RemoteOwner, part: RoutedBatch) -> None:
         super().__init__()
         self._owner = owner
         self._part = part
@@ -81,13 +81,13 @@ class RemoteOwner:
     __slots__ = ("_asking", "_bucket", "_deadlines", "_is_armed_for", "_link", "_telling", "_waiters", "key", "route",
                  "used_at")  # fmt: skip
 
-    def __init__(self, key: PartitionKey, route: Route, asking: Asking, deadlines: Deadlines) -> None:
+    def __init__(self, key: PartitionKey, route: ProduceRoute, asking: OwnerQueries, deadlines: Deadlines) -> None:
         """`deadlines` are of all routes, in grains well below `routes.RETRY_S`."""
         self.key = key
         self.route = route
         self.used_at = 0.0
         self._asking = asking
-        self._link: ProduceLink | None = None
+        self._link: ProduceSender | None = None
         self._deadlines = deadlines
         self._bucket = _NO_BUCKET  # of `deadlines`, in which this is
         self._is_armed_for: State | None = None
@@ -112,7 +112,7 @@ class RemoteOwner:
         """Whoever handed a part over has its answer: what is written elsewhere now comes behind all of them."""
         return self.route.is_idle and not self._telling
 
-    def assign(self, link: ProduceLink | None, *, is_ours: bool = False) -> None:
+    def assign(self, link: ProduceSender | None, *, is_ours: bool = False) -> None:
         """The partition is to be owned by whom ``link`` reaches; None: by nobody, or (``is_ours``) by this process."""
         if self._link is not None and link is not self._link:
             self._link.leave(self)
@@ -125,7 +125,7 @@ class RemoteOwner:
 
     def desert(self) -> None:
         """We are leaving, and nobody is left who could own the partition: nothing waits for that any more."""
-        self.hear(Deserted())
+        self.hear(NoBrokerLeft())
         self._wake()
 
     def hear(self, event: Event) -> None:
@@ -211,14 +211,14 @@ class RemoteOwner:
         while self.is_open and not self.has_room:
             await self.changed()
 
-    def append(self, data: memoryview, *, acks_all: bool, held_until: float = math.inf) -> Handing:
+    def append(self, data: memoryview, *, acks_all: bool, held_until: float = math.inf) -> ProduceFuture:
         """On its way now, or behind what is kept.  RequestError in the future."""
         producer_id = NO_PRODUCER_ID
         if len(data) >= HEADER_BYTES:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
-        part = Part(data, producer_id, acks_all=acks_all, held_until=held_until)
-        handing = part.token = Handing(self, part)
-        self.hear(Handed(part))
+        part = RoutedBatch(data, producer_id, acks_all=acks_all, held_until=held_until)
+        handing = part.token = ProduceFuture(self, part)
+        self.hear(Submitted(part))
         return handing
 
     # ---------------------------------------------------------------------------------------------------- questions
@@ -270,7 +270,7 @@ class RemoteOwner:
 
 def _answer(effect: Done | Fail) -> None:
     handing = effect.part.token
-    assert isinstance(handing, Handing)
+    assert isinstance(handing, ProduceFuture)
     if isinstance(effect, Done):
         handing.set_result(effect.appended)
     else:

@@ -1,4 +1,4 @@
-"""One partition as its owner in another process tells of it: a ``Followed``.
+"""One partition as its owner in another process tells of it: a ``PartitionView``.
 
 The watermark moves with the data: it is the end of the batches that have come, never ahead of them, so that whoever
 reads at the end finds them in memory.  What lies before them is read from storage, for which the owner is asked where
@@ -109,9 +109,9 @@ class Tail:
 
     @property
     def has_seen_end(self) -> bool:
-        """See ``Followed``.  Two readers who look past the end at the same time may share one word; it was given after
-        the first of them looked.  The owner proves in the store that it is the owner: this is rare, and a consumer that
-        hears "out of range" jumps."""
+        """See ``PartitionView``.  Two readers who look past the end at the same time may share one word; it was given
+        after the first of them looked.  The owner proves in the store that it is the owner: this is rare, and a
+        consumer that hears "out of range" jumps."""
         now = asyncio.get_running_loop().time()
         if now < self._sure_until and self._sure_end <= self.high_watermark:
             self._sure_until = 0.0

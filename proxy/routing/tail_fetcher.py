@@ -32,12 +32,12 @@ from bmq.core.wire.fetch_client import (
     FetchResponse,
     fetch_response_steps,
 )
-from bmq.endpoint.partitions import Tails
+from bmq.endpoint.partitions import FlushListener
 from bmq.meta.cluster.member import Member
-from bmq.proxy.relay.pool import Relays
-from bmq.proxy.relay.relayed_connection import Way
-from bmq.proxy.routing.batched_queries import BatchedQuestions
-from bmq.proxy.routing.broker_link import Link
+from bmq.proxy.relay.pool import RelayPool
+from bmq.proxy.relay.relayed_connection import Connection
+from bmq.proxy.routing.batched_queries import BatchedQueries
+from bmq.proxy.routing.broker_link import BrokerLink
 from bmq.proxy.routing.fetch_session_handler import NO_SESSION, Session
 from bmq.proxy.routing.remote_tail import Tail, ends_of
 
@@ -62,16 +62,16 @@ _SESSION_LOST = (
 R = TypeVar("R", bound=Response)
 
 
-class TailLink:
+class TailFetcher:
     """One broker's.  It is a ``Teller`` for the tails that have ``join``ed."""
 
     def __init__(
         self,
         peers: Peers,
         member: Member,
-        told: Tails,
-        questions: BatchedQuestions,
-        relays: Relays | None = None,
+        told: FlushListener,
+        questions: BatchedQueries,
+        relays: RelayPool | None = None,
     ) -> None:
         self.incarnation = member.incarnation
         self.tails: dict[PartitionKey, Tail] = {}
@@ -85,7 +85,7 @@ class TailLink:
         self._events = StepQueue(RENEWED_A_TURN)
         self._change = 0  # of the connection
         self._timers: dict[PartitionKey, asyncio.TimerHandle] = {}
-        self.link = Link(
+        self.link = BrokerLink(
             peers, member, Kind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down,
             relays=relays,
         )  # fmt: skip
@@ -181,7 +181,7 @@ class TailLink:
             self._asking += 1
             self.spawn(self._begin(self._joining.pop(key), self.link.peer))
 
-    async def _begin(self, tail: Tail, peer: Way | None) -> None:
+    async def _begin(self, tail: Tail, peer: Connection | None) -> None:
         key = tail.key
         ends = None
         try:
@@ -256,7 +256,7 @@ class TailLink:
         future = peer.call(ApiKey.FETCH, FETCH_VERSION, session.next_request())
         future.add_done_callback(partial(self._answered, peer, session))
 
-    def _answered(self, peer: Way, session: Session, future: asyncio.Future[memoryview]) -> None:
+    def _answered(self, peer: Connection, session: Session, future: asyncio.Future[memoryview]) -> None:
         if not future.cancelled() and isinstance(future.exception(), PeerBusy):
             self._put_off(peer, session)
             return
@@ -266,7 +266,7 @@ class TailLink:
         if session is self._session:
             self._events.run(FED_A_TURN, self._take_body(peer, session, future.result()))
 
-    def _take_body(self, peer: Way, session: Session, body: memoryview) -> Steps[None]:
+    def _take_body(self, peer: Connection, session: Session, body: memoryview) -> Steps[None]:
         try:
             response = yield from fetch_response_steps(body)
             yield from self._take(session, response)
@@ -276,7 +276,7 @@ class TailLink:
             return
         self._due()
 
-    def _put_off(self, peer: Way, session: Session) -> None:
+    def _put_off(self, peer: Connection, session: Session) -> None:
         """The connection is busy, so the broker has not seen a request that our session counts: it is begun anew, after
         a while."""
         if session is self._session and peer is self.link.peer:

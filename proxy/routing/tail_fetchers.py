@@ -9,7 +9,7 @@ from bmq.core.aio.steps import Steps
 from bmq.core.aio.turns import Turns
 from bmq.core.model import PartitionKey
 from bmq.proxy.routing.remote_tail import Tail
-from bmq.proxy.routing.tail_fetcher import TailLink
+from bmq.proxy.routing.tail_fetcher import TailFetcher
 
 UNREAD_S = 30.0
 """A partition that nobody reads and nobody has looked at for so long is followed no longer."""
@@ -17,17 +17,17 @@ QUIET_S = 900.0
 """Nor one that is read, but where nothing happened for so long: its reader may have gone without a word."""
 
 
-class RemoteTails:
+class TailFetchers:
     """``link_to`` gives the link to whoever is to own a partition, None when nobody is; ``is_read`` says whether a
     fetch is parked, or a session waits, for it."""
 
     def __init__(
-        self, link_to: Callable[[PartitionKey], TailLink | None], is_read: Callable[[PartitionKey], bool]
+        self, link_to: Callable[[PartitionKey], TailFetcher | None], is_read: Callable[[PartitionKey], bool]
     ) -> None:
         self._link_to = link_to
         self._is_read = is_read
         self._tails: dict[PartitionKey, Tail] = {}
-        self._links: dict[PartitionKey, TailLink] = {}
+        self._links: dict[PartitionKey, TailFetcher] = {}
 
     def __repr__(self) -> str:
         return f"<RemoteTails {len(self._tails)} partitions, {sum(t.is_open for t in self._tails.values())} open>"

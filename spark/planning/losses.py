@@ -10,7 +10,7 @@ from bmq.spark.planning.slices import DataLoss
 _log = logging.getLogger("bmq.spark")
 
 
-def accept(losses: Iterable[str], *, fail_on_data_loss: bool) -> None:
+def raise_or_warn(losses: Iterable[str], *, fail_on_data_loss: bool) -> None:
     """DataLoss of the first one, or a warning of each."""
     for loss in losses:
         if fail_on_data_loss:

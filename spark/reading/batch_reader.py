@@ -18,9 +18,9 @@ from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, find_logs
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.planning.log_view import LogView, in_windows
-from bmq.spark.planning.losses import accept
+from bmq.spark.planning.losses import raise_or_warn
 from bmq.spark.planning.slices import Slice, pack, spacing_of
-from bmq.spark.reading.residents import spare_loaded
+from bmq.spark.reading.residents import freeze_gc
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem
 
@@ -43,7 +43,7 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         found = planned(self._options)
-        spare_loaded()
+        freeze_gc()
         return found
 
     # ---- on executors
@@ -53,7 +53,7 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
             return iter(())
         from bmq.spark.reading.slice_reader import SliceReading
 
-        spare_loaded()
+        freeze_gc()
         return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)
 
 
@@ -76,5 +76,5 @@ async def _plan(fs: FileSystem, options: ReadOptions) -> list[list[Slice]]:
 
     looked = await in_windows(views, slices_of, PARTITIONS_AT_ONCE)
     for _, losses in looked:
-        accept(losses, fail_on_data_loss=options.fail_on_data_loss)
+        raise_or_warn(losses, fail_on_data_loss=options.fail_on_data_loss)
     return pack([piece for found, _ in looked for piece in found], max_bytes=most, min_partitions=least)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from bmq.spark.decoding.corrupt import CorruptSegment
-from bmq.spark.planning.losses import accept
+from bmq.spark.planning.losses import raise_or_warn
 from bmq.spark.planning.slices import Slice
 from bmq.spark.reading.buffers import BUFFERS, CHUNK_BYTES
 from bmq.spark.reading.framing import Framer, Misframed, Run
@@ -127,7 +127,7 @@ class RangedReader:
             self._lost(f"{piece.topic}-{piece.partition}: offsets {reached} to {start} were deleted while being read")
 
     def _lost(self, *losses: str) -> None:
-        accept(losses, fail_on_data_loss=self._policy.fail_on_data_loss)
+        raise_or_warn(losses, fail_on_data_loss=self._policy.fail_on_data_loss)
 
 
 class _Ahead:

@@ -14,7 +14,7 @@ import os
 _spared_in = 0
 
 
-def spare_loaded() -> None:
+def freeze_gc() -> None:
     """Called where all is loaded that a process of Spark's needs; does its work once a process, children again."""
     global _spared_in
     if _spared_in != os.getpid():

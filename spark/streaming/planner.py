@@ -8,7 +8,7 @@ from typing import TypeVar
 from bmq.spark.options import LATEST, ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, require_all
 from bmq.spark.planning.log_view import LogView, in_windows
-from bmq.spark.planning.losses import accept
+from bmq.spark.planning.losses import raise_or_warn
 from bmq.spark.planning.slices import PartitionLog, Range, Segment, Slice, pack, resolve, spacing_of
 from bmq.spark.streaming.offsets import Offsets, TopicPartition
 from bmq.spark.streaming.rate_limits import Limits, admit_offsets, cut_within, pending, position_at, shares
@@ -50,7 +50,7 @@ class StreamPlanner:
             start = await view.offset_of(self._options.starting, is_start=True, latest_if_none=strategy)
             wanted = resolve(view.log, start, LATEST)
             found[at] = view.log.end if start == LATEST else wanted.start
-            accept(wanted.losses, fail_on_data_loss=self._options.fail_on_data_loss)
+            raise_or_warn(wanted.losses, fail_on_data_loss=self._options.fail_on_data_loss)
         return found
 
     async def settle_target(self) -> None:
@@ -63,7 +63,7 @@ class StreamPlanner:
         await self.follower.look()
         ends = self._ends(start)
         losses = [*self._check(start, ends), *self._missing()]
-        accept(losses, fail_on_data_loss=self._options.fail_on_data_loss)
+        raise_or_warn(losses, fail_on_data_loss=self._options.fail_on_data_loss)
         self.seen = ends
         if self._target is not None:
             ends = _up_to(self._target, start, ends)
@@ -161,7 +161,7 @@ class StreamPlanner:
                 _require_decided(view, until)
             ranges[at], lost = range_of(view.log, begin, until)
             losses += lost
-        accept(losses, fail_on_data_loss=self._options.fail_on_data_loss)
+        raise_or_warn(losses, fail_on_data_loss=self._options.fail_on_data_loss)
         return await self._packed(ranges)
 
     async def _packed(self, ranges: dict[TopicPartition, Range]) -> list[list[Slice]]:
@@ -176,7 +176,7 @@ class StreamPlanner:
 
         found = await in_windows(list(ranges), slices_of, PARTITIONS_AT_ONCE)
         for at in ranges:
-            accept(views[at].losses, fail_on_data_loss=self._options.fail_on_data_loss)
+            raise_or_warn(views[at].losses, fail_on_data_loss=self._options.fail_on_data_loss)
         return pack([piece for pieces in found for piece in pieces], max_bytes=most, min_partitions=least)
 
 

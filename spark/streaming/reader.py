@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.input_partition import BmqPartition
-from bmq.spark.reading.residents import spare_loaded
+from bmq.spark.reading.residents import freeze_gc
 from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.spark.streaming.offsets import Offsets, from_json, to_json
 from bmq.spark.streaming.planner import StreamPlanner
@@ -90,7 +90,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from bmq.spark.reading.slice_reader import SliceReading
 
-        spare_loaded()
+        freeze_gc()
         assert isinstance(partition, BmqPartition)
         return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)
 

@@ -24,7 +24,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import ClientConnection, Listener
-from bmq.core.net.request import Answer, CloseConnection, Request
+from bmq.core.net.request import CloseConnection, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import parse_fetch
 from bmq.core.wire.produce import parse_produce
@@ -51,7 +51,7 @@ def trivial(api: Api) -> Api:
     if api.handle_raw is not None:
         parse = parse_produce if api.key == ApiKey.PRODUCE else parse_fetch
 
-        def raw(services: Any, request: Request) -> Answer:
+        def raw(services: Any, request: Request) -> Response:
             try:
                 parse(request.body, request.api_version)
             except FormatError as error:
@@ -62,17 +62,17 @@ def trivial(api: Api) -> Api:
     return api._replace(handle=_waits if api.key % 3 == 0 else _at_once, response_bytes=None)
 
 
-def _at_once(services: Any, request: Request, message: Any) -> Answer:
+def _at_once(services: Any, request: Request, message: Any) -> Response:
     return _answer(request)
 
 
-async def _waits(services: Any, request: Request, message: Any) -> Answer:
+async def _waits(services: Any, request: Request, message: Any) -> Response:
     await asyncio.sleep(0)
     return _answer(request)
 
 
-def _answer(request: Request) -> Answer:
-    return Answer((struct.pack(">i", request.correlation_id),))
+def _answer(request: Request) -> Response:
+    return Response((struct.pack(">i", request.correlation_id),))
 
 
 class StrictListener(Listener):

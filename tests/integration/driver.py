@@ -30,7 +30,7 @@ import uvloop
 
 from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
@@ -152,7 +152,7 @@ class Driver:
         )
         self.tell({"event": "ended", "partition": at, "state": writer.partition.state.name})
 
-    async def _produce(self, writer: PartitionWriter, at: int, producer: int, number: int) -> None:
+    async def _produce(self, writer: PartitionDriver, at: int, producer: int, number: int) -> None:
         """Until the partition is no longer ours.  Every error before that is told: there should be none."""
         window: deque[tuple[int, asyncio.Future[int]]] = deque()
         size = self.arguments.size

@@ -19,7 +19,7 @@ from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
-from bmq.core.net.request import Answer, Client, CloseConnection
+from bmq.core.net.request import Client, CloseConnection, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.limits import elements_max
 from bmq.endpoint.large_requests import FULL_COLLECTION_AFTER
@@ -67,7 +67,7 @@ async def _ask(node: Node, frame: bytes) -> int:
     """Return the size of the response, or of the text for which the connection is closed."""
     try:
         answer = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, Response):
             answer = await asyncio.wait_for(answer, PATIENCE_S)
         return answer.size
     except CloseConnection as refused:
@@ -135,7 +135,7 @@ def test_the_collector_is_as_it_was() -> None:
         async def ask() -> None:
             nonlocal during
             waiting = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
-            assert not isinstance(waiting, Answer)
+            assert not isinstance(waiting, Response)
             task = asyncio.ensure_future(waiting)
             await asyncio.sleep(0)
             during += gc.get_threshold() != before

@@ -21,7 +21,7 @@ import uvloop
 
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import FileSystem
@@ -161,7 +161,7 @@ def pipeline_of(hdfs: HdfsCluster, transcript: Transcript) -> list[int]:
     return [hdfs.datanode_of(node) for node in created[-1]["nodes"]]
 
 
-async def resend(writer: PartitionWriter, transcript: Transcript, count: int = 20) -> list[Ack]:
+async def resend(writer: PartitionDriver, transcript: Transcript, count: int = 20) -> list[Ack]:
     """Go on for the zombie's clients, as they would: from the first batch without an answer, five in flight."""
     transcript.refresh()
     acks: list[Ack] = []

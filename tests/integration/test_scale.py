@@ -25,7 +25,7 @@ import pytest
 import uvloop
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch
@@ -161,7 +161,7 @@ async def write_kill_open(folder: Path, partitions: int, size: int) -> list[tupl
         driver.kill()
 
 
-async def until_idle(writers: Iterable[PartitionWriter | None]) -> None:
+async def until_idle(writers: Iterable[PartitionDriver | None]) -> None:
     """Until each has closed its segment."""
     for writer in writers:
         assert writer is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
-from bmq.endpoint.partitions import Tails
+from bmq.endpoint.partitions import FlushListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class OneOwner:
         self._tell = tell
         self._last: dict[PartitionKey, _Last] = {}
 
-    def watched(self, tails: Tails, owner: str) -> Tails:
+    def watched(self, tails: FlushListener, owner: str) -> FlushListener:
         """``tails`` that tell us first."""
         return _Watched(self, tails, owner)
 
@@ -51,7 +51,7 @@ class OneOwner:
 class _Watched:
     """Of one process."""
 
-    def __init__(self, acks: OneOwner, tails: Tails, owner: str) -> None:
+    def __init__(self, acks: OneOwner, tails: FlushListener, owner: str) -> None:
         self._acks = acks
         self._tails = tails
         self._owner = owner

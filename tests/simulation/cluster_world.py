@@ -2,8 +2,8 @@
 network.
 
 A ``Place`` is where a process runs: its host, its roles, and what starts it again.  Every start is another incarnation.
-A process is what ``server.process`` makes: ``Joined``, ``Node`` and ``Sockets`` in that order, which end in the other
-order.  It dies as by kill -9 (``crash``), stops as by SIGTERM, is stopped and goes on as by SIGSTOP and SIGCONT.
+A process is what ``server.process`` makes: ``ClusterMember``, ``Node`` and ``Sockets`` in that order, which end in the
+other order.  It dies as by kill -9 (``crash``), stops as by SIGTERM, is stopped and goes on as by SIGSTOP and SIGCONT.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bmq.core.errors import BmqError
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.kv_memory import HISTORY_REVISIONS, KvFaults, MemoryStore
-from bmq.server.cluster_member import Joined
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.process import StopAsked
@@ -94,7 +94,7 @@ class Process:
         """As ``server.process`` does it.  What it raises while it starts would end the process with a message."""
         config = self.place.config
         guard = RootGuard(self.kv, self.fs, config.cluster)
-        joined = Joined(config, self.kv, LoopClock(), self.incarnation, before_join=guard.before_join)
+        joined = ClusterMember(config, self.kv, LoopClock(), self.incarnation, before_join=guard.before_join)
         node: Node | None = None
         sockets: Sockets | None = None
         try:

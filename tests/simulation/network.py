@@ -1,7 +1,7 @@
 """The simulated network: Kafka connections in memory, with latency, that break when a process dies.
 
-A ``Link`` is the client's end.  Requests are kafka-python's messages, so that the endpoint's own codec is not what it
-is tested with.
+A ``BrokerLink`` is the client's end.  Requests are kafka-python's messages, so that the endpoint's own codec is not
+what it is tested with.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.meta import ownership
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.memory import Faults, MemoryFileSystem
@@ -34,7 +34,7 @@ async def owner(world: World, name: str | None = None) -> Process:
     return process
 
 
-def writer_of(process: Process) -> PartitionWriter:
+def writer_of(process: Process) -> PartitionDriver:
     assert process.writer is not None
     return process.writer
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.broker.files.open_file_limit import Places
+from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.partition import events as ev
 from bmq.controller.file_shares import FileShares, OpenFileReport
@@ -123,7 +123,7 @@ class SimBroker:
         self.name = name
         self.storage = storage
         self.open: list[Partition] = []  # in the order of their opening
-        self.places = Places(most, OPEN_PARALLEL, self._make_room, lambda *_, **__: None)
+        self.places = OpenFileLimit(most, OPEN_PARALLEL, self._make_room, lambda *_, **__: None)
         self.shared = SimpleNamespace(places=self.places, config=SimpleNamespace(close_timeout_ms=10_000))
         self.partitions = [Partition(self, number) for number in range(partitions)]
         self._tasks: list[asyncio.Task[None]] = []

@@ -460,7 +460,7 @@ def test_rule_6_late_ack_after_a_same_epoch_failover() -> None:
         world.storage.faults = replace(Faults(), ack_s=(1.2, 1.2))
         future = writer_of(process).append(make(1, 2, pid=1, size=50))
         await asyncio.sleep(0.05)
-        writer_of(process).post(ev.PipelineFailed(old, "given up as too slow"))
+        writer_of(process).post(ev.SegmentFailed(old, "given up as too slow"))
         writer_of(process).post(ev.Flushed(old, 1 << 30))
         assert not future.done()
         assert partition.high_watermark == 2

@@ -23,7 +23,7 @@ from random import Random
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
@@ -134,7 +134,7 @@ class Process:
         self.broker = Broker(fs, kv, incarnation=name, clock=self.clock, config=world.config, upkeep=BUSY)
         self.broker.shared.tails = Told(self)
         self.died = asyncio.Event()
-        self.writer: PartitionWriter | None = None
+        self.writer: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
         self._dies_joining = False
         self._task: asyncio.Task[None] | None = None

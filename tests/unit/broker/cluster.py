@@ -14,19 +14,19 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.assignment.follower import AssignmentFollower
-from bmq.broker.assignment.handover import HandOvers
+from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.internal_api import Serving
-from bmq.broker.shard_log_api import ShardServing
+from bmq.broker.internal_api import BrokerApi
+from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer
+from bmq.core.net.request import Response
 from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
 from bmq.core.rpc.peers import PROTOCOL, PeerLost
 from bmq.core.rpc.server import InternalEndpoint
@@ -131,14 +131,14 @@ class Caller:
         self._calls: list[Callable[[], None]] = []
         hello = HelloRequest(PROTOCOL, "bmq", name, node.name)
         answer = self.send(InternalKey.HELLO, hello)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         assert HelloResponse.decode(_body(answer)).error is ErrorCode.NONE
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         self._calls.append(call)
         return lambda: self._calls.remove(call)
 
-    def send(self, api_key: int, message: Any) -> Answer | Awaitable[Answer]:
+    def send(self, api_key: int, message: Any) -> Response | Awaitable[Response]:
         """As it is dispatched: up to its first await."""
         frame = bytearray(_HEADER.pack(api_key, 0, 1, -1, 0) + b"".join(message.encode()))
         return self._node.endpoint(memoryview(frame), self)
@@ -148,10 +148,10 @@ class Caller:
 
     async def body(self, api_key: int, message: Any) -> memoryview:
         answer = self.send(api_key, message)
-        return _body(answer if isinstance(answer, Answer) else await answer)
+        return _body(answer if isinstance(answer, Response) else await answer)
 
 
-def _body(answer: Answer) -> memoryview:
+def _body(answer: Response) -> memoryview:
     return memoryview(b"".join(answer.buffers))[_RESPONSE_HEADER_BYTES:]
 
 
@@ -177,15 +177,15 @@ class Node:
         )
         self.tails = RecordingTails()
         self.broker.shared.tails = self.tails
-        self.assigned = Assigned(self.broker, is_member=lambda incarnation: incarnation in self.view.members)
+        self.assigned = AssignedPartitions(self.broker, is_member=lambda incarnation: incarnation in self.view.members)
         self.wire = Wire(cluster, name)
-        self.handovers = HandOvers(self.view, self.wire, timeout_s=3.0)
+        self.handovers = HandoverNotifier(self.view, self.wire, timeout_s=3.0)
         self.follower = AssignmentFollower(self.assigned, cluster.catalog, self.view, cluster.config, self.handovers)
         self.fence = ShardFence()
         self.endpoint = InternalEndpoint(name, "bmq", LoopClock(), is_serving=lambda: self.broker.is_serving)
         self._callers: dict[str, Caller] = {}
-        Serving(self.assigned, self.broker.shared.load, self.broker.shared.places).register(self.endpoint)
-        ShardServing(self.assigned, self.fence).register(self.endpoint)
+        BrokerApi(self.assigned, self.broker.shared.load, self.broker.shared.places).register(self.endpoint)
+        ShardLogApi(self.assigned, self.fence).register(self.endpoint)
 
     async def start(self) -> None:
         await self.broker.start()

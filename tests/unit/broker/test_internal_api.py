@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.files.stalls import Stalls
+from bmq.broker.files.stalls import StallDetector
 from bmq.broker.partition_queries import ANSWERED_A_TURN
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.broker.traffic import CALLERS_MAX, PARTITIONS_MAX, Load
+from bmq.broker.traffic import CALLERS_MAX, PARTITIONS_MAX, TrafficCounters
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
@@ -438,7 +438,7 @@ def test_open_files_are_reported_and_the_share_is_taken() -> None:
 
 
 def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
-    load = Load()
+    load = TrafficCounters()
     keys = [PartitionKey(_uuid(1), number) for number in range(3)]
     for number in range(CALLERS_MAX + 3):
         assert load.take(f"c{number}") == {}
@@ -454,7 +454,7 @@ def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
 
 def test_load_that_nobody_asks_for_is_not_kept() -> None:
     """Not before the first question, and not for ever after the last one; who asks again begins anew."""
-    load = Load()
+    load = TrafficCounters()
     keys = [PartitionKey(_uuid(1), number) for number in range(PARTITIONS_MAX + 1)]
     for key in keys:
         load.wrote(key, 10)
@@ -475,7 +475,7 @@ def test_load_that_nobody_asks_for_is_not_kept() -> None:
 
 
 def test_stalls() -> None:
-    stalls = Stalls(5_000)
+    stalls = StallDetector(5_000)
     seen = []
     for now_ms, has_work, progress in [
         (0, False, 0), (60_000, False, 0),  # idle

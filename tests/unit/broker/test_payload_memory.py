@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from bmq.core.net.request import Answer, CloseConnection
+from bmq.core.net.request import CloseConnection, Response
 from tests.simulation.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
@@ -61,7 +61,7 @@ async def send(
     try:
         outcome: Any = w.endpoint(memoryview(frame), w.client)
         del frame
-        if not isinstance(outcome, Answer):
+        if not isinstance(outcome, Response):
             await asyncio.ensure_future(outcome)
     except CloseConnection:
         pass  # how a refused produce without acknowledgement ends

@@ -13,7 +13,7 @@ from kafka.protocol.producer import ProduceRequest
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.recompress import Outcome
 from bmq.core.errors import ErrorCode
-from bmq.core.net.request import NO_ANSWER, Answer, CloseConnection
+from bmq.core.net.request import NO_RESPONSE, CloseConnection, Response
 from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch
 from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.reader import read_records
@@ -524,7 +524,7 @@ def test_an_answer_is_there_at_once_when_nothing_waits() -> None:
             piece = Data.PartitionProduceData(index=0, records=bytes(batch()))
             request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=[Data(name="orders", partition_data=[piece])])
             outcome = w.send(request, 9)
-            assert isinstance(outcome, Answer)
-            assert (outcome is NO_ANSWER) == (acks == 0)
+            assert isinstance(outcome, Response)
+            assert (outcome is NO_RESPONSE) == (acks == 0)
 
     play(story)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_config import log_config
@@ -25,7 +25,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer
+from bmq.core.net.request import Response
 from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.endpoint.api import Services
 from bmq.endpoint.dispatch import Endpoint
@@ -119,7 +119,7 @@ class World:
         self.kv = MemoryKeyValue(self.store, random=self.rng, faults=KvFaults())
         self.broker = Broker(self.fs, self.kv, incarnation=name, clock=LoopClock(), config=self.broker_config)
         self.broker.shared.tails = self.tails
-        self.assigned = Assigned(self.broker, offload=self.offload)
+        self.assigned = AssignedPartitions(self.broker, offload=self.offload)
         self.services = Services(
             config=self.config,
             clock=LoopClock(),
@@ -173,7 +173,7 @@ class World:
 
     # Requests
 
-    def send(self, request: Any, version: int) -> Awaitable[Answer] | Answer:
+    def send(self, request: Any, version: int) -> Awaitable[Response] | Response:
         """Hand the request's bytes to the endpoint, as a connection does."""
         self._correlation += 1
         request.with_header(correlation_id=self._correlation, client_id="test")
@@ -212,13 +212,13 @@ class World:
         return answer
 
 
-async def answered(outcome: Awaitable[Answer] | Answer, response: Any, version: int) -> Any:
-    answer = outcome if isinstance(outcome, Answer) else await outcome
+async def answered(outcome: Awaitable[Response] | Response, response: Any, version: int) -> Any:
+    answer = outcome if isinstance(outcome, Response) else await outcome
     return response.decode(b"".join(answer.buffers), version=version, header=True)
 
 
-async def produced(outcome: Awaitable[Answer] | Answer, version: int) -> list[Any]:
-    answer = outcome if isinstance(outcome, Answer) else await outcome
+async def produced(outcome: Awaitable[Response] | Response, version: int) -> list[Any]:
+    answer = outcome if isinstance(outcome, Response) else await outcome
     if not answer.buffers:
         return []
     response = ProduceResponse.decode(b"".join(answer.buffers), version=version, header=True)

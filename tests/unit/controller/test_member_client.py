@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from bmq.controller.file_shares import OpenFileReport
-from bmq.controller.member_client import PINGS, PINGS_MAX, SHARE_S, PeerAsking
+from bmq.controller.member_client import PINGS, PINGS_MAX, SHARE_S, PeerMemberClient
 from bmq.controller.planning.partition_load import Measured
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
@@ -59,8 +59,8 @@ def result(act: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(act)
 
 
-def asking(peers: FakePeers) -> PeerAsking:
-    return PeerAsking(cast(Peers, peers))
+def asking(peers: FakePeers) -> PeerMemberClient:
+    return PeerMemberClient(cast(Peers, peers))
 
 
 def test_one_answer_of_two_is_life_also_from_one_who_does_not_serve() -> None:
@@ -107,7 +107,7 @@ class HeldUpPeers(FakePeers):
 )
 def test_a_ping_during_a_stop_of_our_own_does_not_count(stops: int, answers: list[object], is_alive: bool) -> None:
     peers = HeldUpPeers(stops, *answers)
-    assert result(PeerAsking(cast(Peers, peers), ping_s=0.2).is_alive(MEMBER)) is is_alive
+    assert result(PeerMemberClient(cast(Peers, peers), ping_s=0.2).is_alive(MEMBER)) is is_alive
     assert not peers.answers, "so many pings"
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from bmq.controller import pending_moves
-from bmq.controller.pending_moves import PAST_MAX, WAIT_MAX_S, UnderWay
+from bmq.controller.pending_moves import PAST_MAX, WAIT_MAX_S, PendingMoves
 from bmq.controller.planning.planner_view import SHARDS, Move, Why
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
@@ -30,10 +30,10 @@ async def owns(kv: KeyValue, number: int, owner: str) -> None:
 
 
 @asynccontextmanager
-async def watching() -> AsyncIterator[tuple[UnderWay, KeyValue, asyncio.Event]]:
-    """Run an `UnderWay`; the event is set each time something is over."""
+async def watching() -> AsyncIterator[tuple[PendingMoves, KeyValue, asyncio.Event]]:
+    """Run an `PendingMoves`; the event is set each time something is over."""
     kv, done = MemoryKeyValue(MemoryStore()), asyncio.Event()
-    made = UnderWay(kv, "c", LoopClock(), done.set)
+    made = PendingMoves(kv, "c", LoopClock(), done.set)
     task = asyncio.create_task(made.run())
     try:
         yield made, kv, done
@@ -42,7 +42,7 @@ async def watching() -> AsyncIterator[tuple[UnderWay, KeyValue, asyncio.Event]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def play(story: Callable[[UnderWay, KeyValue, asyncio.Event], Awaitable[None]]) -> None:
+def play(story: Callable[[PendingMoves, KeyValue, asyncio.Event], Awaitable[None]]) -> None:
     async def main() -> None:
         async with watching() as (made, kv, done):
             await story(made, kv, done)
@@ -51,7 +51,7 @@ def play(story: Callable[[UnderWay, KeyValue, asyncio.Event], Awaitable[None]]) 
 
 
 def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
-    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
         await owns(kv, 0, "a")
         made.add(move())
         await asyncio.sleep(1)
@@ -70,7 +70,7 @@ def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
 
 
 def test_a_move_that_takes_too_long_is_told_as_not_over() -> None:
-    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
         await owns(kv, 0, "a")
         made.add(move())
         await asyncio.sleep(WAIT_MAX_S + 1)
@@ -80,7 +80,7 @@ def test_a_move_that_takes_too_long_is_told_as_not_over() -> None:
 
 
 def test_a_partition_that_is_deleted_meanwhile_was_not_moved() -> None:
-    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
         await owns(kv, 0, "a")
         made.add(move())
         await kv.commit([], [Delete(partition_key("c", PartitionKey(TOPIC, 0)))])
@@ -91,7 +91,7 @@ def test_a_partition_that_is_deleted_meanwhile_was_not_moved() -> None:
 
 
 def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
-    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
         for each in (
             move(why=Why.DEAD),
             move(why=Why.UNASSIGNED),
@@ -104,7 +104,7 @@ def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
 
 
 def test_the_newest_are_remembered_and_come_first() -> None:
-    async def story(made: UnderWay, kv: KeyValue, done: asyncio.Event) -> None:
+    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
         for number in range(PAST_MAX + 3):
             await owns(kv, number, "b")
             made.add(move(number))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from bmq.controller.stalled_brokers import REST_MAX_S, REST_S, Serving
+from bmq.controller.stalled_brokers import REST_MAX_S, REST_S, StalledBrokers
 
 
 def test_who_serves_is_no_news() -> None:
-    serving = Serving()
+    serving = StalledBrokers()
     assert not serving.take("a", True, 0.0)
     assert serving.stalled == serving.resting(0.0) == frozenset()
 
 
 def test_a_stall_is_news_once_and_so_is_its_end() -> None:
-    serving = Serving()
+    serving = StalledBrokers()
     assert [serving.take("a", word, at) for at, word in enumerate([False, False, True, True])] == [
         True,
         False,
@@ -22,7 +22,7 @@ def test_a_stall_is_news_once_and_so_is_its_end() -> None:
 
 
 def test_after_a_stall_it_rests_for_its_time() -> None:
-    serving = Serving()
+    serving = StalledBrokers()
     serving.take("a", False, 0.0)
     assert (sorted(serving.stalled), sorted(serving.resting(0.0))) == (["a"], [])
     serving.take("a", True, 100.0)
@@ -32,7 +32,7 @@ def test_after_a_stall_it_rests_for_its_time() -> None:
 
 def rests(*gaps_s: float) -> list[float]:
     """How long it rests after each of several stalls, the next one so long after a rest."""
-    serving, now, found = Serving(), 0.0, []
+    serving, now, found = StalledBrokers(), 0.0, []
     for gap_s in (*gaps_s, 0.0):
         serving.take("a", False, now)
         serving.take("a", True, now)
@@ -51,7 +51,7 @@ def test_long_after_another_stall_it_rests_as_after_the_first() -> None:
 
 
 def test_who_has_left_begins_anew() -> None:
-    serving = Serving()
+    serving = StalledBrokers()
     serving.take("a", False, 0.0)
     serving.leave("a")
     assert serving.stalled == frozenset()

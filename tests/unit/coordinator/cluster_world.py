@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
-from bmq.broker.internal_api import Serving
+from bmq.broker.internal_api import BrokerApi
 from bmq.broker.log_config import log_config
-from bmq.broker.shard_log_api import ShardServing
+from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.broker.traffic import Load
+from bmq.broker.traffic import TrafficCounters
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.placement import shard_of
 from bmq.coordinator.server import Forwarding
@@ -29,7 +29,7 @@ from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer, Buffer, Client
+from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
 from bmq.core.rpc.peers import PROTOCOL, Kind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
@@ -43,7 +43,7 @@ from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.server.local_shard_log import LocalShardLogs
-from bmq.storage.block_cache import ReadPool
+from bmq.storage.block_cache import BlockCache
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -152,7 +152,7 @@ class Link:
         if endpoint is None:
             return
         result = endpoint(frame, self)
-        response = result if isinstance(result, Answer) else await result
+        response = result if isinstance(result, Response) else await result
         await asyncio.sleep(LATENCY_S)
         self._waiting.discard(answer)
         if not answer.done():
@@ -241,14 +241,14 @@ class BrokerProcess:
         kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
         fs = MemoryFileSystem(world.storage, name)
         self.broker = Broker(fs, kv, incarnation=name, clock=LoopClock(), config=BrokerConfig())
-        self.pool = ReadPool(fs)
-        self.assigned = Assigned(self.broker, self.pool)
+        self.pool = BlockCache(fs)
+        self.assigned = AssignedPartitions(self.broker, self.pool)
         fence = ShardFence()
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
         self.broker.shared.tails = _Ended(self.logs)
         endpoint = world.network.join(name)
-        Serving(self.assigned, Load(), self.broker.shared.places).register(endpoint)
-        ShardServing(self.assigned, fence).register(endpoint)
+        BrokerApi(self.assigned, TrafficCounters(), self.broker.shared.places).register(endpoint)
+        ShardLogApi(self.assigned, fence).register(endpoint)
         endpoint.register_kafka(_Fetches(self.assigned, self.pool))
 
     async def close(self) -> None:
@@ -260,14 +260,14 @@ class BrokerProcess:
 class _Fetches:
     """The ``Dispatch`` of Kafka's Fetch of one partition, without a session."""
 
-    def __init__(self, assigned: Assigned, pool: ReadPool) -> None:
+    def __init__(self, assigned: AssignedPartitions, pool: BlockCache) -> None:
         self._assigned = assigned
         self._pool = pool
 
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
-    async def __call__(self, frame: memoryview, client: Client) -> Answer:
+    async def __call__(self, frame: memoryview, client: Client) -> Response:
         header = parse_header(frame)
         asked = parse_fetch(frame[header.body_start :], header.api_version)
         (topic,) = asked.topics

@@ -14,7 +14,7 @@ from bmq.coordinator.group import admin_api
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.offsets import api as offset_api
 from bmq.coordinator.response_room import ResponseRoom
-from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, AnswerQueue
+from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, ResponseQueue
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.meta.members import OneNode, ProxyAddress
@@ -268,7 +268,7 @@ def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool) -> No
 
 def test_a_queue_gives_each_its_answer_once() -> None:
     async def main() -> None:
-        queue, loop = AnswerQueue(), asyncio.get_running_loop()
+        queue, loop = ResponseQueue(), asyncio.get_running_loop()
         tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
         for token in tokens:
             queue.give(token, "first")

@@ -1,4 +1,4 @@
-"""A small world for fetches: a catalog, owners that flush at once, storage in memory, and the real ``Reading``."""
+"""A small world for fetches: a catalog, owners that flush at once, storage in memory, and the real ``FetchService``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, Record, build_batch, split_batches
-from bmq.endpoint.fetch.operation import Fetched, FetchParams
-from bmq.endpoint.fetch.purgatory import Identity, Wanted
-from bmq.endpoint.fetch.service import Reading
-from bmq.endpoint.partitions import Appended, Followed, Owner
+from bmq.endpoint.fetch.operation import FetchParams, FetchResult
+from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
+from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.partitions import Appended, Owner, PartitionView
 from bmq.meta.catalog import Topic, TopicChange
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
@@ -129,7 +129,7 @@ class FakeOwners:
         self.asked.append(key)
         return self.by_key.get(key)
 
-    def follow(self, key: PartitionKey) -> Followed | None:
+    def follow(self, key: PartitionKey) -> PartitionView | None:
         self.asked.append(key)
         return self.by_key.get(key)
 
@@ -171,9 +171,9 @@ class World:
         self.owners = FakeOwners()
         self.gone: dict[PartitionKey, FakeOwner] = {}
         self.fs = GatedFileSystem()
-        self.pool = ReadPool(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
+        self.pool = BlockCache(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
         self.metrics = Metrics(traffic=TrafficMeter())
-        self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        self.reading = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
 
     # The cluster
 
@@ -246,7 +246,7 @@ class World:
 
     async def fetch(
         self,
-        listed: Iterable[Wanted] = (),
+        listed: Iterable[SessionPartition] = (),
         *,
         session: tuple[int, int] = (0, -1),
         forgotten: Iterable[Identity] = (),
@@ -255,10 +255,10 @@ class World:
         max_wait_s: float = 0.5,
         committed: bool = False,
         by_id: bool = False,
-    ) -> Fetched:
+    ) -> FetchResult:
         params = FetchParams(min_bytes, max_bytes, max_wait_s, committed=committed)
         fetched = self.reading.fetch(*session, list(listed), forgotten, params, by_id=by_id)
-        return fetched if isinstance(fetched, Fetched) else await fetched
+        return fetched if isinstance(fetched, FetchResult) else await fetched
 
 
 def batch_of(base: int, count: int = 1, size: int = 100) -> bytearray:
@@ -267,11 +267,11 @@ def batch_of(base: int, count: int = 1, size: int = 100) -> bytearray:
 
 def want(
     name: str | uuid.UUID, partition: int = 0, offset: int = 0, max_bytes: int = 1 << 20, epoch: int = -1
-) -> Wanted:
-    return Wanted(name, partition, offset, max_bytes, epoch)
+) -> SessionPartition:
+    return SessionPartition(name, partition, offset, max_bytes, epoch)
 
 
-def offsets(fetched: Fetched) -> dict[tuple[str, int], list[int]]:
+def offsets(fetched: FetchResult) -> dict[tuple[str, int], list[int]]:
     """Base offsets of the batches of each partition told of."""
     found = {}
     for look in fetched.looks:
@@ -280,11 +280,11 @@ def offsets(fetched: Fetched) -> dict[tuple[str, int], list[int]]:
     return found
 
 
-def errors(fetched: Fetched) -> dict[tuple[str, int], str]:
+def errors(fetched: FetchResult) -> dict[tuple[str, int], str]:
     return {(str(look.wanted.topic), look.wanted.partition): look.error.name for look in fetched.looks if look.error}
 
 
-def release(fetched: Fetched) -> None:
+def release(fetched: FetchResult) -> None:
     """The answer was sent."""
     if fetched.release is not None:
         fetched.release()

@@ -17,7 +17,7 @@ from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
 from bmq.core.clock import LoopClock, SystemClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
-from bmq.core.net.request import Answer, CloseConnection, Request
+from bmq.core.net.request import CloseConnection, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.large import LARGE_ELEMENTS, is_large
 from bmq.core.wire.messages import (
@@ -65,8 +65,8 @@ def beat(services: Any, request: Request, message: Any) -> Any:
     return HeartbeatResponse(throttle_time_ms=0, error_code=27)
 
 
-def beat_raw(services: Any, request: Request) -> Answer:
-    return Answer((b"raw",))
+def beat_raw(services: Any, request: Request) -> Response:
+    return Response((b"raw",))
 
 
 def heartbeat(version: int = 4, correlation_id: int = 77) -> memoryview:
@@ -81,12 +81,12 @@ def versions(version: int, name: str = "librdkafka", software: str = "2.3.0-rc1"
     return memoryview(bytearray(message.encode(version=version, header=True)))
 
 
-def joined(answer: Answer | Awaitable[Answer]) -> bytes:
-    assert isinstance(answer, Answer)
+def joined(answer: Response | Awaitable[Response]) -> bytes:
+    assert isinstance(answer, Response)
     return b"".join(answer.buffers)
 
 
-def decoded(answer: Answer | Awaitable[Answer], kind: Any, version: int) -> Any:
+def decoded(answer: Response | Awaitable[Response], kind: Any, version: int) -> Any:
     return kind.decode(joined(answer), version=version, header=True)
 
 
@@ -231,7 +231,7 @@ def test_async_handlers_begin_at_once() -> None:
 def test_finished_answers_and_futures_of_them() -> None:
     async def main() -> None:
         released: list[int] = []
-        ready = Answer((b"12345678",), lambda: released.append(1))
+        ready = Response((b"12345678",), lambda: released.append(1))
         future = asyncio.get_running_loop().create_future()
         made = endpoint(raw=lambda services, request: future)
         assert endpoint(raw=lambda services, request: ready)(heartbeat(), Asker()) is ready

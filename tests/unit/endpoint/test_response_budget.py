@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.clock import LoopClock
 from bmq.core.metrics.counters import Metrics
-from bmq.core.net.request import Answer, Client
+from bmq.core.net.request import Client, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import is_flexible
 from bmq.core.wire.messages import request_class
@@ -39,14 +39,14 @@ class World:
         )
         self.endpoint = Endpoint(services, [Api(ApiKey.HEARTBEAT, 0, 4, self._handle, response_bytes=estimate)])
 
-    async def _handle(self, services: Any, request: Any, message: Any) -> Answer:
+    async def _handle(self, services: Any, request: Any, message: Any) -> Response:
         self.built.append(message.group_id)
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
-        return Answer([bytes(int(message.group_id))])
+        return Response([bytes(int(message.group_id))])
 
-    def ask(self, size: int, padding: str = "m") -> asyncio.Future[Answer]:
+    def ask(self, size: int, padding: str = "m") -> asyncio.Future[Response]:
         kind = request_class(ApiKey.HEARTBEAT)
         assert kind is not None
         request = kind(group_id=str(size), generation_id=1, member_id=padding)
@@ -54,7 +54,7 @@ class World:
         assert is_flexible(ApiKey.HEARTBEAT, 4)
         frame = memoryview(bytearray(request.encode(version=4, header=True, framed=False)))
         answer = self.endpoint(frame, cast(Client, FakeClient()))
-        return asyncio.ensure_future(cast(Awaitable[Answer], answer))
+        return asyncio.ensure_future(cast(Awaitable[Response], answer))
 
 
 def named(services: Any, message: Any) -> int:
@@ -65,7 +65,7 @@ def play(story: Callable[[World], Awaitable[None]], estimate: Callable[[Any, Any
     run(story(World(estimate)))  # type: ignore[arg-type]
 
 
-def send(answer: Answer) -> None:
+def send(answer: Response) -> None:
     assert answer.release is not None
     answer.release()
 

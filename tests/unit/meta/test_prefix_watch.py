@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from bmq.meta.kv import Changes, Entry, Event, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.meta.prefix_watch import BYTES_PER_STEP, EVENTS_PER_STEP, Following
+from bmq.meta.prefix_watch import BYTES_PER_STEP, EVENTS_PER_STEP, PrefixWatcher
 from tests.simulation.loop import run
 
 PREFIX = "/bmq/things/"
@@ -36,7 +36,7 @@ def revisions_of(count: int, events: int, size: int) -> list[Changes]:
 async def turns_of(revisions: list[Changes]) -> list[list[int]]:
     """The revisions that were applied, by the turn of the loop in which they were."""
     turns: list[list[int]] = [[]]
-    following = Following(
+    following = PrefixWatcher(
         TogetherKeyValue(revisions), PREFIX, lambda changes: turns[-1].append(changes[0].revision), what="things"
     )
 
@@ -76,7 +76,7 @@ def test_a_listing_is_applied_in_parts_of_a_step() -> None:
             await kv.commit([], [Put(f"{PREFIX}{number:06d}", b"v")])
         await kv.commit([], [Put(f"{PREFIX}large", b"v" * 2 * BYTES_PER_STEP)])
         parts: list[int] = []
-        following = Following(kv, PREFIX, lambda changes: parts.append(len(changes)), what="things")
+        following = PrefixWatcher(kv, PREFIX, lambda changes: parts.append(len(changes)), what="things")
         await following.start()
         await following.close()
         return parts

@@ -14,18 +14,18 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, TypeVar, cast
 
-from bmq.broker.assignment.assigned_partitions import Assigned
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_config import log_config
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.broker.traffic import Load
+from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer, Buffer, Client, Request
+from bmq.core.net.request import Buffer, Client, Request, Response
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.rpc.messages import HelloRequest, InternalKey
 from bmq.core.rpc.peer import NO_TAGS
@@ -35,20 +35,20 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.endpoint.api import Services
-from bmq.endpoint.fetch.operation import Fetched, FetchParams
-from bmq.endpoint.fetch.purgatory import Wanted
-from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.fetch.operation import FetchParams, FetchResult
+from bmq.endpoint.fetch.purgatory import SessionPartition
+from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.relay.pool import Relays
+from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.tracing import Tracing
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.unit.broker.world import FakeClient
@@ -175,7 +175,7 @@ class Connection:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, answer: Any, future: asyncio.Future[memoryview]) -> None:
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, Response):
             answer = await answer
         data = b"".join(answer.buffers)
         if answer.release is not None:
@@ -291,9 +291,9 @@ class BrokerProcess:
         self.kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
         fs = MemoryFileSystem(world.storage, name)
         self.broker = Broker(fs, self.kv, incarnation=name, clock=LoopClock(), config=BrokerConfig())
-        self.pool = ReadPool(fs, ReadConfig(cache_bytes=16 << 20))
-        self.assigned = Assigned(self.broker, self.pool)
-        load = Load()
+        self.pool = BlockCache(fs, ReadConfig(cache_bytes=16 << 20))
+        self.assigned = AssignedPartitions(self.broker, self.pool)
+        load = TrafficCounters()
         self.services = internal_services(
             world.config, LoopClock(), world.catalog, self.assigned, load, pool=self.pool, beside=None
         )
@@ -359,10 +359,10 @@ class Cluster:
         self.catalog.put("orders", self.topic)
         self.network = Network()
         self.view = View("proxy")
-        self.pool = ReadPool(MemoryFileSystem(self.storage, "proxy"), ReadConfig(cache_bytes=16 << 20))
+        self.pool = BlockCache(MemoryFileSystem(self.storage, "proxy"), ReadConfig(cache_bytes=16 << 20))
         self.metrics = Metrics()
         self.listed: dict[str, set[str]] = {}  # what other proxies say that they do not reach
-        self.relays = Relays(self.view, cast(Peers, self.network), "", self._read_listed) if proxies else None
+        self.relays = RelayPool(self.view, cast(Peers, self.network), "", self._read_listed) if proxies else None
         self.proxies = {name: ProxyProcess(self, name) for name in proxies}
         self.remote = RemoteOwners(
             self.view,
@@ -375,7 +375,7 @@ class Cluster:
             sampled=tracing.sampled if tracing is not None else None,
         )
         self.owners = RoutedOwners(self.view, None, self.remote)
-        self.reading = Reading(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        self.reading = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
         nobody = cast(Any, None)
         self.services = Services(
             config=self.config,
@@ -474,13 +474,13 @@ class Cluster:
         asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
         return asyncio.ensure_future(_produced(produce.handle(self.services, asked)))
 
-    async def fetch(self, *listed: Wanted, max_wait_s: float = 0.5, min_bytes: int = 1) -> Fetched:
+    async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
         params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False)
         fetched = self.reading.fetch(0, -1, list(listed), (), params, by_id=True)
-        return fetched if isinstance(fetched, Fetched) else await fetched
+        return fetched if isinstance(fetched, FetchResult) else await fetched
 
-    def want(self, offset: int, partition: int = 0) -> Wanted:
-        return Wanted(self.topic.topic_id, partition, offset, 1 << 20, -1)
+    def want(self, offset: int, partition: int = 0) -> SessionPartition:
+        return SessionPartition(self.topic.topic_id, partition, offset, 1 << 20, -1)
 
 
 class _Told:
@@ -494,7 +494,7 @@ class _Told:
 
 
 async def _produced(answer: Any) -> PartitionAnswer:
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, Response):
         answer = await answer
     body = memoryview(b"".join(answer.buffers))[_ANSWER_HEAD:]
     ((each,),) = [topic.partitions for topic in decode_produce_response(body)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.core.errors import ErrorCode
-from bmq.core.net.request import Answer, Client, CloseConnection
+from bmq.core.net.request import Client, CloseConnection, Response
 from bmq.core.tracing import CURRENT, ENTRIES_MAX, Kind, SampledRecords, Span, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
@@ -114,7 +114,7 @@ class World:
 
     async def answer(self, frame: memoryview) -> bytes:
         answer = self.endpoint(frame, cast(Client, self.cluster.client))
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, Response):
             answer = await answer
         data = b"".join(answer.buffers)
         await asyncio.sleep(0.001)  # until the kernel has it

@@ -13,14 +13,14 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import Answer
+from bmq.core.net.request import Response
 from bmq.core.records.batch import Batch, split_batches
-from bmq.endpoint.fetch.service import Reading
+from bmq.endpoint.fetch.service import FetchService
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.kv_memory import KvFaults
 from bmq.server.broker_endpoint import internal_dispatch, internal_services
 from bmq.server.local_shard_log import LocalShardLogs
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from tests.simulation.loop import run
 from tests.unit.broker.world import World, answered, batch, world
 
@@ -32,9 +32,9 @@ class Process(World):
 
     async def start(self) -> None:
         await super().start()
-        self.pool = ReadPool(self.fs, ReadConfig())
+        self.pool = BlockCache(self.fs, ReadConfig())
         clock = LoopClock()
-        self.reading = Reading(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
+        self.reading = FetchService(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
         self.broker.shared.tails = self.reading
         self.internal = internal_services(
             self.config,
@@ -56,7 +56,7 @@ class Process(World):
     def fetch(
         self, offset: int, *, name: str = "orders", partition: int = 0, session: tuple[int, int] = (0, -1),
         max_wait_ms: int = 500, listed: bool = True,
-    ) -> Awaitable[Answer] | Answer:  # fmt: skip
+    ) -> Awaitable[Response] | Response:  # fmt: skip
         Topic = FetchRequest.FetchTopic
         wanted = Topic.FetchPartition(
             partition=partition, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1,
@@ -88,7 +88,7 @@ def play(story: Callable[[Process], Awaitable[None]], **options: Any) -> None:
     run(main())
 
 
-async def fetched(answer: Awaitable[Answer] | Answer) -> Any:
+async def fetched(answer: Awaitable[Response] | Response) -> Any:
     response = await answered(answer, FetchResponse, VERSION)
     assert response.error_code == 0
     return response
@@ -209,7 +209,7 @@ def test_the_offsets_topic_is_read_and_not_produced_to() -> None:
 def test_without_clients_of_its_own_it_stands_alone() -> None:
     async def main() -> None:
         async with world() as w:
-            pool = ReadPool(w.fs, ReadConfig())
+            pool = BlockCache(w.fs, ReadConfig())
             services = internal_services(
                 w.config, LoopClock(), w.catalog, w.assigned, w.broker.shared.load, pool=pool, beside=None
             )

@@ -15,7 +15,7 @@ from bmq.console.kafka import LocalRequests
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import Answer, Client
+from bmq.core.net.request import Client, Response
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
@@ -46,7 +46,7 @@ async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any
     answer = node.endpoints[listener](frame, cast(Client, FakeClient()))
     if isinstance(answer, Awaitable):
         answer = await asyncio.wait_for(answer, WAIT_S)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Response)
     body = b"".join(map(bytes, answer.buffers))[4 + len(tags) :]
     return decode_response(key, version, memoryview(body))
 

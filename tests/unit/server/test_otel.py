@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError, NodeConfig
-from bmq.core.net.request import Answer, Client
+from bmq.core.net.request import Client, Response
 from bmq.core.tracing import Kind, Tracer
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, encode_produce_request
@@ -107,7 +107,7 @@ async def use(tracer: Tracer | None) -> list[str]:
             body = encode_produce_request(-1, 30_000, [(topic.topic_id, [(0, memoryview(plain()))])])
             head = struct.pack(">hhih", ApiKey.PRODUCE, PRODUCE_VERSION, number, 4) + b"till\0"
             answer: Any = dispatch(memoryview(bytearray(b"".join((head, *body)))), cast(Client, FakeClient()))
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, Response):
                 answer = await answer
             if answer.release is not None:
                 answer.release()

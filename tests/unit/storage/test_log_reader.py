@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap, split_batches
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
@@ -95,7 +95,7 @@ async def put_idx(fs: MemoryFileSystem, name: SegmentName, position: int, end: i
 
 
 def reader(fs: MemoryFileSystem, **options: int) -> LogReader:
-    return LogReader(ReadPool(fs, ReadConfig(**{"block_bytes": BLOCK, **options})), PATH)
+    return LogReader(BlockCache(fs, ReadConfig(**{"block_bytes": BLOCK, **options})), PATH)
 
 
 def offsets(data: bytes) -> list[int]:
@@ -329,7 +329,7 @@ def test_a_block_is_read_once_and_kept_under_the_budget() -> None:
 
 
 def test_the_least_recently_used_block_makes_room() -> None:
-    pool = ReadPool(MemoryFileSystem(MemoryStorage(), "h"), ReadConfig(block_bytes=BLOCK, cache_bytes=2 * BLOCK))
+    pool = BlockCache(MemoryFileSystem(MemoryStorage(), "h"), ReadConfig(block_bytes=BLOCK, cache_bytes=2 * BLOCK))
     pool.keep("a", 0, b"0" * BLOCK)
     pool.keep("a", 1, b"1" * BLOCK)
     assert pool.cached("a", 0, BLOCK) is not None
@@ -719,7 +719,7 @@ def test_a_repaired_segment_is_read_as_it_is_now() -> None:
     async def main() -> None:
         fs = MemoryFileSystem(MemoryStorage(), "h")
         now = 0.0
-        pool = ReadPool(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
+        pool = BlockCache(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
         name = SegmentName(0, 1, 0)
         old = [build_batch([Record(value=b"old" * 20)], base_offset=offset) for offset in range(40)]
         gap = next(build_gap(0, 2, 1))

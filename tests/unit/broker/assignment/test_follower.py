@@ -14,7 +14,7 @@ import pytest
 from bmq.broker.assignment import follower as following
 from bmq.broker.assignment.follower import AssignmentFollower
 from bmq.broker.config import BrokerConfig
-from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Batch, split_batches
@@ -24,7 +24,7 @@ from bmq.meta import ownership
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.kv_memory import KvFaults
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
@@ -549,7 +549,7 @@ def test_withdrawn_while_it_claims() -> None:
         await asyncio.sleep(1.0)
         c["b"].kv.faults = KvFaults()
         _, message = c["b"].wire.asked[-1]
-        assert Handed.of(message.releases[0]) == NOTHING
+        assert ReleaseNote.of(message.releases[0]) == NOTHING
         assert await c.write("c", key, batch()) == 1
 
     play(story, "a", "b", "c")
@@ -870,7 +870,7 @@ async def insist(c: Cluster, owner: str, key: Any, data: bytearray) -> int:
 async def values(c: Cluster, key: Any) -> dict[int, bytes]:
     """Everything in the log, by offset, as a reader of storage finds it."""
     owner = await c["a"].assigned.wait(key, 10.0)
-    pool = ReadPool(c["a"].fs, ReadConfig())
+    pool = BlockCache(c["a"].fs, ReadConfig())
     reader = LogReader(pool, PartitionPath("orders", str(key.topic_id), key.partition))
     found: dict[int, bytes] = {}
     at, end = 0, owner.high_watermark

@@ -14,9 +14,9 @@ import pytest
 
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
-from bmq.broker.cleanup.segment_merge import Join, Mend, joined, plan_joins
+from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, joined, plan_joins
 from bmq.broker.config import LogConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
@@ -25,7 +25,7 @@ from bmq.meta import ownership
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage import layout
-from bmq.storage.block_cache import ReadConfig, ReadPool
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Appender, CreateOptions, LeaseLost, StorageError, write_once
 from bmq.storage.index import SegmentIndex
@@ -106,7 +106,7 @@ class World:
 
     async def records(self, start: int, end: int) -> list[bytes]:
         """The batches as a consumer who knows nothing yet reads them, without the leader epoch."""
-        log = LogReader(ReadPool(self.reading, ReadConfig(block_bytes=256)), PATH)
+        log = LogReader(BlockCache(self.reading, ReadConfig(block_bytes=256)), PATH)
         found: list[bytes] = []
         while start < end:
             for part in split_batches(memoryview(await log.read(start, 500, end))):
@@ -123,7 +123,7 @@ ASLEEP = JanitorConfig(interval_ms=1 << 50)  # the broker's own janitor: these s
 class Owner:
     """A broker with one partition, and its janitor."""
 
-    writer: PartitionWriter
+    writer: PartitionDriver
 
     def __init__(self, world: World, name: str, config: JanitorConfig) -> None:
         self.world = world
@@ -134,7 +134,7 @@ class Owner:
         self.steps = StepFileSystem(world.storage, name)
         self.janitor = Janitor(replace(self.broker.shared, fs=self.steps), self.held, config, random.Random(3))
 
-    def held(self) -> list[PartitionWriter]:
+    def held(self) -> list[PartitionDriver]:
         writer = self.broker.get(KEY)
         return [] if writer is None else [writer]
 
@@ -625,7 +625,7 @@ def test_a_crash_at_any_step_of_a_join_changes_no_record(dies_before: bool, know
     async def main(dies_at: int) -> list[str]:
         world = World()
         first = await small_segments(world)
-        log = LogReader(ReadPool(world.reading, ReadConfig(block_bytes=256)), PATH)
+        log = LogReader(BlockCache(world.reading, ReadConfig(block_bytes=256)), PATH)
         if knows:
             for offset in range(14):
                 await log.read(offset, 1, 14)
@@ -716,7 +716,7 @@ def plan(*listed: Listed, bytes_max: int = 100, sources_max: int = 9, log_start:
     steps, _ = plan_joins(listed, bytes_max=bytes_max, sources_max=sources_max, log_start=log_start)
     bases = []
     for step in steps:
-        if isinstance(step, Join):
+        if isinstance(step, Merge):
             bases.append([member.name.base for member in step.members])
         else:
             bases.append([-step.head.name.base, *(name.base for name in step.strays)])
@@ -749,7 +749,7 @@ def test_plan_mends_a_head_whose_sources_have_gone() -> None:
     head = one(1, 4, length=30)
     listed = [one(0, 1), head, *strays, one(4, 5), one(5, 6)]
     steps, resume = plan_joins(listed, bytes_max=100, sources_max=9, log_start=0)
-    assert steps == [Mend(head, (S(2, 1, 2), S(3, 1, 3))), Join((listed[-2], listed[-1]))]
+    assert steps == [RepairIndex(head, (S(2, 1, 2), S(3, 1, 3))), Merge((listed[-2], listed[-1]))]
     assert resume == S(4, 1, 4)
     assert plan_joins(listed[:4], bytes_max=100, sources_max=9, log_start=0) == (steps[:1], head.name)
     assert plan_joins([], bytes_max=100, sources_max=9, log_start=0) == ([], None)

@@ -9,7 +9,7 @@ from typing import cast
 
 from bmq.broker.cleanup.janitor import COST_OF_NEW, Janitor
 from bmq.broker.config import LogConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
@@ -45,7 +45,7 @@ def test_a_round_looks_at_many_partitions_in_turns_of_the_loop() -> None:
             looks = TurnCounter()
             held = [Held(number, looks) for number in range(2 * ELEMENTS_A_TURN + 500)]
             janitor = Janitor(
-                made["a"].broker.shared, lambda: cast(list[PartitionWriter], held), None, random.Random(1)
+                made["a"].broker.shared, lambda: cast(list[PartitionDriver], held), None, random.Random(1)
             )
             await janitor._notice(0)
             assert looks.take() == [ELEMENTS_A_TURN // COST_OF_NEW] * (len(held) * COST_OF_NEW // ELEMENTS_A_TURN)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, Places
+from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, OpenFileLimit
 from bmq.broker.partition.transitions import State
 from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
@@ -406,7 +406,7 @@ def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> None:
 def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> None:
     async def main() -> None:
         asked: list[int] = []
-        places = Places(2, 2, asked.append, lambda *_, **__: None)
+        places = OpenFileLimit(2, 2, asked.append, lambda *_, **__: None)
         order: list[int] = []
 
         async def come(number: int) -> None:
@@ -442,7 +442,7 @@ def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
 
     async def main() -> None:
         told: list[str] = []
-        places = Places(100, 100, lambda _: None, lambda text, *_, **__: told.append(text))
+        places = OpenFileLimit(100, 100, lambda _: None, lambda text, *_, **__: told.append(text))
         for _ in range(40):
             await places.enter()
         for _ in range(20):
@@ -481,7 +481,7 @@ def test_a_share_is_the_bound_for_its_time() -> None:
     async def main() -> None:
         asked: list[int] = []
         told: list[str] = []
-        places = Places(100, 100, asked.append, lambda text, *_, **__: told.append(text))
+        places = OpenFileLimit(100, 100, asked.append, lambda text, *_, **__: told.append(text))
         for _ in range(40):
             await places.enter()
             places.opened()
@@ -510,7 +510,7 @@ def test_a_share_is_the_bound_for_its_time() -> None:
 @pytest.mark.parametrize(("share", "limit"), [(0, 1), (1, 1), (7, 7), (10, 10), (10_000, 10)])
 def test_no_share_takes_the_last_file_or_gives_more_than_is_configured(share: int, limit: int) -> None:
     async def main() -> None:
-        places = Places(10, 10, lambda _: None, lambda *_, **__: None)
+        places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
         places.share(share, 10.0)
         assert places.limit == limit
         await places.enter()
@@ -524,7 +524,7 @@ def test_no_share_takes_the_last_file_or_gives_more_than_is_configured(share: in
 
 def test_a_larger_share_lets_those_in_who_wait() -> None:
     async def main() -> None:
-        places = Places(10, 10, lambda _: None, lambda *_, **__: None)
+        places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
         places.share(2, 10.0)
         waiting = [asyncio.ensure_future(places.enter()) for _ in range(5)]
         await asyncio.sleep(0)
@@ -543,7 +543,7 @@ def test_who_was_refused_has_not_lost_its_turn() -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        places = Places(1, 1, lambda _: None, lambda *_, **__: None)
+        places = OpenFileLimit(1, 1, lambda _: None, lambda *_, **__: None)
         order: list[str] = []
 
         async def come(name: str, since: float | None = None) -> None:

@@ -8,13 +8,13 @@ from bmq.broker.config import LogConfig
 from bmq.broker.partition import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.found_copies import COUNTS_MAX, Count, FoundCopies
-from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.core.errors import ErrorCode, RequestError
 from tests.unit.broker.partition.test_machine import batch
 from tests.unit.broker.partition.test_shortage import open_segment, put, two_copies
 
 
-def flushed_to(copies: int, *, asked: int) -> Partition:
+def flushed_to(copies: int, *, asked: int) -> PartitionMachine:
     """min.insync.replicas=2, and a batch flushed to a segment of so many copies."""
     machine = two_copies()
     put(machine, asked, pid=7, sequence=0)
@@ -26,11 +26,11 @@ def flushed_to(copies: int, *, asked: int) -> Partition:
     return machine
 
 
-def repeat(machine: Partition, copies: int = 2) -> None:
+def repeat(machine: PartitionMachine, copies: int = 2) -> None:
     assert isinstance(machine.accept(batch(pid=7, sequence=0), 1, copies), Duplicate)
 
 
-def refused(machine: Partition) -> str:
+def refused(machine: PartitionMachine) -> str:
     with pytest.raises(RequestError) as error:
         repeat(machine)
     assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS

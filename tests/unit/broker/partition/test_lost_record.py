@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
@@ -17,7 +17,7 @@ from tests.unit.broker.cluster import Cluster
 from tests.unit.broker.world import idempotent
 
 
-def writer_of(c: Cluster, name: str, key: PartitionKey) -> PartitionWriter:
+def writer_of(c: Cluster, name: str, key: PartitionKey) -> PartitionDriver:
     writer = c[name].broker.get(key)
     assert writer is not None
     return writer

@@ -13,7 +13,7 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.events import Effect, Event, Pending
-from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.segment_roll import block_for, chunk_for
 from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.core.errors import ErrorCode, RequestError
@@ -48,7 +48,7 @@ EXPECTED: dict[type[Event], set[State]] = {
     ev.SegmentNamed: {State.WRITE, State.MOVE},
     ev.NamingFailed: {State.WRITE, State.MOVE},
     ev.Flushed: {State.WRITE, State.MOVE},
-    ev.PipelineFailed: {State.WRITE, State.MOVE},
+    ev.SegmentFailed: {State.WRITE, State.MOVE},
     ev.SegmentClosed: {State.WRITE, State.MOVE},
     ev.EpochChanged: {State.START, State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
     ev.MoveRequested: {State.START, State.FENCE, State.RECOVER, State.WRITE},
@@ -71,8 +71,8 @@ EXTERNAL = {
 """Events that come from outside at any time: they are never a bug."""
 
 
-def partition(**config: Any) -> Partition:
-    return Partition(KEY, "me", LogConfig(), replace(BrokerConfig(), **config))
+def partition(**config: Any) -> PartitionMachine:
+    return PartitionMachine(KEY, "me", LogConfig(), replace(BrokerConfig(), **config))
 
 
 def batch(*, pid: int = -1, sequence: int = -1, size: int = 10) -> Batch:
@@ -83,12 +83,12 @@ def batch(*, pid: int = -1, sequence: int = -1, size: int = 10) -> Batch:
     return Batch(memoryview(data))
 
 
-def offer(machine: Partition, produced: Batch, wall_ms: int) -> Pending | Duplicate:
+def offer(machine: PartitionMachine, produced: Batch, wall_ms: int) -> Pending | Duplicate:
     machine.check(produced, wall_ms)
     return machine.accept(produced, wall_ms)
 
 
-def append(machine: Partition, **options: int) -> Pending:
+def append(machine: PartitionMachine, **options: int) -> Pending:
     accepted = offer(machine, batch(**options), 1)
     assert isinstance(accepted, Pending)
     return accepted
@@ -100,7 +100,7 @@ def only(effects: list[Effect], kind: type[Effect]) -> Effect:
     return found[0]
 
 
-def state_of(machine: Partition) -> State:
+def state_of(machine: PartitionMachine) -> State:
     """Unlike the attribute, not narrowed by an earlier look."""
     return machine.state
 
@@ -109,7 +109,7 @@ def kinds(effects: list[Effect]) -> list[str]:
     return [type(effect).__name__ for effect in effects]
 
 
-def claimed(record: PartitionRecord | None = None, **config: Any) -> tuple[Partition, list[Effect]]:
+def claimed(record: PartitionRecord | None = None, **config: Any) -> tuple[PartitionMachine, list[Effect]]:
     """A machine whose claim was stored, and what it then asks for."""
     machine = partition(**config)
     machine.handle(ev.Start(), 0)
@@ -119,13 +119,13 @@ def claimed(record: PartitionRecord | None = None, **config: Any) -> tuple[Parti
     return machine, machine.handle(ev.RecordStored(store.record, 1), 0)
 
 
-def writing(**config: Any) -> Partition:
+def writing(**config: Any) -> PartitionMachine:
     machine, _ = claimed(**config)
     assert machine.state is State.WRITE
     return machine
 
 
-def opened(**config: Any) -> Partition:
+def opened(**config: Any) -> PartitionMachine:
     """In WRITE with an open segment and one batch in flight."""
     machine = writing(**config)
     append(machine)
@@ -138,7 +138,7 @@ def opened(**config: Any) -> Partition:
     return machine
 
 
-def flush(machine: Partition) -> list[Effect]:
+def flush(machine: PartitionMachine) -> list[Effect]:
     assert machine.current is not None
     return machine.handle(ev.Flushed(machine.current.entry.name, machine.current.position), 0)
 
@@ -160,7 +160,7 @@ def test_a_cell_is_what_the_design_says(state: State, event: type[Event]) -> Non
         assert cell is Cell.LATE
     elif state in EXPECTED[event]:
         assert isinstance(cell, str)
-        assert callable(getattr(Partition, cell))
+        assert callable(getattr(PartitionMachine, cell))
     elif event in EXTERNAL:
         assert cell is Cell.LATE
     else:
@@ -188,7 +188,7 @@ def sample(event: Any) -> Event:
         ev.SegmentNamed: (SPARE.name,),
         ev.NamingFailed: (SPARE.name, "x"),
         ev.Flushed: (SPARE.name, 1),
-        ev.PipelineFailed: (SPARE.name, "x"),
+        ev.SegmentFailed: (SPARE.name, "x"),
         ev.SegmentClosed: (SPARE,),
         ev.EpochChanged: (9,),
         ev.LogStartRaised: (1,),
@@ -389,7 +389,7 @@ def test_pipeline_failure_puts_what_was_in_flight_back_in_order() -> None:
     failed = machine.current.entry.name
     machine.take(1 << 20, 0)
     append(machine)
-    effects = machine.handle(ev.PipelineFailed(failed, "x"), 0)
+    effects = machine.handle(ev.SegmentFailed(failed, "x"), 0)
     assert kinds(effects) == ["SealSegment", "CreateSpare"]
     assert [pending.batch.base_offset for pending in machine.batches.unsent] == [0, 1, 2, 3]
     store = only(machine.handle(ev.SpareReady(replace(SPARE, spare="/s2")), 0), ev.StoreRecord)
@@ -403,7 +403,7 @@ def test_an_idle_partition_whose_pipeline_fails_seals_its_segment_and_opens_none
     flush(machine)
     assert machine.current is not None
     failed = machine.current.entry
-    effects = machine.handle(ev.PipelineFailed(failed.name, "broken"), 0)
+    effects = machine.handle(ev.SegmentFailed(failed.name, "broken"), 0)
     assert kinds(effects) == ["SealSegment"]
     seal = only(effects, ev.SealSegment)
     assert isinstance(seal, ev.SealSegment)
@@ -413,7 +413,7 @@ def test_an_idle_partition_whose_pipeline_fails_seals_its_segment_and_opens_none
     assert machine.current is None
 
 
-def with_spare() -> Partition:
+def with_spare() -> PartitionMachine:
     """Idle, with an open segment that is nearly full and the next one's file ready."""
     machine = opened()
     assert machine.current is not None
@@ -440,7 +440,7 @@ def test_an_unused_spare_whose_pipeline_failed_is_dropped_and_made_again() -> No
 def test_an_unused_spare_goes_with_the_broken_segment_of_an_idle_partition() -> None:
     machine = with_spare()
     assert machine.current is not None
-    assert kinds(machine.handle(ev.PipelineFailed(machine.current.entry.name, "broken"), 0)) == [
+    assert kinds(machine.handle(ev.SegmentFailed(machine.current.entry.name, "broken"), 0)) == [
         "SealSegment",
         "DropSpare",
     ]
@@ -454,7 +454,7 @@ def test_the_record_lists_a_failed_segment_until_it_is_closed() -> None:
     failed = machine.current.entry
     append(machine)
     machine.take(1 << 20, 0)
-    machine.handle(ev.PipelineFailed(failed.name, "broken"), 0)
+    machine.handle(ev.SegmentFailed(failed.name, "broken"), 0)
     store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
     assert isinstance(store, ev.StoreRecord)
     assert [entry.name for entry in store.record.segments] == [failed.name, SegmentName(1, 1, 1)]
@@ -507,7 +507,7 @@ def test_a_segment_whose_pipeline_failed_before_it_had_its_name_is_not_written()
     assert isinstance(store, ev.StoreRecord)
     name = store.record.segments[-1].name
     machine.handle(ev.RecordStored(store.record, 2), 0)
-    assert kinds(machine.handle(ev.PipelineFailed(name, "broken"), 0)) == ["SealSegment", "CreateSpare"]
+    assert kinds(machine.handle(ev.SegmentFailed(name, "broken"), 0)) == ["SealSegment", "CreateSpare"]
     assert machine.handle(ev.SegmentNamed(name), 0) == []
     assert machine.current is None
 
@@ -690,7 +690,7 @@ def test_the_next_segments_chunk_follows_the_usual_flush() -> None:
     machine.take(1 << 20, 0)
     flush(machine)
     assert machine.current is not None
-    machine.handle(ev.PipelineFailed(machine.current.entry.name, "x"), 0)
+    machine.handle(ev.SegmentFailed(machine.current.entry.name, "x"), 0)
     append(machine)
     create = only(machine.after_append(0), ev.CreateSpare)
     assert isinstance(create, ev.CreateSpare)

@@ -24,7 +24,7 @@ from kafka.protocol.consumer import (
 )
 
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.owner import LogSize, PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import SegmentName
@@ -37,18 +37,18 @@ from tests.simulation.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 if TYPE_CHECKING:
-    from bmq.broker.assignment.assigned_partitions import Assigned
-    from bmq.broker.context import Tails as BrokerTails
-    from bmq.endpoint.partitions import Owner, Owners, Tails
+    from bmq.broker.assignment.assigned_partitions import AssignedPartitions
+    from bmq.broker.context import FlushListener as BrokerTails
+    from bmq.endpoint.partitions import FlushListener, Owner, Owners
 
     def is_an_owner(owner: PartitionOwner) -> Owner:
         """mypy holds the broker to the proxy's seam here."""
         return owner
 
-    def are_owners(assigned: Assigned) -> Owners:
+    def are_owners(assigned: AssignedPartitions) -> Owners:
         return assigned
 
-    def are_tails(tails: Tails) -> BrokerTails:
+    def are_tails(tails: FlushListener) -> BrokerTails:
         return tails
 
 
@@ -573,7 +573,7 @@ def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
         partition = SimpleNamespace(
             record=PartitionRecord(segments=(entry(0), entry(5))), current=SimpleNamespace(flushed=70)
         )
-        writer = cast(PartitionWriter, SimpleNamespace(partition=partition, path=w.path()))
+        writer = cast(PartitionDriver, SimpleNamespace(partition=partition, path=w.path()))
         size = LogSize(0)
         assert await size.count(fs, writer) == 70
         lengths[0] = 1000

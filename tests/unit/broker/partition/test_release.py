@@ -15,10 +15,10 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.files import deferred_indexes
 from bmq.broker.files.deferred_indexes import BEHIND_MS, LOOK_MS
 from bmq.broker.files.flush_scheduler import Alarms
-from bmq.broker.files.open_file_limit import Places
-from bmq.broker.files.precreated import FirstFiles
+from bmq.broker.files.open_file_limit import OpenFileLimit
+from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.partition import events as ev
-from bmq.broker.partition.release import NOTHING, Handed
+from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.message_fields import Release
@@ -276,7 +276,7 @@ def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
         c.give("b", key)
         await c["a"].wire.has_asked.wait()
         _, message = c["a"].wire.asked[0]
-        right = Handed.of(message.releases[0])
+        right = ReleaseNote.of(message.releases[0])
         c["a"].wire.is_cut = False
         if spoil == "damaged":
             wrong = right._replace(last_index=right.last_index[:-1] + b"!")
@@ -362,7 +362,7 @@ def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pyte
 
 def test_words_are_bounded() -> None:
     def told(count: int, size: int) -> list[int]:
-        handed = Handed(PartitionRecord(), 1, bytes(size))
+        handed = ReleaseNote(PartitionRecord(), 1, bytes(size))
         keys = [PartitionKey(uuid.UUID(int=1), number) for number in range(count)]
         return [len(message) for message in _messages(dict.fromkeys(keys, handed))]
 
@@ -477,7 +477,7 @@ class Storage:
         self.may_create = asyncio.Event()
         self.fails: StorageError | None = None
         self.closes_s = 0.0
-        self.places = Places(10, 10, lambda _: None, lambda *_, **__: None)
+        self.places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
         self.taken = 0
 
     async def create(self, asked: ev.CreateSpare) -> Any:
@@ -499,7 +499,7 @@ def asked(epoch: int = 2, block_bytes: int = 100) -> ev.CreateSpare:
     return ev.CreateSpare(epoch, 0, block_bytes, 4096)
 
 
-def first_files(story: Callable[[FirstFiles, Storage], Awaitable[None]]) -> None:
+def first_files(story: Callable[[PrecreatedSegments, Storage], Awaitable[None]]) -> None:
     async def main() -> None:
         loop, storage = asyncio.get_running_loop(), Storage()
 
@@ -507,7 +507,7 @@ def first_files(story: Callable[[FirstFiles, Storage], Awaitable[None]]) -> None
             return int(loop.time() * 1000)
 
         alarms = Alarms(now_ms)
-        made = FirstFiles(storage, storage.places, alarms, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
+        made = PrecreatedSegments(storage, storage.places, alarms, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
         await story(made, storage)
         await made.close()
         places = storage.places
@@ -519,7 +519,7 @@ def first_files(story: Callable[[FirstFiles, Storage], Awaitable[None]]) -> None
 
 
 def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         made.make(PATH, asked(), storage.create)
         made.make(PATH, asked(), storage.create)
         taking = asyncio.ensure_future(made.take(PATH, asked(block_bytes=50)))
@@ -538,7 +538,7 @@ def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
 
 @pytest.mark.parametrize("wanted", [asked(epoch=3), asked(block_bytes=101)])
 def test_a_file_that_will_not_do_is_removed(wanted: ev.CreateSpare) -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         made.make(PATH, asked(), storage.create)
         storage.may_create.set()
         assert await made.take(PATH, wanted) is None
@@ -549,7 +549,7 @@ def test_a_file_that_will_not_do_is_removed(wanted: ev.CreateSpare) -> None:
 
 
 def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         made.make(PATH, asked(), storage.create)
         storage.may_create.set()
         await asyncio.sleep(0.1)
@@ -563,7 +563,7 @@ def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
 
 
 def test_files_are_bounded_in_number_and_time() -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         storage.may_create.set()
         for partition in range(4):
             made.make(PartitionPath("orders", "id", partition), asked(), storage.create)
@@ -575,7 +575,7 @@ def test_files_are_bounded_in_number_and_time() -> None:
 
 
 def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         storage.fails = NoSuchFile("no")
         storage.may_create.set()
         made.make(PATH, asked(), storage.create)
@@ -590,7 +590,7 @@ def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
 def test_files_made_ahead_have_their_places() -> None:
     """They count in what the controller divides by, and one that storage has no room for is a refusal like another."""
 
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         places = storage.places
         places.share(1, 60.0)
         made.make(PATH, asked(), storage.create)
@@ -611,7 +611,7 @@ def test_files_made_ahead_have_their_places() -> None:
 
 
 def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         storage.may_create.set()
         for partition in range(2):
             made.make(PartitionPath("orders", "id", partition), asked(), storage.create)
@@ -628,7 +628,7 @@ def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> None:
 def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
     """Of a process that ends: the file is the sweeper's, its pipeline nobody's."""
 
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         storage.may_create.set()
         storage.closes_s = 5.0
         made.make(PATH, asked(), storage.create)
@@ -642,7 +642,7 @@ def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
 
 
 def test_one_who_is_cancelled_while_he_takes_it_leaves_nothing_open() -> None:
-    async def story(made: FirstFiles, storage: Storage) -> None:
+    async def story(made: PrecreatedSegments, storage: Storage) -> None:
         made.make(PATH, asked(), storage.create)
         taking = asyncio.ensure_future(made.take(PATH, asked()))
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.events import Effect, Pending
-from bmq.broker.partition.machine import Partition
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.shortage import Shortage
 from bmq.core.errors import ErrorCode, RequestError
 from tests.unit.broker.partition.test_machine import KEY, SPARE, batch, kinds, only, writing
@@ -20,14 +20,14 @@ SHORT = ev.SpareFailed("1 of 2 nodes", is_short=True)
 AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def two_copies() -> Partition:
+def two_copies() -> PartitionMachine:
     """In WRITE, without a segment, min.insync.replicas=2."""
     machine = writing()
     machine.reconfigure(LogConfig(min_insync=2))
     return machine
 
 
-def put(machine: Partition, copies: int = 2, *, pid: int = -1, sequence: int = -1) -> Pending:
+def put(machine: PartitionMachine, copies: int = 2, *, pid: int = -1, sequence: int = -1) -> Pending:
     accepted = machine.accept(batch(pid=pid, sequence=sequence), 1, copies)
     assert isinstance(accepted, Pending)
     return accepted
@@ -42,7 +42,7 @@ def created(effects: list[Effect]) -> ev.CreateSpare:
     raise AssertionError(effects)
 
 
-def open_segment(machine: Partition, copies: int, now_ms: int = 0) -> list[Effect]:
+def open_segment(machine: PartitionMachine, copies: int, now_ms: int = 0) -> list[Effect]:
     """The file that was asked for is there, with so many nodes; as far as it is named, if it does."""
     effects = machine.handle(ev.SpareReady(SPARE, copies), now_ms)
     stores = [effect for effect in effects if isinstance(effect, ev.StoreRecord)]
@@ -52,7 +52,7 @@ def open_segment(machine: Partition, copies: int, now_ms: int = 0) -> list[Effec
     return effects
 
 
-def refuse(machine: Partition) -> list[Effect]:
+def refuse(machine: PartitionMachine) -> list[Effect]:
     """Too few nodes, until nothing is held any more; the effects of the last failure."""
     machine.handle(SHORT, 0)
     return machine.handle(SHORT, HOLD_MS)
@@ -110,7 +110,7 @@ def test_what_was_sent_stays_in_the_log_and_is_written_when_nodes_are_back() -> 
     open_segment(machine, 3)
     machine.take(1 << 20, 0)
     assert machine.current is not None
-    effects = machine.handle(ev.PipelineFailed(machine.current.entry.name, "a node died"), 0)
+    effects = machine.handle(ev.SegmentFailed(machine.current.entry.name, "a node died"), 0)
     assert created(effects).copies == 2
     unsent = put(machine, pid=7, sequence=1)
     effects = refuse(machine)
@@ -223,4 +223,4 @@ def test_the_setting_is_checked() -> None:
     with pytest.raises(ValueError, match=r"min\.insync\.replicas=0 is under 1"):
         LogConfig(min_insync=0).validate()
     assert replace(LogConfig(), min_insync=2) != LogConfig()
-    assert Partition(KEY, "me", LogConfig(min_insync=2), BrokerConfig()).config.min_insync == 2
+    assert PartitionMachine(KEY, "me", LogConfig(min_insync=2), BrokerConfig()).config.min_insync == 2

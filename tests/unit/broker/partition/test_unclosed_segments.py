@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from bmq.broker.partition.unclosed_segments import LeftSegments
+from bmq.broker.partition.unclosed_segments import UnclosedSegments
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
@@ -16,7 +16,7 @@ LAST = Checkpoint(key=PartitionKey(UUID(int=7), 0), segment=NAME, position=100, 
 
 
 def test_a_log_is_settled_when_its_last_index_says_all() -> None:
-    left = LeftSegments()
+    left = UnclosedSegments()
     assert not left.is_settled(None, 0)
     left.leave(ENTRY)
     assert not left.is_settled(LAST, 3), "it has no index yet"
@@ -27,6 +27,6 @@ def test_a_log_is_settled_when_its_last_index_says_all() -> None:
 
 
 def test_an_index_that_another_wrote_settles_nothing() -> None:
-    left = LeftSegments()
+    left = UnclosedSegments()
     left.found([ENTRY], NAME, 100, 9)
     assert not left.is_settled(LAST, 3)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.partition.driver import PartitionWriter
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.broker.repair.facts import Place
 from bmq.broker.repair.plan import Choice
@@ -25,7 +25,7 @@ from bmq.meta import ownership
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
-from bmq.storage.block_cache import ReadPool
+from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem
@@ -100,7 +100,7 @@ class Damaged:
     async def stored(self, end: int) -> list[Batch]:
         """What an independent reader finds, and the product's own: no offset is missing."""
         batches = await read_log(self.fs, end)
-        reader = LogReader(ReadPool(self.fs), PATH)
+        reader = LogReader(BlockCache(self.fs), PATH)
         offset, data = 0, b""
         while offset < end:
             piece = await reader.read(offset, 1 << 20, end)
@@ -114,7 +114,7 @@ class Damaged:
         return batches
 
 
-def writer_of(process: Process) -> PartitionWriter:
+def writer_of(process: Process) -> PartitionDriver:
     assert process.writer is not None
     return process.writer
 

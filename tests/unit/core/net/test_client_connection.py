@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.logging.limit import BURST
 from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
-from bmq.core.net.request import NO_ANSWER, CloseConnection
+from bmq.core.net.request import NO_RESPONSE, CloseConnection
 from tests.simulation.loop import run
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
@@ -84,7 +84,7 @@ def test_no_answer_sends_nothing_and_keeps_the_order() -> None:
     async def main() -> None:
         world = World()
         world.script.later(1)
-        world.script.answers[2] = NO_ANSWER
+        world.script.answers[2] = NO_RESPONSE
         peer = world.peer()
         peer.send(frames(1, 2, 3, key=PRODUCE))
         world.script.answer(1)

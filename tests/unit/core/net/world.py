@@ -10,7 +10,7 @@ from typing import Any
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import ClientConnection, Listener
-from bmq.core.net.request import Answer, Client
+from bmq.core.net.request import Client, Response
 
 _HEADER = struct.Struct(">hhi")
 PRODUCE, OTHER = 0, 18
@@ -21,8 +21,8 @@ def frame(number: int, *, key: int = OTHER, size: int = 8) -> bytes:
     return struct.pack(">i", size) + _HEADER.pack(key, 0, number) + bytes(size - 8)
 
 
-def reply(number: int, size: int = 4) -> Answer:
-    return Answer((struct.pack(">i", number), bytes(size - 4)))
+def reply(number: int, size: int = 4) -> Response:
+    return Response((struct.pack(">i", number), bytes(size - 4)))
 
 
 class Script:
@@ -35,7 +35,7 @@ class Script:
         self.answers: dict[int, Any] = {}
         self.released: list[int] = []
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         _, _, number = _HEADER.unpack_from(frame)
         self.begun.append(number)
         self.frames.append(frame)
@@ -57,7 +57,7 @@ class Script:
         for number in numbers:
             self.answers[number].set_result(self.reply(number, size))
 
-    def reply(self, number: int, size: int = 4) -> Answer:
+    def reply(self, number: int, size: int = 4) -> Response:
         answer = reply(number, size)
         answer.release = lambda: self.released.append(number)
         return answer

@@ -15,7 +15,7 @@ from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
-from bmq.core.net.request import Answer, Client
+from bmq.core.net.request import Client, Response
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
@@ -29,10 +29,10 @@ class Echo:
     """Kafka's Produce, answered with what was sent, in two buffers; or when it is told."""
 
     def __init__(self) -> None:
-        self.held: list[tuple[memoryview, asyncio.Future[Answer]]] = []
+        self.held: list[tuple[memoryview, asyncio.Future[Response]]] = []
         self.holds = False
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer | Awaitable[Answer]:
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         if not self.holds:
             return self._answer(frame)
         self.held.append((frame, asyncio.get_running_loop().create_future()))
@@ -42,9 +42,9 @@ class Echo:
         for frame, future in reversed(self.held):
             future.set_result(self._answer(frame))
 
-    def _answer(self, frame: memoryview) -> Answer:
+    def _answer(self, frame: memoryview) -> Response:
         body = frame[8 + 2 + len("a-1") + 1 :]
-        return Answer((bytes(frame[4:8]) + b"\0", body[:10], body[10:]))
+        return Response((bytes(frame[4:8]) + b"\0", body[:10], body[10:]))
 
     def is_pipelined(self, frame: memoryview) -> bool:
         return True

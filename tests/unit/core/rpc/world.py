@@ -12,7 +12,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
-from bmq.core.net.request import Answer, Buffer, Client
+from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import Peers
@@ -244,9 +244,9 @@ class Kafka:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
 
-    def __call__(self, frame: memoryview, client: Client) -> Answer:
+    def __call__(self, frame: memoryview, client: Client) -> Response:
         self.frames.append(bytes(frame))
-        return Answer((bytes(frame[4:8]), b"\0", b"kafka"))
+        return Response((bytes(frame[4:8]), b"\0", b"kafka"))
 
     def is_pipelined(self, frame: memoryview) -> bool:
         raise AssertionError("all are, between processes")

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.net.request import Answer
+from bmq.core.net.request import Response
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, encode_fetch, parse_fetch
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
 from bmq.core.wire.primitives import response_header
@@ -17,7 +17,7 @@ from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_respons
 ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
-def body_of(answer: Answer) -> memoryview:
+def body_of(answer: Response) -> memoryview:
     return memoryview(b"".join(answer.buffers)[len(response_header(0, flexible=True)) :])
 
 

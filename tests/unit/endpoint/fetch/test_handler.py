@@ -12,7 +12,7 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from bmq.core.errors import ErrorCode
-from bmq.core.net.request import Answer, Client, CloseConnection, Request
+from bmq.core.net.request import Client, CloseConnection, Request, Response
 from bmq.core.records.batch import Ends
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.api import Services
@@ -73,7 +73,7 @@ async def fetch(world: World, version: int, topics: list[Any], *, members: Membe
     view = SimpleNamespace(reading=world.reading, members=members, metadata=MetadataCache())
     services = cast(Services, view)
     answer = handle(services, asked(version, bytes(message.encode(version=version))))
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, Response):
         answer = await answer
     if answer.release is not None:
         answer.release()

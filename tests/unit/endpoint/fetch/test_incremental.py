@@ -11,8 +11,8 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
-from bmq.endpoint.fetch.operation import Fetched
-from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.operation import FetchResult
+from bmq.endpoint.fetch.purgatory import SessionPartition
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
@@ -44,7 +44,7 @@ class Client:
         self.got: dict[int, list[int]] = {partition: [] for partition in self.positions}
         self.moved = list(self.positions)
 
-    async def poll(self, **options: Any) -> Fetched:
+    async def poll(self, **options: Any) -> FetchResult:
         """One fetch; the answer is sent, and the positions move on."""
         listed = [self.wanted(partition) for partition in self.moved]
         session = (self.session_id, self.epoch)
@@ -60,7 +60,7 @@ class Client:
         release(fetched)
         return fetched
 
-    def wanted(self, partition: int) -> Wanted:
+    def wanted(self, partition: int) -> SessionPartition:
         return want("t", partition, self.positions[partition])
 
 

@@ -11,8 +11,8 @@ import pytest
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch import operation
-from bmq.endpoint.fetch.operation import LOOKS_A_TURN, Fetched, FetchParams
-from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.operation import LOOKS_A_TURN, FetchParams, FetchResult
+from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import PARTITIONS_A_STEP, FetchSessions
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
@@ -31,12 +31,14 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
     run(main())
 
 
-def listed(count: int = MANY, **options: Any) -> list[Wanted]:
+def listed(count: int = MANY, **options: Any) -> list[SessionPartition]:
     """The last ten do not exist."""
     return [want("orders", number + 10, **options) for number in range(count)]
 
 
-async def large(w: World, wanted: Sequence[Wanted], session: tuple[int, int] = (0, -1), **options: Any) -> Fetched:
+async def large(
+    w: World, wanted: Sequence[SessionPartition], session: tuple[int, int] = (0, -1), **options: Any
+) -> FetchResult:
     params = FetchParams(1, 50 << 20, options.pop("max_wait_s", 0.5), committed=False)
     on_park = options.pop("on_park", lambda: None)
     return await w.reading.fetch_large(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bmq.endpoint.fetch.memory_budget import FetchBudget, Lane, Reservation
+from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
 from tests.simulation.loop import run
 
 LIMIT = 3200
@@ -15,11 +15,11 @@ SMALL = 100
 """What a lane of this limit calls small."""
 
 
-def lane(limit: int = LIMIT) -> Lane:
-    return Lane(limit, lambda: None)
+def lane(limit: int = LIMIT) -> MemoryPool:
+    return MemoryPool(limit, lambda: None)
 
 
-def full(size: int = LIMIT) -> tuple[Lane, Reservation]:
+def full(size: int = LIMIT) -> tuple[MemoryPool, Reservation]:
     """A lane with ``size`` bytes taken: a reservation may grow past every limit."""
     made = lane()
     held = made.try_take(size)

@@ -5,28 +5,30 @@ from __future__ import annotations
 import uuid
 
 from bmq.core.model import PartitionKey
-from bmq.endpoint.fetch.purgatory import LongPoll, Wanted, Watch
+from bmq.endpoint.fetch.purgatory import FetchPurgatory, FetchWatch, SessionPartition
 
 TOPIC = uuid.UUID(int=1)
 K = [PartitionKey(TOPIC, number) for number in range(4)]
 
 
-def watch_of(poll: LongPoll, *partitions: int, max_bytes: int = 1000) -> tuple[Watch, list[Wanted]]:
-    watch, found = Watch(), []
+def watch_of(
+    poll: FetchPurgatory, *partitions: int, max_bytes: int = 1000
+) -> tuple[FetchWatch, list[SessionPartition]]:
+    watch, found = FetchWatch(), []
     for partition in partitions:
-        wanted = Wanted("t", partition, 0, max_bytes)
+        wanted = SessionPartition("t", partition, 0, max_bytes)
         watch.add(wanted)
         poll.follow(wanted, K[partition])
         found.append(wanted)
     return watch, found
 
 
-def quiet(watch: Watch) -> None:
+def quiet(watch: FetchWatch) -> None:
     for wanted in tuple(watch.changed):
         watch.is_quiet(wanted, is_told=True)
 
 
-def sets(watch: Watch) -> tuple[list[int], list[int], list[int]]:
+def sets(watch: FetchWatch) -> tuple[list[int], list[int], list[int]]:
     changed, unsaid, waiting = (
         [wanted.partition for wanted in each] for each in (watch.changed, watch.unsaid, watch.waiting)
     )
@@ -34,7 +36,7 @@ def sets(watch: Watch) -> tuple[list[int], list[int], list[int]]:
 
 
 def test_every_move_between_the_sets() -> None:
-    watch, (a, b, c) = watch_of(LongPoll(), 0, 1, 2)
+    watch, (a, b, c) = watch_of(FetchPurgatory(), 0, 1, 2)
     assert sets(watch) == ([0, 1, 2], [], [])
     watch.is_quiet(a, is_told=True)
     watch.is_quiet(b, is_told=False)
@@ -53,7 +55,7 @@ def test_every_move_between_the_sets() -> None:
 
 
 def test_who_was_served_goes_to_the_end_and_a_touch_keeps_the_place() -> None:
-    watch, (a, b, _) = watch_of(LongPoll(), 0, 1, 2)
+    watch, (a, b, _) = watch_of(FetchPurgatory(), 0, 1, 2)
     watch.served(a)
     assert sets(watch)[0] == [1, 2, 0]
     watch.touch(a)
@@ -62,7 +64,7 @@ def test_who_was_served_goes_to_the_end_and_a_touch_keeps_the_place() -> None:
 
 
 def test_a_flush_wakes_when_enough_bytes_have_come() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     watch, _ = watch_of(poll, 0, 1)
     quiet(watch)
     watch.park(100)
@@ -75,7 +77,7 @@ def test_a_flush_wakes_when_enough_bytes_have_come() -> None:
 
 
 def test_a_partition_counts_no_further_than_it_may_give() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     watch, _ = watch_of(poll, 0, 1, max_bytes=50)
     watch.park(80)
     assert poll.flushed(K[0], 70) == []
@@ -88,7 +90,7 @@ def test_a_partition_counts_no_further_than_it_may_give() -> None:
 
 
 def test_zero_bytes_needed_are_one() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     watch, _ = watch_of(poll, 0)
     watch.park(-5)
     assert watch.is_parked
@@ -96,7 +98,7 @@ def test_zero_bytes_needed_are_one() -> None:
 
 
 def test_a_change_wakes_at_once_and_only_who_is_parked() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     parked, _ = watch_of(poll, 0)
     other, _ = watch_of(poll, 0, 1)
     elsewhere, _ = watch_of(poll, 1)
@@ -110,7 +112,7 @@ def test_a_change_wakes_at_once_and_only_who_is_parked() -> None:
 
 
 def test_a_flush_wakes_all_who_follow() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     watches = [watch_of(poll, 0)[0] for _ in range(5)]
     for watch in watches:
         watch.park(10)
@@ -118,7 +120,7 @@ def test_a_flush_wakes_all_who_follow() -> None:
 
 
 def test_what_happens_before_the_park_is_in_the_set_to_look_at() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     watch, _ = watch_of(poll, 0)
     quiet(watch)
     assert poll.flushed(K[0], 10) == []
@@ -126,7 +128,7 @@ def test_what_happens_before_the_park_is_in_the_set_to_look_at() -> None:
 
 
 def test_following_another_key_and_leaving() -> None:
-    poll = LongPoll()
+    poll = FetchPurgatory()
     watch, (wanted,) = watch_of(poll, 0)
     quiet(watch)
     poll.follow(wanted, K[3])

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from bmq.core.net.request import Answer
-from bmq.endpoint.fetch.operation import Fetched
-from bmq.endpoint.fetch.partition_read import Look
+from bmq.core.net.request import Response
+from bmq.endpoint.fetch.operation import FetchResult
+from bmq.endpoint.fetch.partition_read import PartitionRead
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, release, want
 
@@ -104,7 +104,7 @@ def test_records_are_free_when_the_response_was_sent(story: Callable[[World], Aw
         await asyncio.sleep(0.1)
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        kept = [each for each in gc.garbage if isinstance(each, memoryview | Look | Fetched | Answer)]
+        kept = [each for each in gc.garbage if isinstance(each, memoryview | PartitionRead | FetchResult | Response)]
         assert not kept, f"only the cyclic collector would free {[type(each).__name__ for each in kept]}"
 
     run(main())

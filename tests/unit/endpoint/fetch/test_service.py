@@ -15,8 +15,8 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import HEADER_BYTES
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S, READ_AGAIN_S
-from bmq.endpoint.fetch.operation import SHORT_PATIENCE_S, Fetched
-from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.operation import SHORT_PATIENCE_S, FetchResult
+from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.meta.catalog import Topic
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.layout import PartitionPath
@@ -221,7 +221,7 @@ def test_a_client_that_goes_leaves_nothing_behind() -> None:
     in_world(main)
 
 
-class Followed(Wanted):
+class Followed(SessionPartition):
     """A partition of a fetch, weakly referable."""
 
 
@@ -924,7 +924,7 @@ def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_
         assert memory.waiting == 2
         held.release()
         for task in (first, second):
-            fetched: Fetched = await task
+            fetched: FetchResult = await task
             assert offsets(fetched) == {T0: [0]}
             assert now() == pytest.approx(1)
             release(fetched)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bmq.core.errors import ErrorCode
-from bmq.endpoint.fetch.purgatory import Identity, Wanted
+from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.sessions import (
     EPOCH_MAX,
     EVICTION_MS,
@@ -30,15 +30,15 @@ def counter() -> Callable[[], int]:
     return itertools.count(1).__next__
 
 
-def wanted(*partitions: int, topic: str | uuid.UUID = "t", offset: int = 0) -> list[Wanted]:
-    return [Wanted(topic, partition, offset, 1000) for partition in partitions]
+def wanted(*partitions: int, topic: str | uuid.UUID = "t", offset: int = 0) -> list[SessionPartition]:
+    return [SessionPartition(topic, partition, offset, 1000) for partition in partitions]
 
 
 def begin(
     sessions: FetchSessions,
     session_id: int,
     epoch: int,
-    listed: Sequence[Wanted] = (),
+    listed: Sequence[SessionPartition] = (),
     forgotten: Iterable[Identity] = (),
     *,
     by_id: bool = False,

@@ -15,7 +15,7 @@ from kafka.protocol.producer import ProduceRequest
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import CloseConnection
 from bmq.core.wire.limits import PARTITIONS
-from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE, Part
+from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE, PartitionProduce
 from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world
@@ -147,7 +147,7 @@ def test_a_request_that_is_given_up_leaves_nothing_to_the_collector() -> None:
         await asyncio.sleep(1)  # virtual: the thread that frees them has been waited for
 
     def parts() -> int:
-        return sum(isinstance(each, Part) for each in gc.get_objects())
+        return sum(isinstance(each, PartitionProduce) for each in gc.get_objects())
 
     with without_collector():
         gc.collect()

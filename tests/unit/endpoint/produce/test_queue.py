@@ -10,8 +10,8 @@ from typing import cast
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.endpoint.partitions import Followed, Owner
-from bmq.endpoint.produce.queue import Holding
+from bmq.endpoint.partitions import Owner, PartitionView
+from bmq.endpoint.produce.queue import ProduceQueue
 from tests.simulation.loop import run
 
 KEY = PartitionKey(uuid.UUID(int=1), 0)
@@ -49,7 +49,7 @@ class FakeOwners:
     def get(self, key: PartitionKey) -> Owner | None:
         return cast(Owner, self.owner) if self.owner else None
 
-    def follow(self, key: PartitionKey) -> Followed | None:
+    def follow(self, key: PartitionKey) -> PartitionView | None:
         raise NotImplementedError
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
@@ -102,7 +102,7 @@ def test_a_line_is_served_in_order_in_one_step() -> None:
     """Nothing runs between the first and the last of a line that has room: nobody can slip in."""
 
     async def main() -> None:
-        holding, owners, owner = Holding(), FakeOwners(), FakeOwner()
+        holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
         for number in range(10):
             holding.hold(KEY, Part(number), owners, CONFIG)
         assert holding.is_held(KEY)
@@ -123,7 +123,7 @@ def test_the_line_is_gone_with_its_last() -> None:
     """Who comes in the very next turn goes straight to the owner, not into a line that nobody serves."""
 
     async def main() -> None:
-        holding, owners = Holding(), FakeOwners()
+        holding, owners = ProduceQueue(), FakeOwners()
         held: list[bool] = []
 
         class Last(Part):
@@ -141,7 +141,7 @@ def test_the_line_is_gone_with_its_last() -> None:
 
 def test_without_room_one_after_another() -> None:
     async def main() -> None:
-        holding, owners, owner = Holding(), FakeOwners(), FakeOwner(room_for=0)
+        holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner(room_for=0)
         owners.open(owner)
         for number in range(6):
             holding.hold(KEY, Part(number), owners, CONFIG)
@@ -158,7 +158,7 @@ def test_without_room_one_after_another() -> None:
 
 def test_rule_9_each_is_held_for_as_long_from_its_arrival() -> None:
     async def main() -> None:
-        holding, owners = Holding(), FakeOwners()
+        holding, owners = ProduceQueue(), FakeOwners()
         early = Part(0)
         holding.hold(KEY, early, owners, CONFIG)
         await asyncio.sleep(0.7)
@@ -177,7 +177,7 @@ def test_an_error_at_once_is_told_to_all() -> None:
     """Offline, or not ours."""
 
     async def main() -> None:
-        holding, owners = Holding(), FakeOwners()
+        holding, owners = ProduceQueue(), FakeOwners()
         owners.error = RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "offline")
         parts = [Part(number) for number in range(3)]
         for part in parts:
@@ -192,7 +192,7 @@ def test_an_error_at_once_is_told_to_all() -> None:
 
 def test_what_is_over_is_passed_over() -> None:
     async def main() -> None:
-        holding, owners, owner = Holding(), FakeOwners(), FakeOwner()
+        holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
         parts = [Part(number) for number in range(5)]
         for part in parts:
             holding.hold(KEY, part, owners, CONFIG)
@@ -210,7 +210,7 @@ def test_the_bytes_of_what_is_over_are_given_back_at_once() -> None:
     """An owner without room keeps its line waiting; what timed out there must not refuse other partitions' produces."""
 
     async def main() -> None:
-        holding, owners = Holding(), FakeOwners()
+        holding, owners = ProduceQueue(), FakeOwners()
         config = NodeConfig(queued_max_request_bytes=400, socket_request_max_bytes=400)
         owners.open(FakeOwner(room_for=0))
         for _ in range(20):
@@ -236,7 +236,7 @@ def test_the_bytes_of_what_is_over_are_given_back_at_once() -> None:
 
 def test_who_comes_while_all_others_have_left_is_held_for_as_long() -> None:
     async def main() -> None:
-        holding, owners = Holding(), FakeOwners()
+        holding, owners = ProduceQueue(), FakeOwners()
         early = Part(0)
         holding.hold(KEY, early, owners, CONFIG)
         await asyncio.sleep(0.5)
@@ -257,7 +257,7 @@ def test_full_buffers_are_no_reason_to_refuse() -> None:
     """The bound on what waits for moving partitions is not for those that are here and slow."""
 
     async def main() -> None:
-        holding, owners = Holding(), FakeOwners()
+        holding, owners = ProduceQueue(), FakeOwners()
         config = NodeConfig(queued_max_request_bytes=400, socket_request_max_bytes=400)
         parts = [Part(number, size=60) for number in range(4)]
         for part in parts[:3]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bmq.core.model import PartitionKey
-from bmq.endpoint.produce.queue import STUMBLES_MAX, Stumbles
+from bmq.endpoint.produce.queue import STUMBLES_MAX, RetryOrder
 
 KEY, OTHER = PartitionKey(uuid.UUID(int=1), 0), PartitionKey(uuid.UUID(int=1), 1)
 
@@ -38,7 +38,7 @@ def client() -> FakeClient:
 
 
 def test_what_follows_waits_until_the_refused_one_is_back(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert not stumbles.may_pass(client, KEY, 7, 11)
     assert not stumbles.may_pass(client, KEY, 7, 25)
@@ -47,7 +47,7 @@ def test_what_follows_waits_until_the_refused_one_is_back(client: FakeClient) ->
 
 
 def test_the_earliest_of_several_counts(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     for sequence in (12, 10, 14):
         stumbles.note(client, KEY, 7, sequence)
     assert not stumbles.may_pass(client, KEY, 7, 12)
@@ -56,7 +56,7 @@ def test_the_earliest_of_several_counts(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("again", [12, 14])
 def test_a_repeated_follower_shows_that_the_refused_one_was_accepted_elsewhere(again: int, client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert not stumbles.may_pass(client, KEY, 7, 12)
     assert not stumbles.may_pass(client, KEY, 7, 14)
@@ -65,7 +65,7 @@ def test_a_repeated_follower_shows_that_the_refused_one_was_accepted_elsewhere(a
 
 
 def test_a_producer_that_comes_back_further_on_is_refused_once_each_time(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert not stumbles.may_pass(client, KEY, 7, 12)
     assert not stumbles.may_pass(client, KEY, 7, 40), "12 was accepted elsewhere, or is on its way behind 10"
@@ -73,7 +73,7 @@ def test_a_producer_that_comes_back_further_on_is_refused_once_each_time(client:
 
 
 def test_followers_before_the_refused_one_came_again_and_was_refused_anew_do_not_count(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert not stumbles.may_pass(client, KEY, 7, 11)
     assert stumbles.may_pass(client, KEY, 7, 10)
@@ -83,14 +83,14 @@ def test_followers_before_the_refused_one_came_again_and_was_refused_anew_do_not
 
 @pytest.mark.parametrize("sequence", [10, 3, 0])
 def test_an_earlier_batch_or_a_new_beginning_passes(sequence: int, client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert stumbles.may_pass(client, KEY, 7, sequence)
     assert stumbles.may_pass(client, KEY, 7, 11)
 
 
 def test_sequences_wrap(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, (1 << 31) - 2)
     assert not stumbles.may_pass(client, KEY, 7, (1 << 31) - 1)
     assert not stumbles.may_pass(client, KEY, 7, 3)
@@ -98,7 +98,7 @@ def test_sequences_wrap(client: FakeClient) -> None:
 
 
 def test_others_are_not_concerned(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert stumbles.may_pass(client, OTHER, 7, 11)
     assert stumbles.may_pass(client, KEY, 8, 11)
@@ -106,7 +106,7 @@ def test_others_are_not_concerned(client: FakeClient) -> None:
 
 
 def test_all_goes_with_the_connection(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     client.close()
     assert len(stumbles) == 0
@@ -115,7 +115,7 @@ def test_all_goes_with_the_connection(client: FakeClient) -> None:
 
 
 def test_a_connection_keeps_a_bounded_number(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     for producer_id in range(STUMBLES_MAX + 1):
         stumbles.note(client, KEY, producer_id, 10)
     assert stumbles.may_pass(client, KEY, 0, 11), "the oldest went"
@@ -123,7 +123,7 @@ def test_a_connection_keeps_a_bounded_number(client: FakeClient) -> None:
 
 
 def test_who_has_heard_all_answers_begins_anew_in_that_partition(client: FakeClient) -> None:
-    stumbles = Stumbles()
+    stumbles = RetryOrder()
     for key in (KEY, OTHER):
         for producer_id in (7, 8):
             stumbles.note(client, key, producer_id, 10)

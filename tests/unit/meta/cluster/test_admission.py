@@ -13,7 +13,7 @@ import pytest
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer, Buffer, Client, CloseConnection
+from bmq.core.net.request import Buffer, Client, CloseConnection, Response
 from bmq.core.rpc.message_fields import Unregistered
 from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey, PingRequest
 from bmq.core.rpc.peers import PROTOCOL
@@ -74,7 +74,7 @@ class Connection:
         answer = self._world.endpoint(memoryview(head + body), cast(Client, self))
         if isinstance(answer, Awaitable):
             answer = await answer
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         return memoryview(b"".join(answer.buffers))[5:]
 
     async def hello(self, name: str) -> HelloResponse:

@@ -12,12 +12,12 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Answer, Request
+from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.api import Services
-from bmq.endpoint.partitions import Followed, Owner
+from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.meta.members import Members, OneNode, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
 from tests.unit.controller.admin.world import AdminWorld
@@ -60,7 +60,7 @@ class FakeOwners:
         epoch = self.epochs.get(key)
         return None if epoch is None else cast(Owner, FakeOwner(epoch))
 
-    def follow(self, key: PartitionKey) -> Followed | None:
+    def follow(self, key: PartitionKey) -> PartitionView | None:
         raise NotImplementedError
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
@@ -121,7 +121,7 @@ class AdminServing(AdminWorld):
         response = api.handle(self.services, self.request(api.key, version), message)
         if isinstance(response, Awaitable):
             response = await response
-        if isinstance(response, Answer):
+        if isinstance(response, Response):
             return decode(RESPONSES[api.key], version, b"".join(response.buffers))
         encoded = b"".join(encode_response(api.key, version, 77, response))
         return decode(type(response), version, encoded)
@@ -131,7 +131,7 @@ class AdminServing(AdminWorld):
         answer = api.handle(self.services, self.request(api.key, version), decoded)
         if isinstance(answer, Awaitable):
             answer = await answer
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         return b"".join(answer.buffers)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.core.errors import ErrorCode
-from bmq.core.net.request import Answer, Buffer, Client
+from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.messages import (
     AskRequest,
     InternalKey,
@@ -30,7 +30,7 @@ from bmq.meta.kv import KvUnavailable, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Unreachable, read_unreachable
 from bmq.proxy.relay import server as relay_module
-from bmq.proxy.relay.pool import RELAY_AFTER_S, Relays
+from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.pool import WAYS_MAX as OWN_WAYS_MAX
 from bmq.proxy.relay.server import WAYS_MAX
 from bmq.proxy.routing.broker_link import RETURN_S
@@ -52,7 +52,7 @@ def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
     run(main())
 
 
-def relays_of(world: Cluster) -> Relays:
+def relays_of(world: Cluster) -> RelayPool:
     assert world.relays is not None
     return world.relays
 
@@ -370,7 +370,7 @@ class Caller:
 
 async def _response(answer: Any) -> RelayResponse:
     body = answer if isinstance(answer, list) else await answer
-    assert not isinstance(body, Answer)
+    assert not isinstance(body, Response)
     return RelayResponse.decode(memoryview(b"".join(body)))
 
 

@@ -12,7 +12,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages import InternalKey, Refusal, RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost
-from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedWay
+from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedConnection
 from tests.simulation.loop import run
 
 
@@ -59,10 +59,10 @@ class FakePeer:
         self.answers[number].set_result(memoryview(b"".join(response.encode())))
 
 
-def play(story: Callable[[FakePeer, RelayedWay], Awaitable[None]]) -> None:
+def play(story: Callable[[FakePeer, RelayedConnection], Awaitable[None]]) -> None:
     async def main() -> None:
         peer = FakePeer()
-        await story(peer, RelayedWay("b1", cast(Peer, peer)))
+        await story(peer, RelayedConnection("b1", cast(Peer, peer)))
 
     run(main())
 
@@ -78,7 +78,7 @@ OK = RelayResponse(ErrorCode.NONE, body=b"fine")
 
 
 def test_calls_are_wrapped_and_answers_unwrapped() -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         large = bytes(10_000)
         first, second = way.call(1, 13, [b"a", large, b"b"]), way.call(10002, 0, [b"c"])
         assert [(asked.to, asked.api_key, asked.api_version) for asked in peer.asked] == [
@@ -96,7 +96,7 @@ def test_calls_are_wrapped_and_answers_unwrapped() -> None:
 
 
 def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         told: list[bool] = []
         way.on_lost(lambda: told.append(way.is_up))
         calls = [way.call(0, 13, [b"x"]) for _ in range(4)]
@@ -119,7 +119,7 @@ def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -> None
 
 
 def test_one_that_never_says_what_became_of_the_others_is_given_up() -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         calls = [way.call(0, 13, [b"x"]) for _ in range(2)]
         peer.answer(0, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", was_sent=False))
         await asyncio.sleep(LAST_ANSWERS_S / 2)
@@ -132,7 +132,7 @@ def test_one_that_never_says_what_became_of_the_others_is_given_up() -> None:
 
 @pytest.mark.parametrize("was_sent", [True, False])
 def test_a_broken_connection_to_the_process_between(was_sent: bool) -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         call = way.call(0, 13, [b"x"])
         told: list[str] = []
         way.on_lost(lambda: told.append(way.why))
@@ -146,7 +146,7 @@ def test_a_broken_connection_to_the_process_between(was_sent: bool) -> None:
 
 
 def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         first = way.call(0, 13, [bytes(BYTES_MAX)])
         refused = way.call(0, 13, [b"x"])
         assert isinstance(refused.exception(), PeerBusy)
@@ -164,7 +164,7 @@ def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
 
 
 def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         told: list[str] = []
         way.on_lost(lambda: told.append("lost"))
         call = way.call(0, 13, [b"x"])
@@ -188,7 +188,7 @@ def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
 def test_a_process_that_cannot_relay(answer: Refusal, was_sent: bool) -> None:
     """One of an earlier version has passed nothing on; of what cannot be read nothing is known."""
 
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         call = way.call(0, 13, [b"x"])
         peer.answer(0, answer)
         await asyncio.wait([call])
@@ -199,7 +199,7 @@ def test_a_process_that_cannot_relay(answer: Refusal, was_sent: bool) -> None:
 
 
 def test_closed_by_its_owner() -> None:
-    async def story(peer: FakePeer, way: RelayedWay) -> None:
+    async def story(peer: FakePeer, way: RelayedConnection) -> None:
         call = way.call(0, 13, [b"x"])
         way.close()
         way.close()

@@ -27,7 +27,7 @@ from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
-from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQuestions
+from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
 from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member, plain
@@ -97,27 +97,27 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def play(story: Callable[[Broker, BatchedQuestions], Awaitable[None]]) -> None:
+def play(story: Callable[[Broker, BatchedQueries], Awaitable[None]]) -> None:
     async def main() -> None:
         broker = Broker()
-        questions = BatchedQuestions(broker)
+        questions = BatchedQueries(broker)
         await story(broker, questions)
         await questions.close()
 
     run(main())
 
 
-async def ask(questions: BatchedQuestions, partition: int, question: Question = Question.ENDS) -> AskResponse:
+async def ask(questions: BatchedQueries, partition: int, question: Question = Question.ENDS) -> AskResponse:
     message = AskRequest(TOPIC, partition, question)
     return await questions.ask(B1, message, InternalKey.ASK, AskResponse, PATIENCE_S)
 
 
-async def ask_all(questions: BatchedQuestions, count: int) -> list[AskResponse]:
+async def ask_all(questions: BatchedQueries, count: int) -> list[AskResponse]:
     return await asyncio.gather(*(ask(questions, partition) for partition in range(count)))
 
 
 def test_questions_of_one_turn_are_one_request() -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         found = await ask_all(questions, 300)
         assert [each.values for each in found] == [ends(partition) for partition in range(300)]
         assert (broker.together, broker.singles) == ([300], [])
@@ -128,7 +128,7 @@ def test_questions_of_one_turn_are_one_request() -> None:
 def test_a_lone_question_waits_at_the_broker() -> None:
     """One request, however long it takes: a search in storage is not begun twice."""
 
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         broker.slow, broker.opens_at = {7}, 3.0
         assert (await ask(questions, 7)).values == ends(7)
         assert (broker.together, broker.singles) == ([], [7])
@@ -138,7 +138,7 @@ def test_a_lone_question_waits_at_the_broker() -> None:
 
 @pytest.mark.parametrize("question", sorted(set(Question) - {Question.ENDS}))
 def test_what_changes_or_proves_something_goes_alone(question: Question) -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         await asyncio.gather(*(ask(questions, partition, question) for partition in range(3)))
         is_alone = question in (Question.DELETE_BEFORE, Question.CONFIRM_END)
         assert (broker.together, len(broker.singles)) == (([], 3) if is_alone else ([3], 0))
@@ -147,7 +147,7 @@ def test_what_changes_or_proves_something_goes_alone(question: Question) -> None
 
 
 def test_requests_are_bounded() -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         count = 3 * QUESTIONS_MAX + 7
         found = await ask_all(questions, count)
         assert [each.values for each in found] == [ends(partition) for partition in range(count)]
@@ -159,7 +159,7 @@ def test_requests_are_bounded() -> None:
 
 
 def test_a_slow_partition_does_not_hold_the_others() -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         broker.slow, broker.opens_at = {3}, 4.0
         took: dict[int, float] = {}
 
@@ -178,7 +178,7 @@ def test_a_slow_partition_does_not_hold_the_others() -> None:
 def test_many_slow_partitions_are_asked_again_together() -> None:
     """All places of single questions are taken by partitions that never open: the others are answered all the same."""
 
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         count = 3 * SINGLES_MAX
         broker.slow, broker.opens_at = set(range(count)), 1e9
         asked = [asyncio.ensure_future(ask(questions, partition)) for partition in range(count)]
@@ -202,7 +202,7 @@ def test_many_slow_partitions_are_asked_again_together() -> None:
 
 
 def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         broker.is_earlier = True
         found = await ask_all(questions, 1_000)
         assert [each.values for each in found] == [ends(partition) for partition in range(1_000)]
@@ -217,7 +217,7 @@ def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
 def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None:
     """A relay of an earlier version closes the connection over a request that it does not know."""
 
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         broker.lost = 1
         found = await asyncio.gather(*(ask(questions, number) for number in range(10)), return_exceptions=True)
         assert [each.code for each in found if isinstance(each, RequestError)] == 10 * [
@@ -244,7 +244,7 @@ def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None
     ],
 )
 def test_errors_reach_their_callers(answers: list[OwnerAnswer], codes: list[str]) -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         broker.answers = answers
         found = await asyncio.gather(*(ask(questions, number) for number in range(2)), return_exceptions=True)
         assert [each.code.name for each in found if isinstance(each, RequestError)] == codes
@@ -253,7 +253,7 @@ def test_errors_reach_their_callers(answers: list[OwnerAnswer], codes: list[str]
 
 
 def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
         await asyncio.sleep(0)
         asked[1].cancel()
@@ -265,7 +265,7 @@ def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
 
 
 def test_closing_cancels_what_is_under_way() -> None:
-    async def story(broker: Broker, questions: BatchedQuestions) -> None:
+    async def story(broker: Broker, questions: BatchedQueries) -> None:
         broker.slow, broker.opens_at = {0}, 1e9
         asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
         await asyncio.sleep(2 * WAIT_S)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from bmq.core.errors import ErrorCode
-from bmq.core.net.request import Answer, Client, Request
+from bmq.core.net.request import Client, Request, Response
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -20,7 +20,7 @@ from bmq.core.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from bmq.endpoint.fetch.purgatory import Wanted
+from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
 from tests.simulation.loop import run
@@ -54,7 +54,7 @@ class ProxyClient:
         found = api.handle(self.world.services, request, type(message).decode(bytes(body), version=version))
         if isinstance(found, Awaitable):
             found = await found
-        if isinstance(found, Answer):
+        if isinstance(found, Response):
             return decode(kind, version, b"".join(found.buffers))
         return decode(kind, version, b"".join(encode_response(api.key, version, 1, found)))
 
@@ -96,7 +96,7 @@ class ProxyClient:
         return ErrorCode(found.topics[0].partitions[0].error_code)
 
     async def fetch(self, epoch: int) -> ErrorCode:
-        wanted = Wanted(self.world.topic.topic_id, 0, 0, 1 << 20, epoch)
+        wanted = SessionPartition(self.world.topic.topic_id, 0, 0, 1 << 20, epoch)
         fetched = await self.world.fetch(wanted, max_wait_s=1)
         return fetched.looks[0].error if fetched.looks else ErrorCode.NONE
 

@@ -19,8 +19,8 @@ from bmq.core.rpc.messages import AskPartitionsRequest, AskPartitionsResponse
 from bmq.core.rpc.peers import PeerBusy, PeerLost
 from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, Session
 from bmq.proxy.routing.owners import GRAIN_S
-from bmq.proxy.routing.produce_route import Route, State
-from bmq.proxy.routing.produce_sender import HEARD_A_TURN, PARTS_MAX, ProduceLink
+from bmq.proxy.routing.produce_route import ProduceRoute, State
+from bmq.proxy.routing.produce_sender import HEARD_A_TURN, PARTS_MAX, ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from bmq.proxy.routing.remote_tail import Tail, Teller
 from tests.simulation.loop import run
@@ -101,11 +101,13 @@ class Senders:
 
     def __init__(self, count: int) -> None:
         self.peers = FakePeers()
-        self.link = ProduceLink(cast(Any, self.peers), member("b1"))
+        self.link = ProduceSender(cast(Any, self.peers), member("b1"))
         self.deadlines = Deadlines(GRAIN_S)
         self.owners: list[RemoteOwner] = []
         for number in range(count):
-            owner = RemoteOwner(PartitionKey(TOPIC, number), Route(1 << 20, 60.0), cast(Any, None), self.deadlines)
+            owner = RemoteOwner(
+                PartitionKey(TOPIC, number), ProduceRoute(1 << 20, 60.0), cast(Any, None), self.deadlines
+            )
             owner.assign(self.link)
             self.owners.append(owner)
 

@@ -17,7 +17,7 @@ from bmq.core.records.reader import read_records
 from bmq.core.rpc.messages import InternalKey
 from bmq.core.rpc.peers import Kind
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.fetch.operation import Fetched
+from bmq.endpoint.fetch.operation import FetchResult
 from bmq.meta.kv_memory import KvFaults
 from bmq.proxy.routing.owners import SWEEP_S, UNUSED_S, RoutedOwners
 from bmq.proxy.routing.produce_route import State
@@ -60,7 +60,7 @@ async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[st
     return out
 
 
-def batches_of(fetched: Fetched) -> list[Batch]:
+def batches_of(fetched: FetchResult) -> list[Batch]:
     data = memoryview(b"".join([bytes(each) for look in fetched.looks for each in look.buffers]))
     return [Batch(each) for each in split_batches(data)]
 
@@ -71,7 +71,7 @@ def value_of(batch: Batch) -> str:
     return bytes(record.value).rstrip(b".").decode()
 
 
-def errors_of(fetched: Fetched) -> list[str]:
+def errors_of(fetched: FetchResult) -> list[str]:
     return [look.error.name for look in fetched.looks if look.error]
 
 

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Appended
-from bmq.proxy.routing.produce_route import RETRY_MAX_S, RETRY_S, TABLE, Route, State
+from bmq.proxy.routing.produce_route import RETRY_MAX_S, RETRY_S, TABLE, ProduceRoute, State
 from bmq.proxy.routing.produce_route_events import (
     Answered,
     Assigned,
     ConnectionLost,
     ConnectionUp,
-    Deserted,
     Done,
     Effect,
     Event,
     Expired,
     Fail,
-    Handed,
     Lost,
-    Part,
+    NoBrokerLeft,
+    RoutedBatch,
     Send,
+    Submitted,
     Tick,
 )
 
@@ -34,8 +34,8 @@ HELD_S = 5.0
 NO_PRODUCER = -1
 
 
-def part(producer_id: int = 7, size: int = 10) -> Part:
-    return Part(memoryview(bytes(size)), producer_id, acks_all=True)
+def part(producer_id: int = 7, size: int = 10) -> RoutedBatch:
+    return RoutedBatch(memoryview(bytes(size)), producer_id, acks_all=True)
 
 
 def appended(offset: int = 0) -> Appended:
@@ -59,8 +59,8 @@ class Story:
     """A route, and its parts by number."""
 
     def __init__(self, credit_bytes: int = 1000) -> None:
-        self.route = Route(credit_bytes, HELD_S)
-        self.parts: list[Part] = []
+        self.route = ProduceRoute(credit_bytes, HELD_S)
+        self.parts: list[RoutedBatch] = []
         self.now = 0.0
 
     def tell(self, event: Event, now: float | None = None) -> list[str]:
@@ -71,7 +71,7 @@ class Story:
         out = []
         for producer in producers:
             self.parts.append(part(producer, size))
-            out += self.tell(Handed(self.parts[-1]))
+            out += self.tell(Submitted(self.parts[-1]))
         return out
 
     def refuse(self, number: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> list[str]:
@@ -135,8 +135,8 @@ EVENTS: dict[str, Callable[[Story], Event]] = {
     "b is up": lambda story: ConnectionUp("b"),
     "a is down": lambda story: ConnectionLost("a"),
     "b is down": lambda story: ConnectionLost("b"),
-    "deserted": lambda story: Deserted(),
-    "a new part": lambda story: Handed(part()),
+    "deserted": lambda story: NoBrokerLeft(),
+    "a new part": lambda story: Submitted(part()),
     "the first expires": lambda story: Expired(story.parts[0]),
     "tick": lambda story: Tick(),
     "the last is accepted": lambda story: Answered(story.parts[-1], appended=appended()),
@@ -257,7 +257,7 @@ def test_the_rows_are_all_there_are() -> None:
 def test_deserted_it_keeps_nothing_and_sends_what_can_be_sent() -> None:
     """The broker that leaves last may still have the partition open."""
     story = opened()
-    story.tell(Deserted())
+    story.tell(NoBrokerLeft())
     assert story.hand(7) == ["send a 2"]
     assert story.accept(0) == ["done 0"]
     story.tell(ConnectionLost("a"))
@@ -409,24 +409,24 @@ class Connection:
     """What is between the route and one start of one broker: parts in, answers out, both in order."""
 
     broker: str
-    sent: list[Part] = field(default_factory=list)
+    sent: list[RoutedBatch] = field(default_factory=list)
     answers: list[Answered] = field(default_factory=list)
 
 
 class World:
     """Brokers that own one log in turn.  The log keeps what it has taken; who owns it recognises repetitions by the
-    parts of idempotent producers, and refuses, as ``endpoint.produce.queue.Stumbles`` has it, what follows a refused
+    parts of idempotent producers, and refuses, as ``endpoint.produce.queue.RetryOrder`` has it, what follows a refused
     batch."""
 
     def __init__(self) -> None:
-        self.route = Route(10_000, HELD_S)
+        self.route = ProduceRoute(10_000, HELD_S)
         self.now = 0.0
         self.owner = "a"
-        self.log: list[Part] = []
+        self.log: list[RoutedBatch] = []
         self.connections: dict[str, Connection | None] = {"a": None, "b": None}
         self.stumbled: dict[tuple[str, int], int] = {}  # by broker and producer: the number refused
-        self.outcomes: dict[Part, str] = {}
-        self.expired: set[Part] = set()
+        self.outcomes: dict[RoutedBatch, str] = {}
+        self.expired: set[RoutedBatch] = set()
         self.sent_order: list[int] = []
         self.tell(Assigned("a", is_up=False))
 
@@ -506,7 +506,7 @@ class World:
         self.tell(Assigned(name, is_up=self.connections.get(name) is not None))
 
     def hand(self, producer: int) -> None:
-        self.tell(Handed(part(producer)))
+        self.tell(Submitted(part(producer)))
 
     def expire(self, number: int) -> None:
         known = [*self.route.kept, *self.route.under_way]

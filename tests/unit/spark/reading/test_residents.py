@@ -25,17 +25,17 @@ def _first_in_its_process(monkeypatch: pytest.MonkeyPatch, thawed: None) -> None
 
 
 def test_what_is_there_is_set_aside_once() -> None:
-    residents.spare_loaded()
+    residents.freeze_gc()
     frozen = gc.get_freeze_count()
     assert frozen > 1000
     kept = [[number] for number in range(1000)]
-    residents.spare_loaded()
+    residents.freeze_gc()
     assert gc.get_freeze_count() <= frozen
     assert len(kept) == 1000
 
 
 def test_what_comes_later_is_collected() -> None:
-    residents.spare_loaded()
+    residents.freeze_gc()
     ring = Ring()
     seen = weakref.ref(ring)
     del ring
