@@ -86,9 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return fail(str(error), status=2)
     log_handler.install(sys.stderr, config.log_format, config.log_level)
-    from bmq.server.process import serve
+    from bmq.server.process import CannotServe, serve
 
-    return serve(config)
+    try:
+        return serve(config)
+    except CannotServe as error:
+        return fail(f"cannot serve: {error}")
 
 
 def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeConfig | None = None) -> NodeConfig:

@@ -8,7 +8,7 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Set
 from typing import Any, NamedTuple, Protocol
 
 from bmq.core.errors import ErrorCode
@@ -87,3 +87,12 @@ class GroupCoordinator(Protocol):
         """Those of the whole cluster, which Kafka's clients put together from what each broker lists."""
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse: ...
+
+
+class LocalCoordinator(GroupCoordinator, Protocol):
+    """The coordinator in this process: it answers for the shards that it serves."""
+
+    async def list_groups_of(
+        self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
+    ) -> m.ListGroupsResponse:
+        """List the groups of these shards only."""

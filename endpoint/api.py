@@ -1,14 +1,13 @@
-"""What handlers work with, and how they say what they answer."""
+"""An endpoint's APIs, and the services that its handlers work with."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.logging.levels import LogLevels
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
@@ -18,40 +17,29 @@ from bmq.endpoint.produce.connection_order import ProduceOrder
 from bmq.endpoint.produce.queue import ProduceQueue
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
-from bmq.meta.members import Members
-from bmq.proxy.metadata_cache import MetadataCache
 
 if TYPE_CHECKING:
-    from bmq.controller.admin.api import Admin
-    from bmq.coordinator.api import GroupCoordinator
+    from bmq.endpoint.fetch.operation import Nearer
     from bmq.endpoint.fetch.service import FetchService
-    from bmq.meta.producer_ids import ProducerIds
 
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """Everything that a handler may use.  One per process; tests make it of what they need."""
+    """Everything that Produce and Fetch use, on a proxy's listeners and on a broker's internal port."""
 
     config: NodeConfig
     clock: Clock
     metrics: Metrics
     catalog: Catalog
-    members: Members
     owners: Owners
-    admin: Admin
-    """Changes topics and configs (the controller's work)."""
-    coordinator: GroupCoordinator
-    producer_ids: ProducerIds
     reading: FetchService
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
-    log_levels: LogLevels = field(default_factory=LogLevels)
-    metadata: MetadataCache = field(default_factory=MetadataCache)
     holding: ProduceQueue = field(default_factory=ProduceQueue)
     """Produces that wait for their partition."""
     large: LargeRequests = field(default_factory=LargeRequests)
     produce_order: ProduceOrder = field(default_factory=ProduceOrder)
     """Connections with a large produce that is being handed out."""
-    apis: Sequence[Api] = ()
+    apis: Sequence[Api[Any]] = ()
     """All that the endpoint serves; it fills this in."""
     responses: ResponseBudget = field(init=False)
     """Bytes of responses, other than records, that are built or not sent yet."""
@@ -59,8 +47,16 @@ class Services:
     def __post_init__(self) -> None:
         self.responses = ResponseBudget(self.config.queued_max_request_bytes)
 
+    def nearer(self, rack: str) -> Nearer | None:
+        """Return the choice of a node in `rack` to fetch from (KIP-392); None: this process, as on internal ports."""
+        return None
 
-class Api(NamedTuple):
+
+S = TypeVar("S", bound=Services, contravariant=True)
+"""Services that an API needs: whoever has more serves it, too."""
+
+
+class Api(NamedTuple, Generic[S]):
     """One API: Kafka's version range, and what answers it.
 
     ``handle`` gets the decoded message and returns the response message, or the finished answer, at once or awaited; it
@@ -72,9 +68,9 @@ class Api(NamedTuple):
     key: ApiKey
     min_version: int
     max_version: int
-    handle: Callable[[Services, Request, Any], Any | Awaitable[Any]] | None = None
-    handle_raw: Callable[[Services, Request], Response | Awaitable[Response]] | None = None
-    response_bytes: Callable[[Services, Any], int] | None = None
+    handle: Callable[[S, Request, Any], Any | Awaitable[Any]] | None = None
+    handle_raw: Callable[[S, Request], Response | Awaitable[Response]] | None = None
+    response_bytes: Callable[[S, Any], int] | None = None
     """Estimates from the message what its response takes while it is built; None: no more than a few times the body."""
     waits_for_clients: bool = False
     """Answered only once other clients have sent theirs (JoinGroup): a large request keeps no other waiting so long."""

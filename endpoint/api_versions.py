@@ -14,6 +14,7 @@ that is not served.  Without ``transaction.version`` a producer takes transactio
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
@@ -39,12 +40,12 @@ def handle(services: Services, request: Request, message: ApiVersionsRequest) ->
     return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in services.apis])
 
 
-def unsupported_version(api: Api) -> ApiVersionsResponse:
+def unsupported_version(api: Api[Any]) -> ApiVersionsResponse:
     """The answer, in version 0, to a version that is not ours; ``api`` is ApiVersions itself."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range(api)])
 
 
-def _range(api: Api) -> ApiVersionsResponse.ApiVersion:
+def _range(api: Api[Any]) -> ApiVersionsResponse.ApiVersion:
     least = api.min_version if api.advertised_min is None else api.advertised_min
     return ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=least, max_version=api.max_version)
 

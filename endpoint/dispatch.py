@@ -18,7 +18,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.core.wire.response_errors import error_codes
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api, S, Services
 from bmq.endpoint.api_versions import unsupported_version
 from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST
@@ -30,12 +30,12 @@ RESPONSE_TO_BODY = 4
 class Endpoint:
     """Dispatches to the registered APIs.  ``services.apis`` becomes what ApiVersions lists."""
 
-    def __init__(self, services: Services, apis: Sequence[Api]) -> None:
+    def __init__(self, services: S, apis: Sequence[Api[S]]) -> None:
         services.apis = tuple(apis)
-        self._services = services
+        self._services: Services = services
         self._large = services.large
         self._clock = services.clock
-        self._apis = {int(api.key): api for api in apis}
+        self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
         assert all((api.handle is None) != (api.handle_raw is None) for api in apis), "one of the two handles it"
         self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)
@@ -70,7 +70,7 @@ class Endpoint:
             error.add_note(_whose(api, request))
             raise
 
-    def _call(self, api: Api, request: Request) -> Any:
+    def _call(self, api: Api[Any], request: Request) -> Any:
         if api.handle_raw is not None:
             return api.handle_raw(self._services, request)
         assert api.handle is not None
@@ -85,7 +85,7 @@ class Endpoint:
             return self._call_in_room(api, request, message, size)
         return api.handle(self._services, request, message)
 
-    async def _call_in_room(self, api: Api, request: Request, message: Any, size: int) -> Response:
+    async def _call_in_room(self, api: Api[Any], request: Request, message: Any, size: int) -> Response:
         """Have the request handled and its response encoded once there is room for that."""
         assert api.handle is not None
         responses = self._services.responses
@@ -99,7 +99,7 @@ class Endpoint:
             taken.release()
             raise
 
-    async def _call_large(self, api: Api, request: Request) -> Any:
+    async def _call_large(self, api: Api[Any], request: Request) -> Any:
         """Read the request off the loop, when it is its turn."""
         assert api.handle is not None
         async with self._large.admitted(len(request.body)) as leave:
@@ -122,7 +122,7 @@ class Endpoint:
                     taken.release()
                 raise
 
-    async def _call_now(self, api: Api, request: Request, box: list[Any]) -> Any:
+    async def _call_now(self, api: Api[Any], request: Request, box: list[Any]) -> Any:
         assert api.handle is not None
         result = api.handle(self._services, request, box[0])
         if hasattr(result, "__await__"):
@@ -142,7 +142,7 @@ class Endpoint:
         self._count_errors(request, result)
         return Response(encode_response(key, version, correlation_id, result))
 
-    async def _finish(self, api: Api, request: Request, work: Awaitable[Any]) -> Response:
+    async def _finish(self, api: Api[Any], request: Request, work: Awaitable[Any]) -> Response:
         try:
             result = await work
             if type(result) is not Response and is_large(result):
@@ -199,11 +199,11 @@ class Endpoint:
         )
 
 
-def _malformed(api: Api, request: Request, error: FormatError) -> CloseConnection:
+def _malformed(api: Api[Any], request: Request, error: FormatError) -> CloseConnection:
     return CloseConnection(f"{api.key.name} version {request.api_version}: {error}")
 
 
-def _whose(api: Api, request: Request) -> str:
+def _whose(api: Api[Any], request: Request) -> str:
     return (
         f"answering {api.key.name} version {request.api_version} of {request.client.peer} ({request.client_id!r:.100})"
     )

@@ -36,8 +36,9 @@ from bmq.proxy.handlers import (
     offset_for_leader_epoch,
     sync_group,
 )
+from bmq.proxy.services import ProxyServices
 
-ALL_APIS: tuple[Api, ...] = tuple(
+ALL_APIS: tuple[Api[ProxyServices], ...] = tuple(
     api
     for module in (
         produce,

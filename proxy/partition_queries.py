@@ -14,9 +14,9 @@ from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.endpoint.api import Services
 from bmq.endpoint.leader_epochs import epoch_error
 from bmq.endpoint.partitions import Owner, Owners
+from bmq.proxy.services import ProxyServices
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,7 +32,7 @@ LOOK_S = 1.0
 """How long a look at many partitions waits in all for those that are not open: a connection takes milliseconds."""
 
 
-async def owner_of(services: Services, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
+async def owner_of(services: ProxyServices, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
     """The partition's owner, in WRITE, once it is there.  RequestError, retriable unless the partition is OFFLINE."""
     topic = services.catalog.topics.get(topic_name)
     if topic is None or not 0 <= partition < topic.partitions:

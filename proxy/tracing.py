@@ -56,10 +56,10 @@ class Tracing:
         self.sampled = SampledRecords()
         """For the links to other processes, which carry the traces on."""
 
-    def of_clients(self, endpoint: Endpoint, services: Services, apis: Sequence[Api]) -> Dispatch:
+    def of_clients(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]]) -> Dispatch:
         return TracedEndpoint(endpoint, services, apis, self._tracer, self.sampled)
 
-    def of_processes(self, endpoint: Endpoint, services: Services, apis: Sequence[Api]) -> Dispatch:
+    def of_processes(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]]) -> Dispatch:
         return TracedInternalEndpoint(endpoint, services, apis, self._tracer)
 
 
@@ -67,7 +67,7 @@ class TracedEndpoint:
     """A ``Dispatch`` before an ``Endpoint`` for clients: draws the requests that are traced."""
 
     def __init__(
-        self, endpoint: Endpoint, services: Services, apis: Sequence[Api], tracer: Tracer, sampled: SampledRecords
+        self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]], tracer: Tracer, sampled: SampledRecords
     ) -> None:
         self._endpoint = endpoint
         self._ratio = tracer.ratio
@@ -84,7 +84,7 @@ class TracedEndpoint:
 class TracedInternalEndpoint:
     """A ``Dispatch`` before the ``Endpoint`` for other processes: continues the traces that their requests carry."""
 
-    def __init__(self, endpoint: Endpoint, services: Services, apis: Sequence[Api], tracer: Tracer) -> None:
+    def __init__(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]], tracer: Tracer) -> None:
         self._endpoint = endpoint
         self._request = _TracedRequests(services, apis, tracer, SampledRecords())
         self.is_pipelined = endpoint.is_pipelined
@@ -109,7 +109,7 @@ def _parents_of(frame: memoryview) -> Parents:
 class _TracedRequests:
     """Serves requests under spans."""
 
-    def __init__(self, services: Services, apis: Sequence[Api], tracer: Tracer, sampled: SampledRecords) -> None:
+    def __init__(self, services: Services, apis: Sequence[Api[Any]], tracer: Tracer, sampled: SampledRecords) -> None:
         self._services = services
         self._apis = apis
         self._tracer = tracer

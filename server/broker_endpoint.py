@@ -16,8 +16,6 @@ The same handlers answer as on the clients' port, with other services.  What dif
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.internal_api import BrokerApi, Registry
@@ -35,14 +33,7 @@ from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Catalog
 from bmq.storage.block_cache import BlockCache
 
-INTERNAL_APIS: tuple[Api, ...] = (*produce.APIS, *fetch.APIS)
-
-
-class _Nobody:
-    """What neither Produce nor Fetch asks for."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"no internal API asks for {name}")
+INTERNAL_APIS: tuple[Api[Services], ...] = (*produce.APIS, *fetch.APIS)
 
 
 def internal_services(
@@ -57,17 +48,13 @@ def internal_services(
 ) -> Services:
     """``beside`` is the reading of the same process's clients, which owners tell what they flush; None when there are
     none: then they tell ``services.reading``."""
-    metrics, nobody = Metrics(), cast(Any, _Nobody())
+    metrics = Metrics()
     return Services(
         config=config,
         clock=clock,
         metrics=metrics,
         catalog=catalog,
-        members=nobody,
         owners=assigned,
-        admin=nobody,
-        coordinator=nobody,
-        producer_ids=nobody,
         reading=FetchService(
             config,
             catalog,

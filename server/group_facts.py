@@ -17,10 +17,10 @@ from bmq.console.state import (
 )
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.subscription import CONSUMER, parse_assignment
-from bmq.coordinator.placement import shard_of
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.group_placement import shard_of
 from bmq.server.node import Node
 from bmq.server.shards_not_loaded import shards_not_loaded
 

@@ -16,7 +16,6 @@ from bmq.console.lag_history import (
     decode_samples,
     encode_samples,
 )
-from bmq.coordinator.placement import shard_of
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.net.request import Buffer
@@ -24,6 +23,7 @@ from bmq.core.rpc.messages import GroupLagRequest, GroupLagResponse, InternalKey
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.group_placement import shard_of
 from bmq.server.member_queries import ANSWER_S
 from bmq.server.node import Node
 

@@ -47,7 +47,6 @@ from bmq.core.records.batch import Batch
 from bmq.core.rpc.messages import InternalKey, LeaveResponse
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.endpoint.api import Services
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import Owners
@@ -68,6 +67,7 @@ from bmq.proxy.reachability.unreachable_brokers import Unreachable, read_unreach
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
+from bmq.proxy.services import ProxyServices
 from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
@@ -162,7 +162,7 @@ class Node:
         )  # fmt: skip
         """Numbers that only `/metrics` shows."""
         self.producer_ids = ProducerIds(kv, config.cluster)
-        self._services = Services(
+        self._services = ProxyServices(
             config=config,
             clock=clock,
             metrics=self.metrics,
@@ -284,7 +284,7 @@ class Node:
 
     # -------------------------------------------------------------------------------------------------------- wiring
 
-    def _traced(self, endpoint: Endpoint, services: Services) -> Dispatch:
+    def _traced(self, endpoint: Endpoint, services: ProxyServices) -> Dispatch:
         """Return what serves clients: the endpoint itself in a process that traces nothing."""
         return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import uvloop
 
 from bmq.broker.broker import new_incarnation
-from bmq.cli.output import fail
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.clock import SystemClock
@@ -56,8 +55,12 @@ NOTICE_S = 3.0
 """Root or store that opens later than this is named in the log; a call to HDFS gives up after 15 s."""
 
 
+class CannotServe(Exception):
+    """The process cannot start, or go on; ``str`` says why, and what to check."""
+
+
 def serve(config: NodeConfig) -> int:
-    """Until a signal comes; the exit status."""
+    """Serve until a signal comes, and return the exit status.  Raises CannotServe."""
     if config.workers > 1:
         return asyncio.run(_supervise(config))
     config, warning = fit(config, raise_limit())
@@ -68,9 +71,9 @@ def serve(config: NodeConfig) -> int:
             return runner.run(_serve(config))
     except StorageUnavailable as error:
         root = without_userinfo(config.root)
-        return fail(f"cannot serve: {root} does not answer: {error}; is its namenode up, and the address right?")
+        raise CannotServe(f"{root} does not answer: {error}; is its namenode up, and the address right?") from error
     except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
-        return fail(f"cannot serve: {error}")
+        raise CannotServe(str(error)) from error
 
 
 async def _supervise(config: NodeConfig) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,7 +61,7 @@ class NotRepaired(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One operator's wishes."""
+    """The repair that an operator asks for."""
 
     topic: str
     partition: int
@@ -70,6 +70,19 @@ class Wanted:
     all_segments: bool = False
     unreadable_is_lost: bool = False
     is_dry: bool = True
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Wanted:
+        """Return the repair that the body of an HTTP request, or the flags of a command, ask for."""
+        return cls(
+            topic=body["topic"],
+            partition=body["partition"],
+            choice=Choice(body["choice"]),
+            with_records=body["records"],
+            all_segments=body["all"],
+            unreadable_is_lost=body["unreadable_is_lost"],
+            is_dry=not body["apply"],
+        )
 
 
 @dataclass(slots=True)

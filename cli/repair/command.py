@@ -110,7 +110,8 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
     """Return the report of a repair without a server.  Raises UsageError, Refused."""
-    from bmq.cli.repair.direct import NotRepaired, repair
+    from bmq.broker.repair.repair import NotRepaired
+    from bmq.cli.repair.direct import repair
     from bmq.meta.kv import KvError
     from bmq.storage.filesystem import StorageError
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from bmq.broker.repair.plan import Choice
 from bmq.broker.repair.repair import NotRepaired, Repair, Wanted, find_partition
 from bmq.cli.store_command import check_store_file, settings
 from bmq.core.clock import SystemClock
@@ -21,21 +20,6 @@ from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
-
-__all__ = ["NotRepaired", "repair"]
-
-
-def wanted_of(body: Mapping[str, Any]) -> Wanted:
-    """Return what an operator asks for over HTTP, or by flags."""
-    return Wanted(
-        topic=body["topic"],
-        partition=body["partition"],
-        choice=Choice(body["choice"]),
-        with_records=body["records"],
-        all_segments=body["all"],
-        unreadable_is_lost=body["unreadable_is_lost"],
-        is_dry=not body["apply"],
-    )
 
 
 async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
@@ -62,5 +46,5 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
         stack.push_async_callback(fs.close)
         await check_root(kv, fs, config.cluster)
         place = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
-        report = await Repair(fs, kv, SystemClock(), place).run(wanted_of(body))
+        report = await Repair(fs, kv, SystemClock(), place).run(Wanted.of(body))
         return report.told()

@@ -8,12 +8,12 @@ from typing import Any
 from bmq.coordinator.api import GroupListing
 from bmq.coordinator.group.members import Member
 from bmq.coordinator.group.states import State
-from bmq.coordinator.response_room import NO_ROOM, ResponseRoom
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
+from bmq.endpoint.response_room import NO_ROOM, ResponseRoom
 
 CLASSIC = "classic"
 GROUP_OPERATIONS = frozenset({3, 6, 8, 10, 11})

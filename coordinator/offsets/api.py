@@ -15,7 +15,6 @@ from bmq.coordinator.group.admin_api import SHARD_LOST
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.states import State
 from bmq.coordinator.group.subscription import CONSUMER
-from bmq.coordinator.response_room import ResponseRoom
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.records import (
@@ -28,6 +27,7 @@ from bmq.coordinator.shard.records import (
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
+from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.catalog import Catalog, Topic
 
 NO_OFFSET = -1

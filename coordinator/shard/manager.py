@@ -16,7 +16,6 @@ from typing import Any
 from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.group.states import State
 from bmq.coordinator.offsets.committed import Offsets
-from bmq.coordinator.placement import shard_of
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.load_failure import LoadFailure
@@ -28,6 +27,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.group_placement import shard_of
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ NOT_LEADER_OR_FOLLOWER, as Kafka does for a replica that it does not know).  No 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
-from functools import partial
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
@@ -33,7 +32,7 @@ from bmq.core.wire.fetch import (
 )
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api, Services
-from bmq.endpoint.fetch.operation import LOOKS_A_TURN, FetchParams, FetchResult, Nearer
+from bmq.endpoint.fetch.operation import LOOKS_A_TURN, FetchParams, FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 
@@ -117,14 +116,8 @@ def _listed(asked: FetchRequest) -> list[SessionPartition]:
 
 def _params(services: Services, asked: FetchRequest) -> FetchParams:
     committed = asked.isolation_level == READ_COMMITTED
-    nearer = _nearer(services, asked.rack_id) if asked.rack_id else None
+    nearer = services.nearer(asked.rack_id) if asked.rack_id else None
     return FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed, nearer=nearer)
-
-
-def _nearer(services: Services, rack: str) -> Nearer | None:
-    """Return the choice of a proxy in this rack; None if this one is in it."""
-    members = services.members
-    return None if members.own.zone == rack else partial(services.metadata.nearer, rack, members)
 
 
 def _wanted(topic: FetchTopic) -> Iterable[SessionPartition]:

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import Any
 
-from bmq.coordinator.api import ClientInfo
-from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.api import ClientInfo, LocalCoordinator
 from bmq.coordinator.routing import GroupApi
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
@@ -49,7 +48,7 @@ class NoAnswer(Exception):
 class Forwards:
     """To the coordinators of all processes; ``local`` is this one's own, if it has the role."""
 
-    def __init__(self, view: ClusterView, peers: Peers, local: Coordinator | None) -> None:
+    def __init__(self, view: ClusterView, peers: Peers, local: LocalCoordinator | None) -> None:
         self.is_draining = False
         self._view = view
         self._peers = peers

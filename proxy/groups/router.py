@@ -18,17 +18,16 @@ from functools import partial
 from typing import Any
 
 from bmq.coordinator import routing
-from bmq.coordinator.api import ClientInfo, GroupListing
-from bmq.coordinator.coordinator import Coordinator
-from bmq.coordinator.placement import shard_of
-from bmq.coordinator.response_room import ResponseRoom
+from bmq.coordinator.api import ClientInfo, GroupListing, LocalCoordinator
 from bmq.coordinator.routing import GroupApi
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
+from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
+from bmq.meta.group_placement import shard_of
 from bmq.meta.members import Members
 from bmq.proxy.groups.client import Forwards, NoAnswer, Refused
 
@@ -56,7 +55,7 @@ class RoutedCoordinator:
         topic: Callable[[], Awaitable[Topic]],
         *,
         shards: int,
-        local: Coordinator | None = None,
+        local: LocalCoordinator | None = None,
     ) -> None:
         """``topic`` gives ``__consumer_offsets``, created when it is missing; RequestError when that cannot be now.
         ``shards``: its partitions as long as it is not there."""

@@ -22,12 +22,13 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta.config_changes import Changes, ConfigChange, Operation
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
 from bmq.proxy.handlers._config_resources import ResourceType, parse_node, parse_type
 from bmq.proxy.handlers._parallel import each
+from bmq.proxy.services import ProxyServices
 
 CONFIGS_MAX = 1_000
 """Of one resource: Kafka has some forty for a topic, three hundred for a broker."""
@@ -35,15 +36,15 @@ ALTER_MS = 30_000
 """Kafka's request.timeout.ms, which clients set by default too."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     return await _alter_all(services, message, _full_set, AlterConfigsResponse)
 
 
-async def handle_incremental(services: Services, request: Request, message: Any) -> Any:
+async def handle_incremental(services: ProxyServices, request: Request, message: Any) -> Any:
     return await _alter_all(services, message, _operations, IncrementalAlterConfigsResponse)
 
 
-async def _alter_all(services: Services, message: Any, read: Callable[[Any], Changes], response: Any) -> Any:
+async def _alter_all(services: ProxyServices, message: Any, read: Callable[[Any], Changes], response: Any) -> Any:
     counts = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
 
     async def alter(resource: Any) -> None:
@@ -70,7 +71,7 @@ async def _alter_all(services: Services, message: Any, read: Callable[[Any], Cha
     return response(throttle_time_ms=0, responses=answers)
 
 
-async def _alter(services: Services, resource: Any, changes: Changes, validate_only: bool) -> None:
+async def _alter(services: ProxyServices, resource: Any, changes: Changes, validate_only: bool) -> None:
     name, kind = resource.resource_name, parse_type(resource.resource_type)
     if kind is ResourceType.BROKER_LOGGER:
         if isinstance(changes, Mapping):

@@ -16,8 +16,9 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterPartitionReassignmentsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta.catalog import Topic
+from bmq.proxy.services import ProxyServices
 
 TopicResult = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionResult = TopicResult.ReassignablePartitionResponse
@@ -27,7 +28,7 @@ NAMED_MAX = 20
 """Nodes that an error names."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     responses = []
     turns = Turns()
     for asked in message.topics:
@@ -45,13 +46,13 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     )
 
 
-def _result(services: Services, topic: Topic | None, asked: Any) -> Any:
+def _result(services: ProxyServices, topic: Topic | None, asked: Any) -> Any:
     code, text = _judge(services, topic, asked.partition_index, asked.replicas)
     return PartitionResult(partition_index=asked.partition_index, error_code=code, error_message=text)
 
 
 def _judge(
-    services: Services, topic: Topic | None, index: int, replicas: list[int] | None
+    services: ProxyServices, topic: Topic | None, index: int, replicas: list[int] | None
 ) -> tuple[ErrorCode, str | None]:
     if topic is None or not 0 <= index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."

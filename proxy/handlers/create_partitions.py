@@ -18,12 +18,13 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import CreatePartitionsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta.catalog import Topic
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     check_count(message.topics)
     counts = Counter(topic.name for topic in message.topics)
     wanted = {topic.name: topic for topic in message.topics}

@@ -24,10 +24,11 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import CreateTopicsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
+from bmq.proxy.services import ProxyServices
 
 OPEN_S = 5.0
 """How long a topic that exists is waited for: longer, and something is wrong that the client shall not wait for."""
@@ -38,7 +39,7 @@ RESULTS_A_TURN = 20
 """Topics whose configs are told in a turn of the loop, at half a millisecond each."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     check_count(message.topics)
     began = asyncio.get_running_loop().time()
     counts = Counter(topic.name for topic in message.topics)
@@ -61,7 +62,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return CreateTopicsResponse(throttle_time_ms=0, topics=answers)
 
 
-async def _create(services: Services, wanted: Any, validate_only: bool) -> Topic:
+async def _create(services: ProxyServices, wanted: Any, validate_only: bool) -> Topic:
     if len(wanted.configs) > CONFIGS_MAX:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(wanted.configs)} configs, more than a topic has")
     nodes = await broker_ids_of(wanted.assignments)
@@ -82,7 +83,7 @@ async def _create(services: Services, wanted: Any, validate_only: bool) -> Topic
     )
 
 
-async def _opened(services: Services, topics: Sequence[Topic], deadline: float) -> None:
+async def _opened(services: ProxyServices, topics: Sequence[Topic], deadline: float) -> None:
     """Wait until the new partitions take records, so that the first produce finds them open.  They open at the same
     time, so one after another is waited for; what is not open by then opens later."""
     loop = asyncio.get_running_loop()
@@ -98,7 +99,7 @@ async def _opened(services: Services, topics: Sequence[Topic], deadline: float) 
                         await services.owners.wait(key, max(0.0, deadline - loop.time()))
 
 
-def _result(services: Services, name: str, result: Topic | RequestError) -> Any:
+def _result(services: ProxyServices, name: str, result: Topic | RequestError) -> Any:
     if isinstance(result, RequestError):
         return CreateTopicsResponse.CreatableTopicResult(
             name=name, error_code=result.code, error_message=result.message, configs=[]

@@ -6,10 +6,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def handle(services: ProxyServices, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
     return await services.coordinator.delete_groups(message, ClientInfo.of(request))
 
 

@@ -20,9 +20,10 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteRecordsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta.topic_configs import effective
 from bmq.proxy.partition_queries import Listed, ask_all, by_topic, list_partitions, owner_of
+from bmq.proxy.services import ProxyServices
 
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 Partition = Topic.DeleteRecordsPartitionResult
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
     offset: int
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     timeout_s = max(message.timeout_ms, 0) / 1000
     refusals: dict[str, ErrorCode] = {}
     listed = await list_partitions(message.topics, "name", "partition_index")
@@ -62,7 +63,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _refusal(services: Services, name: str) -> ErrorCode:
+def _refusal(services: ProxyServices, name: str) -> ErrorCode:
     """Why nothing of the topic may be deleted; NONE when it may, and for one that does not exist."""
     topic = services.catalog.topics.get(name)
     if topic is None:

@@ -19,8 +19,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteTopicsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.proxy.handlers._parallel import each
+from bmq.proxy.services import ProxyServices
 
 
 class Asked(NamedTuple):
@@ -30,7 +31,7 @@ class Asked(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     if request.api_version >= 6:
         asked = [Asked(topic.name, topic.topic_id) for topic in message.topics]
     else:
@@ -49,7 +50,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
 
 
-def _named_twice(services: Services, asked: list[Asked]) -> set[uuid.UUID]:
+def _named_twice(services: ProxyServices, asked: list[Asked]) -> set[uuid.UUID]:
     """Topics that the request names by their name and by their id."""
     names = {one.name for one in asked if one.topic_id is None}
     ids = (one.topic_id for one in asked if one.topic_id is not None)
@@ -57,7 +58,7 @@ def _named_twice(services: Services, asked: list[Asked]) -> set[uuid.UUID]:
     return {topic.topic_id for topic in found if topic is not None and topic.name in names}
 
 
-async def _delete(services: Services, one: Asked, doubly: set[uuid.UUID]) -> Asked:
+async def _delete(services: ProxyServices, one: Asked, doubly: set[uuid.UUID]) -> Asked:
     """What was deleted, with both."""
     if one.name is not None and one.topic_id is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")

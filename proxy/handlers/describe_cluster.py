@@ -16,14 +16,15 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeClusterResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS
 from bmq.proxy.metadata_cache import controller_of
+from bmq.proxy.services import ProxyServices
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(services: Services, request: Request, message: Any) -> Any:
+def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     code, text = ErrorCode.NONE, None
     if message.endpoint_type == CONTROLLERS:
         code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is the brokers' endpoint; there is none for controllers."

@@ -20,12 +20,13 @@ from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_element, encode_response_of
 from bmq.core.wire.messages import DescribeConfigsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.config_values import Described
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
 from bmq.proxy.handlers._config_resources import ResourceType, parse_node, parse_type
+from bmq.proxy.services import ProxyServices
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Config = Result.DescribeConfigsResourceResult
@@ -36,7 +37,7 @@ RESPONSE_BYTES_MAX = 256 << 20
 """10,000 topics with synonyms and documentation take 150 MB."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Response:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Response:
     """Each resource once, encoded by itself: a topic has some forty configs, and 10,000 topics may be asked for."""
     key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
     once = {_identity(each): each for each in message.resources}
@@ -67,7 +68,7 @@ def _too_much(resource: Any) -> Any:
     return _result(resource, ErrorCode.INVALID_REQUEST, text)
 
 
-def _describe(services: Services, resource: Any, message: Any) -> Any:
+def _describe(services: ProxyServices, resource: Any, message: Any) -> Any:
     code, text, configs = ErrorCode.NONE, None, []
     try:
         wanted = set(resource.configuration_keys or ())
@@ -93,7 +94,7 @@ def _result(resource: Any, code: ErrorCode = ErrorCode.NONE, text: str | None = 
     )
 
 
-def _loggers(services: Services, resource: Any, wanted: Collection[str]) -> list[Any]:
+def _loggers(services: ProxyServices, resource: Any, wanted: Collection[str]) -> list[Any]:
     parse_node(resource.resource_name, services.config.node_id, has_defaults=False)
     return [
         Config(
@@ -109,7 +110,7 @@ def _loggers(services: Services, resource: Any, wanted: Collection[str]) -> list
     ]
 
 
-def _configs_of(services: Services, resource: Any) -> list[Described]:
+def _configs_of(services: ProxyServices, resource: Any) -> list[Described]:
     config, catalog = services.config, services.catalog
     defaults, own = catalog.broker_configs(None), catalog.broker_configs(config.node_id)
     name = resource.resource_name
@@ -144,7 +145,7 @@ def _config(described: Described, with_synonyms: bool, with_documentation: bool)
     )
 
 
-def _response_bytes(services: Services, message: Any) -> int:
+def _response_bytes(services: ProxyServices, message: Any) -> int:
     return min(RESPONSE_BYTES_MAX, RESOURCE_BYTES * len(message.resources))
 
 

@@ -13,10 +13,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def handle(services: ProxyServices, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
     return await services.coordinator.describe_groups(message, ClientInfo.of(request))
 
 

@@ -23,10 +23,11 @@ from bmq.core.net.request import Request
 from bmq.core.urls import without_userinfo
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.partitions import Owner
 from bmq.meta.catalog import Topic as CatalogTopic
 from bmq.proxy.partition_queries import LOOK_S, TOGETHER, ask_all, open_owner
+from bmq.proxy.services import ProxyServices
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = Result.DescribeLogDirsTopic
@@ -36,7 +37,7 @@ ALL_BYTES = 16 << 20
 """Room that a response about all partitions takes before it is built: 100,000 of them, corrected once it is encoded."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     asked = await _asked_here(services, message.topics)
     deadline = asyncio.get_running_loop().time() + LOOK_S
     owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline), TOGETHER)
@@ -55,7 +56,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return _response(services, ErrorCode.NONE, described)
 
 
-async def _asked_here(services: Services, asked: Any) -> list[tuple[str, PartitionKey]]:
+async def _asked_here(services: ProxyServices, asked: Any) -> list[tuple[str, PartitionKey]]:
     """``asked`` None means all topics.  Each partition once."""
     catalog, members = services.catalog, services.members
     if asked is None:
@@ -90,7 +91,7 @@ async def _size(one: tuple[str, PartitionKey, Owner]) -> int | None:
         return None
 
 
-def _response(services: Services, code: ErrorCode, topics: list[Any]) -> Any:
+def _response(services: ProxyServices, code: ErrorCode, topics: list[Any]) -> Any:
     result = Result(
         error_code=code,
         log_dir=without_userinfo(services.config.root) or "bmq-data",
@@ -102,7 +103,7 @@ def _response(services: Services, code: ErrorCode, topics: list[Any]) -> Any:
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
 
 
-def _response_bytes(services: Services, message: Any) -> int:
+def _response_bytes(services: ProxyServices, message: Any) -> int:
     return ALL_BYTES if message.topics is None else 0
 
 

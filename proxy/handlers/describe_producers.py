@@ -18,8 +18,9 @@ from bmq.core.net.request import Request
 from bmq.core.records.batch import increment_sequence
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeProducersResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.proxy.partition_queries import ask_all, owner_of
+from bmq.proxy.services import ProxyServices
 from bmq.storage.checkpoint import ProducerState
 
 Topic = DescribeProducersResponse.TopicResponse
@@ -33,7 +34,7 @@ RESPONSE_BYTES = 1 << 20
 """Room that is taken before the producers of a partition are known."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     wanted: dict[str, dict[int, None]] = {}
     turns = Turns()
     for topic in message.topics:
@@ -80,7 +81,7 @@ def _producer(state: ProducerState) -> Any:
     )
 
 
-def _response_bytes(services: Services, message: Any) -> int:
+def _response_bytes(services: ProxyServices, message: Any) -> int:
     return RESPONSE_BYTES if message.topics else 0
 
 

@@ -20,11 +20,12 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeTopicPartitionsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.leader_epochs import METADATA_EPOCH
 from bmq.meta.catalog import INTERNAL_TOPICS, Topic
 from bmq.meta.topic_rules import name_error
 from bmq.proxy.acl_operations import TOPIC_OPERATIONS, bits
+from bmq.proxy.services import ProxyServices
 
 PARTITIONS_MAX = 2_000
 """Kafka's max.request.partition.size.limit."""
@@ -35,7 +36,7 @@ ResponseTopic = Response.DescribeTopicPartitionsResponseTopic
 ResponsePartition = ResponseTopic.DescribeTopicPartitionsResponsePartition
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     asked = [topic.name for topic in message.topics]
     cursor = message.cursor
     names = sorted(set(asked or services.catalog.topics))
@@ -49,7 +50,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return await _page(services, names, start, limit, is_all=not asked)
 
 
-async def _page(services: Services, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
+async def _page(services: ProxyServices, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
     """``limit`` partitions from ``start`` of the first topic on; a topic without any still takes its place."""
     topics: list[Any] = []
     turns = Turns()
@@ -75,7 +76,7 @@ def _response(topics: list[Any], cursor: Any) -> Any:
     return Response(throttle_time_ms=0, topics=topics, next_cursor=cursor)
 
 
-async def _topic(services: Services, topic: Topic, start: int, stop: int) -> Any:
+async def _topic(services: ProxyServices, topic: Topic, start: int, stop: int) -> Any:
     places = await services.metadata.places(topic, start, stop, services.members)
     return ResponseTopic(
         error_code=ErrorCode.NONE,

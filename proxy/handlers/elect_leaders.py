@@ -17,7 +17,8 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ElectLeadersResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = Topic.PartitionResult
@@ -26,7 +27,7 @@ ALL_BYTES = 16 << 20
 """Room that a response about all partitions takes before it is built: 100,000 of them, corrected once it is encoded."""
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     topics = services.catalog.topics
     if message.topic_partitions is None:
         wanted = [(name, range(topic.partitions)) for name, topic in sorted(topics.items())]
@@ -52,7 +53,7 @@ def _result(count: int, index: int) -> Any:
     return Partition(partition_id=index, error_code=code, error_message=text)
 
 
-def _response_bytes(services: Services, message: Any) -> int:
+def _response_bytes(services: ProxyServices, message: Any) -> int:
     return ALL_BYTES if message.topic_partitions is None else 0
 
 

@@ -20,7 +20,8 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 GROUP = 0
 TRANSACTION = 1
@@ -34,7 +35,7 @@ class _Found(NamedTuple):
     port: int = -1
 
 
-async def handle(services: Services, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(services: ProxyServices, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     key_type = message.key_type if request.api_version >= 1 else GROUP
     if request.api_version >= 4:
         keys = list(dict.fromkeys(message.coordinator_keys))
@@ -48,7 +49,7 @@ async def handle(services: Services, request: Request, message: FindCoordinatorR
     return FindCoordinatorResponse(**_fields(await _find(services, key_type, message.key)))
 
 
-async def _find_each(services: Services, key_type: int, keys: list[str]) -> list[_Found]:
+async def _find_each(services: ProxyServices, key_type: int, keys: list[str]) -> list[_Found]:
     """Groups of one shard have one coordinator: each shard is waited for once."""
     if key_type != GROUP:
         return [await _find(services, key_type, "")] * len(keys)
@@ -63,7 +64,7 @@ async def _find_each(services: Services, key_type: int, keys: list[str]) -> list
         # The topic was made meanwhile, with more or fewer shards than this process's setting says.
 
 
-async def _find(services: Services, key_type: int, key: str) -> _Found:
+async def _find(services: ProxyServices, key_type: int, key: str) -> _Found:
     if key_type == TRANSACTION:
         return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
     if key_type != GROUP:

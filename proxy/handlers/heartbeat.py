@@ -13,11 +13,12 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import HeartbeatRequest, HeartbeatResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
 def handle(
-    services: Services, request: Request, message: HeartbeatRequest
+    services: ProxyServices, request: Request, message: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     return services.coordinator.heartbeat(message, ClientInfo.of(request))
 

@@ -23,12 +23,13 @@ from bmq.core.logging.fields import fields
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 _log = logging.getLogger("bmq.proxy")
 
 
-def handle(services: Services, request: Request, message: Any) -> Any | Awaitable[Any]:
+def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
         _log.warning(
             "a client asks for transactions (transactional id %.100r): this version has none",
@@ -41,7 +42,7 @@ def handle(services: Services, request: Request, message: Any) -> Any | Awaitabl
     return _give(services)
 
 
-async def _give(services: Services) -> Any:
+async def _give(services: ProxyServices) -> Any:
     try:
         return _answer(ErrorCode.NONE, await services.producer_ids.next(), 0)
     except RequestError as error:

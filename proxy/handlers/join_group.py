@@ -16,10 +16,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+async def handle(services: ProxyServices, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
     return await services.coordinator.join_group(message, ClientInfo.of(request))
 
 

@@ -10,10 +10,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import LeaveGroupRequest, LeaveGroupResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: LeaveGroupRequest) -> LeaveGroupResponse:
+async def handle(services: ProxyServices, request: Request, message: LeaveGroupRequest) -> LeaveGroupResponse:
     return await services.coordinator.leave_group(message, ClientInfo.of(request))
 
 

@@ -9,10 +9,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListGroupsRequest, ListGroupsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+async def handle(services: ProxyServices, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
     return await services.coordinator.list_groups(message, ClientInfo.of(request), services.members)
 
 

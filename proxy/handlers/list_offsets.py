@@ -23,8 +23,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.proxy.partition_queries import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
+from bmq.proxy.services import ProxyServices
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 KNOWN_SINCE = {
@@ -59,7 +60,7 @@ class Found(NamedTuple):
     epoch: int = -1
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     version = message.API_VERSION
     is_told = version >= TIMEOUT_SINCE and message.timeout_ms > 0
     timeout_s = message.timeout_ms / 1000 if is_told else TIMEOUT_S
@@ -84,7 +85,7 @@ async def handle(services: Services, request: Request, message: Any) -> Any:
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
-async def _find(services: Services, wanted: Wanted, version: int, *, committed: bool) -> Found:
+async def _find(services: ProxyServices, wanted: Wanted, version: int, *, committed: bool) -> Found:
     """RequestError with what Kafka answers."""
     timestamp = wanted.timestamp
     if wanted.is_repeated:

@@ -8,10 +8,11 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListPartitionReassignmentsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-def handle(services: Services, request: Request, message: Any) -> Any:
+def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     return ListPartitionReassignmentsResponse(
         throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=[]
     )

@@ -23,12 +23,13 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.topic_rules import name_error
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Operations
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error
+from bmq.proxy.services import ProxyServices
 
 CREATE_MS = 5_000
 """How long a client waits for topics to be created: under any request time-out, over an election of etcd's."""
@@ -44,7 +45,7 @@ PARTITION_BYTES = 50
 Errors = Mapping[str, ErrorCode]
 
 
-def handle(services: Services, request: Request, message: Any) -> Response | Awaitable[Response]:
+def handle(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
     missing = _to_create(services, request.api_version, message)
     if missing:
         return _create_and_answer(services, request, message, missing)
@@ -53,7 +54,7 @@ def handle(services: Services, request: Request, message: Any) -> Response | Awa
     return _answer(services, request, message, {})
 
 
-async def _create_and_answer(services: Services, request: Request, message: Any, missing: list[str]) -> Response:
+async def _create_and_answer(services: ProxyServices, request: Request, message: Any, missing: list[str]) -> Response:
     results = await each(missing, services.admin.ensure_topic, CREATE_MS)
     failed = {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
     return await _answer(services, request, message, failed)
@@ -73,7 +74,7 @@ def _is_all(version: int, message: Any) -> bool:
     return message.topics is None or (version == 0 and not message.topics)
 
 
-def _to_create(services: Services, version: int, message: Any) -> list[str]:
+def _to_create(services: ProxyServices, version: int, message: Any) -> list[str]:
     """Names that are not there, and may and can be created."""
     if _is_all(version, message) or not services.config.auto_create_topics_enable:
         return []
@@ -89,12 +90,12 @@ def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
     return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
 
 
-async def _answer(services: Services, request: Request, message: Any, failed: Errors) -> Response:
+async def _answer(services: ProxyServices, request: Request, message: Any, failed: Errors) -> Response:
     topics = await _elements(services, request.api_version, message, failed)
     return _around(services, request, message, len(topics), topics)
 
 
-def _answer_all(services: Services, request: Request, message: Any) -> Response | Awaitable[Response]:
+def _answer_all(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
     """At once when nothing is to be encoded."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
     views = (services.catalog, services.members)
@@ -110,14 +111,14 @@ def _answer_all(services: Services, request: Request, message: Any) -> Response 
     return encode()
 
 
-def _around(services: Services, request: Request, message: Any, count: int, topics: list[bytes]) -> Response:
+def _around(services: ProxyServices, request: Request, message: Any, count: int, topics: list[bytes]) -> Response:
     cluster = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None
     return services.metadata.answer(
         request.api_version, request.correlation_id, count, topics, services.catalog, services.members, cluster
     )
 
 
-async def _elements(services: Services, version: int, message: Any, failed: Errors) -> list[bytes]:
+async def _elements(services: ProxyServices, version: int, message: Any, failed: Errors) -> list[bytes]:
     """One for each topic asked for, each once."""
     named = await map_in_turns(
         lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
@@ -138,7 +139,7 @@ async def _elements(services: Services, version: int, message: Any, failed: Erro
 
 
 async def _element(
-    services: Services,
+    services: ProxyServices,
     version: int,
     operations: Operations,
     failed: Errors,
@@ -157,12 +158,12 @@ async def _element(
     return _refused(services, version, error, name, NO_ID)
 
 
-def _invalid(services: Services, version: int, name: str) -> bytes:
+def _invalid(services: ProxyServices, version: int, name: str) -> bytes:
     return _refused(services, version, ErrorCode.INVALID_REQUEST, name, NO_ID, is_internal=False)
 
 
 def _refused(
-    services: Services,
+    services: ProxyServices,
     version: int,
     error: ErrorCode,
     name: str | None,
@@ -177,7 +178,7 @@ def _refused(
     return encode_error(version, error, name, topic_id, is_internal=is_internal)
 
 
-def _response_bytes(services: Services, message: Any) -> int:
+def _response_bytes(services: ProxyServices, message: Any) -> int:
     topics = services.catalog.topics
     if _is_all(message.API_VERSION, message):
         return services.metadata.all_bytes + PARTITION_BYTES * len(topics)

@@ -13,10 +13,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetCommitRequest, OffsetCommitResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
+async def handle(services: ProxyServices, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
     return await services.coordinator.offset_commit(message, ClientInfo.of(request))
 
 

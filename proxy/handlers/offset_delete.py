@@ -6,10 +6,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def handle(services: ProxyServices, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     return await services.coordinator.offset_delete(message, ClientInfo.of(request))
 
 

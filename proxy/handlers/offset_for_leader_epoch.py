@@ -17,8 +17,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetForLeaderEpochResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.proxy.partition_queries import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
+from bmq.proxy.services import ProxyServices
 
 Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Partition = Topic.EpochEndOffset
@@ -31,7 +32,7 @@ class Wanted(NamedTuple):
     epoch: int
 
 
-async def handle(services: Services, request: Request, message: Any) -> Any:
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     listed = await list_partitions(message.topics, "topic", "partition")
 
     async def ask(listed: Listed) -> Any:

@@ -11,10 +11,11 @@ from bmq.coordinator.api import ClientInfo
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import SyncGroupRequest, SyncGroupResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
+from bmq.proxy.services import ProxyServices
 
 
-async def handle(services: Services, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+async def handle(services: ProxyServices, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
     return await services.coordinator.sync_group(message, ClientInfo.of(request))
 
 

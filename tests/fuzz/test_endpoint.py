@@ -44,7 +44,7 @@ SEED = 4_711
 SIZE_MAX = 100_000
 
 
-def trivial(api: Api) -> Api:
+def trivial(api: Api[Any]) -> Api[Any]:
     """The same API with an answer that needs no services; every third one waits before it answers."""
     if api.key == ApiKey.API_VERSIONS:
         return api
@@ -83,7 +83,7 @@ class StrictListener(Listener):
 class Fuzz:
     """Sends frames over one connection after another."""
 
-    def __init__(self, apis: Sequence[Api], rng: random.Random, samples: list[bytes]) -> None:
+    def __init__(self, apis: Sequence[Api[Any]], rng: random.Random, samples: list[bytes]) -> None:
         self.rng = rng
         self.samples = samples
         self.metrics = Metrics()
@@ -135,7 +135,7 @@ class Fuzz:
         return data
 
 
-async def fuzz(apis: Sequence[Api], count: int, seed: str, samples: list[bytes]) -> None:
+async def fuzz(apis: Sequence[Api[Any]], count: int, seed: str, samples: list[bytes]) -> None:
     world = Fuzz(apis, random.Random(seed), samples)
     before = (0, 0)
     for number in range(count):

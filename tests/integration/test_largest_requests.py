@@ -56,10 +56,10 @@ async def _node() -> Node:
     node = Node(NodeConfig(auto_create_topics_enable=False), fs, kv, SystemClock(), incarnation="n")
     node.is_at({PLAINTEXT: Address(host="h", port=9092)})
     await node.start()
-    await node.endpoint._services.admin.create_topic(TOPIC, PARTITIONS, 1, {})
+    await node.admin.create_topic(TOPIC, PARTITIONS, 1, {})
     topic = node.catalog.topics[TOPIC]
     for partition in range(PARTITIONS):
-        await node.endpoint._services.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
+        await node.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
     return node
 
 

@@ -10,6 +10,7 @@ import pytest
 from bmq.cli.main import main
 from bmq.cli.serve import FILE_BYTES_MAX
 from bmq.core.config import NodeConfig
+from bmq.server.process import CannotServe
 
 SECRET = "S3cret"
 
@@ -175,3 +176,16 @@ def test_an_unknown_argument_has_the_usage_of_its_command(words: tuple[str, ...]
     told = capsys.readouterr().err
     assert told.startswith(usage)
     assert "--bogus" in told
+
+
+def test_a_server_that_cannot_start_is_one_line(
+    started: list[NodeConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(config: NodeConfig) -> int:
+        raise CannotServe(f"etcd://u:{SECRET}@h:1 does not answer")
+
+    monkeypatch.setattr("bmq.server.process.serve", serve)
+    assert main(["serve"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bmq: cannot serve: etcd://")
+    assert SECRET not in line

@@ -22,7 +22,6 @@ from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
 from bmq.coordinator.coordinator import Coordinator
-from bmq.coordinator.placement import shard_of
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.clock import LoopClock
@@ -39,6 +38,7 @@ from bmq.core.wire.header import parse_header
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.members import ProxyAddress
 from bmq.proxy.groups.router import RoutedCoordinator

@@ -13,10 +13,10 @@ from bmq.coordinator.api import GroupCoordinator
 from bmq.coordinator.group import admin_api
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.offsets import api as offset_api
-from bmq.coordinator.response_room import ResponseRoom
 from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, ResponseQueue
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
+from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import find_coordinator
 from tests.simulation.loop import run

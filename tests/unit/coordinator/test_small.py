@@ -11,10 +11,10 @@ from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.subscription import parse_topics, subscribed_topics
 from bmq.coordinator.group.timers import NEVER, Deadlines, Kind, Timer
-from bmq.coordinator.placement import java_hash, shard_of
 from bmq.coordinator.shard.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import FormatError
+from bmq.meta.group_placement import java_hash, shard_of
 
 SUBSCRIBED = b"\x00\x01\x00\x00\x00\x02\x00\x01a\x00\x02bc" + b"\xff\xff\xff\xff"
 

@@ -34,7 +34,6 @@ from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
-from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.operation import FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.service import FetchService
@@ -46,6 +45,7 @@ from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
+from bmq.proxy.services import ProxyServices
 from bmq.proxy.tracing import Tracing
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.storage.block_cache import BlockCache, ReadConfig
@@ -377,7 +377,7 @@ class Cluster:
         self.owners = RoutedOwners(self.view, None, self.remote)
         self.reading = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
         nobody = cast(Any, None)
-        self.services = Services(
+        self.services = ProxyServices(
             config=self.config,
             clock=LoopClock(),
             metrics=self.metrics,

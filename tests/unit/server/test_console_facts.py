@@ -20,7 +20,6 @@ from bmq.controller.planning.planner_view import Why
 from bmq.coordinator.api import GroupListing
 from bmq.coordinator.group.admin_api import described
 from bmq.coordinator.offsets.lag import LagReport, PairLag, PartitionLag
-from bmq.coordinator.placement import shard_of
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Histogram, Metrics
@@ -31,6 +30,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.cluster.membership import TTL_S
 from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.group_placement import shard_of
 from bmq.proxy.partition_queries import LOOK_S
 from bmq.server.console_facts import BYTES_S, console_state
 from bmq.server.node import Node

@@ -35,21 +35,19 @@ def config(folder: Path, *, root: str = "", meta: str = "", http: str = "127.0.0
         ({"root": "hdfs://nn:port/x"}, "hdfs://nn:port/x"),
     ],
 )
-def test_a_wrong_store_or_root_is_one_line(
-    settings: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert process.serve(config(tmp_path, **settings)) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("bmq: cannot serve: ")
+def test_a_wrong_store_or_root_is_one_line(settings: dict[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(process.CannotServe) as raised:
+        process.serve(config(tmp_path, **settings))
+    (line,) = str(raised.value).splitlines()
     assert said in line
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert process.serve(config(tmp_path, http=f"127.0.0.1:{port}")) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("bmq: cannot serve: ")
+        with pytest.raises(process.CannotServe) as raised:
+            process.serve(config(tmp_path, http=f"127.0.0.1:{port}"))
+    (line,) = str(raised.value).splitlines()
     assert f"127.0.0.1:{port}" in line
 
 

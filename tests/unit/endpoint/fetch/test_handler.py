@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.handler import APIS, handle
 from bmq.meta.members import Members, ProxyAddress
 from bmq.proxy.metadata_cache import MetadataCache
+from bmq.proxy.services import ProxyServices
 from bmq.storage.filesystem import StorageUnavailable
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, batch_of
@@ -71,6 +73,7 @@ async def fetch(world: World, version: int, topics: list[Any], *, members: Membe
         topics=topics,
     )
     view = SimpleNamespace(reading=world.reading, members=members, metadata=MetadataCache())
+    view.nearer = partial(ProxyServices.nearer, cast(ProxyServices, view))
     services = cast(Services, view)
     answer = handle(services, asked(version, bytes(message.encode(version=version))))
     if not isinstance(answer, Response):

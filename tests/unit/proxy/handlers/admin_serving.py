@@ -16,10 +16,10 @@ from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
-from bmq.endpoint.api import Services
 from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.meta.members import Members, OneNode, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
+from bmq.proxy.services import ProxyServices
 from tests.unit.controller.admin.world import AdminWorld
 
 RESPONSES = {ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse}
@@ -94,7 +94,7 @@ class AdminServing(AdminWorld):
     def __init__(self, *, members: Members | None = None, config: NodeConfig | None = None, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         self.owners = FakeOwners()
-        self.services = Services(
+        self.services = ProxyServices(
             config=self.config,
             clock=LoopClock(),
             metrics=Metrics(),

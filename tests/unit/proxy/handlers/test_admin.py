@@ -57,7 +57,7 @@ REASSIGNMENTS = list_partition_reassignments.APIS[0]
 TOPIC, BROKER = 2, 4
 
 
-def versions(api: Api) -> range:
+def versions(api: Api[Any]) -> range:
     return range(api.min_version, api.max_version + 1)
 
 

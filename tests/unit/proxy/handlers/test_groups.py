@@ -37,7 +37,7 @@ MODULES = (
     delete_groups, describe_groups, find_coordinator, heartbeat, join_group, leave_group, list_groups, offset_commit,
     offset_delete, offset_fetch, sync_group,
 )  # fmt: skip
-APIS: dict[int, Api] = {int(api.key): api for module in MODULES for api in module.APIS}
+APIS: dict[int, Api[Any]] = {int(api.key): api for module in MODULES for api in module.APIS}
 
 
 class Caller:

@@ -1,0 +1,33 @@
+"""The services that a proxy's handlers use, beyond those of Produce and Fetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from bmq.controller.admin.api import Admin
+from bmq.coordinator.api import GroupCoordinator
+from bmq.core.logging.levels import LogLevels
+from bmq.endpoint.api import Services
+from bmq.endpoint.fetch.operation import Nearer
+from bmq.meta.members import Members
+from bmq.meta.producer_ids import ProducerIds
+from bmq.proxy.metadata_cache import MetadataCache
+
+
+@dataclass(slots=True, kw_only=True)
+class ProxyServices(Services):
+    """Everything that a handler of clients' requests may use.  One per listener; tests make it of what they need."""
+
+    members: Members
+    """The cluster as this listener's clients see it: each proxy under the address that it advertises for them."""
+    admin: Admin
+    """The controller, wherever it runs: changes topics and configs."""
+    coordinator: GroupCoordinator
+    producer_ids: ProducerIds
+    log_levels: LogLevels = field(default_factory=LogLevels)
+    metadata: MetadataCache = field(default_factory=MetadataCache)
+
+    def nearer(self, rack: str) -> Nearer | None:
+        """Return the choice of a proxy in `rack`; None if this one is in it."""
+        return None if self.members.own.zone == rack else partial(self.metadata.nearer, rack, self.members)
