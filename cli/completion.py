@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from bmq.cli.command_tree import Argument, Command, Value, walk
 
@@ -197,8 +198,8 @@ fi
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], whole: argparse.ArgumentParser) -> None:
+    """Add the command's parser; `whole` is the parser of the whole command line, which is completed."""
     parser = commands.add_parser(
         "completion",
         help="print a script that completes commands in bash or zsh",
@@ -206,14 +207,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=("bash", "zsh"), metavar="bash|zsh", help="of which shell")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run, whole=whole))
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, *, whole: argparse.ArgumentParser) -> int:
     """Print the script."""
-    from bmq.cli.main import build_parser
-
-    commands = list(walk(build_parser()))
+    commands = list(walk(whole))
     print(bash(commands) if arguments.shell == "bash" else zsh(commands), end="")
     return 0
 

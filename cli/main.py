@@ -71,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     from bmq.cli.records import consume, produce
     from bmq.cli.segment import command as segment
 
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="bmq",
         description=_DESCRIPTION,
         epilog="Each command explains itself: bmq COMMAND --help",
@@ -79,8 +79,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"bmq {VERSION}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    for command in (serve, topic, produce, consume, group, cluster, segment, job, profile, completion, health):
+    for command in (serve, topic, produce, consume, group, cluster, segment, job, profile):
         command.add_parser(commands)
+    completion.add_parser(commands, parser)
+    health.add_parser(commands)
     return parser
 
 

@@ -148,7 +148,9 @@ class Operations:
 
     async def _log_levels(self, named: str, logger: str, level: str) -> tuple[str, Sequence[LoggerLevel]]:
         incarnation = self._find(named)["incarnation"]
-        return incarnation, await log_levels(self._node, self._node.view.members[incarnation], logger, level)
+        return incarnation, await log_levels(
+            self._node.log_levels, self._node.joined, self._node.view.members[incarnation], logger, level
+        )
 
     def _admin(self) -> ClusterAdmin:
         """NotPossible in a process that is alone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.levels import LoggerLevel, LogLevelError, LogLevels
@@ -13,9 +12,7 @@ from bmq.core.rpc.messages import InternalKey, LogLevelsRequest, LogLevelsRespon
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import Member
-
-if TYPE_CHECKING:
-    from bmq.server.node import Node
+from bmq.server.cluster_member import ClusterMember
 
 ANSWER_S = 5.0
 
@@ -44,18 +41,20 @@ def local_levels(levels: LogLevels, logger: str, level: str) -> Sequence[LoggerL
         raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
-async def log_levels(node: Node, member: Member, logger: str, level: str) -> Sequence[LoggerLevel]:
-    """Do as ``local_levels`` in a process of the cluster.
+async def log_levels(
+    own: LogLevels, joined: ClusterMember | None, member: Member, logger: str, level: str
+) -> Sequence[LoggerLevel]:
+    """Do as ``local_levels`` in a process of the cluster; ``own`` and ``joined`` are this process's.
 
     Raises RequestError, BROKER_NOT_AVAILABLE if it does not answer, UNSUPPORTED_VERSION if it is of a version before.
     """
-    if node.joined is None or member.incarnation == node.view.own:
-        return local_levels(node.log_levels, logger, level)
+    if joined is None or member.incarnation == joined.view.own:
+        return local_levels(own, logger, level)
     request = LogLevelsRequest(logger, level)
     try:
-        response = await node.joined.peers.ask(member, request, InternalKey.LOG_LEVELS, LogLevelsResponse, ANSWER_S)
+        response = await joined.peers.ask(member, request, InternalKey.LOG_LEVELS, LogLevelsResponse, ANSWER_S)
     except (PeerLost, TimeoutError) as error:
         why = str(error) or f"no answer within {ANSWER_S:g} s"
         raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None
-    own = {name for _, name in response.own}
-    return [LoggerLevel(name, logging.getLevelName(number), name in own) for number, name in response.levels]
+    is_set = {name for _, name in response.own}
+    return [LoggerLevel(name, logging.getLevelName(number), name in is_set) for number, name in response.levels]

@@ -20,15 +20,13 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from bmq.core.aio.subscribers import Subscribers
+from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Response
-from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S
-
-if TYPE_CHECKING:
-    from bmq.core.net.listener import Listener
+from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S, RequestBudget
 
 UNANSWERED_MAX = 256
 """Requests of a connection that are read and not answered; librdkafka would send a million."""
@@ -42,6 +40,31 @@ _JOIN_MAX = 4 << 10
 _WRITE_MAX = 64 << 10
 """Answers of requests that were read together are written together, up to this."""
 _SIZE = struct.Struct(">i")
+
+
+class ConnectionOwner(Protocol):
+    """The listener that accepted a connection (`core.net.listener.Listener`), as its connections use it."""
+
+    dispatch: Dispatch
+    config: NodeConfig
+    budget: RequestBudget
+    shared_buffer: memoryview
+    """The receive buffer of all connections."""
+    now: float
+    """The loop's time at the last tick, in seconds."""
+    loop: asyncio.AbstractEventLoop
+
+    def opened(self, connection: ClientConnection) -> float:
+        """Register a connection, or close it if there are too many; return the time of its first activity."""
+
+    def lost(self, connection: ClientConnection) -> None:
+        """Forget a connection whose socket is closed."""
+
+    def malformed(self, connection: ClientConnection, why: str) -> None:
+        """Count and log a connection that is closed since its bytes are no request."""
+
+    def bug(self, connection: ClientConnection, error: BaseException) -> None:
+        """Log an exception that no request may cause."""
 
 
 class Exchange:
@@ -72,7 +95,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                  "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id",
                  "client_software", "host", "is_closed", "peer")  # fmt: skip
 
-    def __init__(self, listener: Listener, dispatch: Dispatch | None = None) -> None:
+    def __init__(self, listener: ConnectionOwner, dispatch: Dispatch | None = None) -> None:
         """``dispatch`` answers its requests instead of the listener's own."""
         self._dispatch = dispatch or listener.dispatch
         self.client_id: str | None = None

@@ -13,13 +13,9 @@ As towards clients, nothing begins and nothing is read while the other side does
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, Exchange
+from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, ConnectionOwner, Exchange
 from bmq.core.net.request import Dispatch, Response
-
-if TYPE_CHECKING:
-    from bmq.core.net.listener import Listener
 
 SHARE_BYTES = 1 << 20
 SILENCE_S = 60.0
@@ -32,7 +28,7 @@ class UnorderedConnection(ClientConnection):
 
     __slots__ = ("_running",)
 
-    def __init__(self, listener: Listener, dispatch: Dispatch | None = None) -> None:
+    def __init__(self, listener: ConnectionOwner, dispatch: Dispatch | None = None) -> None:
         super().__init__(listener, dispatch)
         self._running: dict[Exchange, None] = {}
 

@@ -14,24 +14,23 @@ session's order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmq.core.aio.steps import Steps, batched
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
+from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.tracing import Tracer
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.fetch.fetch_time import FetchTime
-from bmq.endpoint.fetch.memory_budget import MemoryPool, Reservation
+from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import SessionPartition
-from bmq.endpoint.fetch.sessions import NO_SESSION, Turn
+from bmq.endpoint.fetch.sessions import NO_SESSION, FetchSession, Turn
 from bmq.endpoint.large_requests import PARTITIONS_MAX
-
-if TYPE_CHECKING:
-    from bmq.endpoint.fetch.service import FetchService
-    from bmq.meta.catalog import Topic
+from bmq.meta.catalog import Topic
 
 STORAGE_PATIENCE_S = 10.0
 """A fetch with nothing else to give waits so long for storage (or its max.wait, if longer): below any client's
@@ -52,7 +51,7 @@ READ_COPIES = 2
 """While a range is read its bytes exist twice: in the reader's window and in the answer."""
 
 
-Nearer = Callable[["Topic", int], int]
+Nearer = Callable[[Topic, int], int]
 """From a topic and the number of its partition to the node id of a proxy."""
 
 
@@ -96,6 +95,39 @@ def _nothing() -> None:
     """Nobody has to be told that a fetch parks."""
 
 
+class FetchReads(Protocol):
+    """The partitions, the memory and the counters of one process (`FetchService`), as one fetch uses them."""
+
+    budget: FetchBudget
+    metrics: Metrics
+    tracer: Tracer | None
+    wait_ms: Histogram
+    owner_patience_s: float
+    is_draining: bool
+    parked: set[asyncio.Future[None]]
+    parked_partitions: int
+    """Partitions of parked fetches that are large and have no session."""
+
+    def look(
+        self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
+    ) -> PartitionRead:
+        """Return what the partition has now, `limit` bytes at most; `follows`: its events are wanted from here on."""
+
+    async def read(self, look: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+        """Return the records that `look` found on storage, or this partition's error."""
+
+    def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
+        """Let a read that its fetch no longer waits for fill the block cache."""
+
+    def count(self, look: PartitionRead) -> None:
+        """Count what is sent of a partition."""
+
+    def leave(self, partitions: Collection[SessionPartition]) -> None:
+        """Follow these partitions no longer."""
+
+    def end_session(self, session: FetchSession) -> None: ...
+
+
 class FetchOperation:
     """``try_now``; if that gives nothing, ``run``."""
 
@@ -103,7 +135,7 @@ class FetchOperation:
                  "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
                  "_storage_deadline", "_stored", "_time", "_turn", "_watch")  # fmt: skip
 
-    def __init__(self, reading: FetchService, turn: Turn, params: FetchParams) -> None:
+    def __init__(self, reading: FetchReads, turn: Turn, params: FetchParams) -> None:
         self._reading = reading
         self._turn = turn
         self._params = params
