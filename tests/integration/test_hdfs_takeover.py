@@ -236,13 +236,25 @@ async def check(fs: HdfsFileSystem, path: str, length: int, acked: int) -> None:
     assert position == length
 
 
-async def fenced(fs: HdfsFileSystem, lease: Lease, tries: int) -> int:
-    """Fence as an owner does, that asks again.  A zombie that spoils HDFS's own recovery of the block has the NameNode
-    refuse another attempt for 90 s."""
-    for _ in range(tries - 1):
+async def fenced(hdfs: HdfsCluster, fs: HdfsFileSystem, zombie: Zombie, behaviour: str) -> int:
+    """Fence as an owner does: it tries again for as long as the file is not closed, and is never given a wrong length.
+
+    A zombie that recovers its pipeline may spoil HDFS's own recovery of the block, and the NameNode then refuses
+    another attempt for 90 s.  Or one of its writer threads is stopped inside a packet: that replica's file is longer
+    than the datanode remembers, and each later recovery fails with ``Block length mismatch`` until the datanode
+    restarts and reads the length from its disk, as docs/operations/troubleshooting.md tells operators.
+    """
+    if behaviour != "recovers":
+        return await fs.fence(zombie.lease)
+    for _ in range(2):
         with contextlib.suppress(StorageUnavailable):
-            return await fs.fence(lease)
-    return await fs.fence(lease)
+            return await fs.fence(zombie.lease)
+    say("datanodes of the block restarted: HDFS could not recover it")
+    for node in zombie.nodes:
+        await asyncio.to_thread(hdfs.restart_datanode, hdfs.datanode_of(node))
+    with contextlib.suppress(StorageUnavailable):
+        return await fs.fence(zombie.lease)
+    return await fs.fence(zombie.lease)
 
 
 def fence_rounds(
@@ -265,7 +277,7 @@ def fence_rounds(
                     if fault is not None:
                         fault([hdfs.datanode_of(node) for node in zombie.nodes])
                     started = time.monotonic()
-                    length = await fenced(fs, zombie.lease, tries=2 if behaviour == "recovers" else 1)
+                    length = await fenced(hdfs, fs, zombie, behaviour)
                     times.append((time.monotonic() - started) * 1e3)
                     await check(fs, zombie.lease.paths[0], length, zombie.board.acked)
                     await zombie.end()

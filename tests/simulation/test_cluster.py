@@ -254,7 +254,7 @@ async def read_again(seed: int) -> ClusterWorld:
     return world
 
 
-async def drained_after_a_deletion(seed: int) -> ClusterWorld:
+async def drain_does_not_wait_for_deleted_topics(seed: int) -> ClusterWorld:
     """A topic is deleted, the leader ends, then each broker in turn: none waits for partitions that are no more."""
     world = ClusterWorld(seed)
     with BugsTold(world):
@@ -319,7 +319,7 @@ def test_read_again(block: int) -> None:
 
 
 def test_a_drain_does_not_wait_for_deleted_topics() -> None:
-    play(1, drained_after_a_deletion)
+    play(1, drain_does_not_wait_for_deleted_topics)
 
 
 def test_calm() -> None:
