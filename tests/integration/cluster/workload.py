@@ -22,12 +22,12 @@ BURST_S = 0.05  # one megabyte a second of each producer: two cores carry fiftee
 class Workload:
     """On a topic of its own; see ``workload``."""
 
-    def __init__(self, cluster: BmqCluster, partitions: int = PARTITIONS) -> None:
+    def __init__(self, cluster: BmqCluster, partitions: int = PARTITIONS, *, burst_s: float = BURST_S) -> None:
         self.topic = f"load-{uuid.uuid4().hex[:8]}"
         self.bootstrap = cluster.bootstrap
         create_topic(self.bootstrap, self.topic, partitions)
         self.writers = [
-            Writer(self.bootstrap, self.topic, partitions, number=number, burst_s=BURST_S) for number in range(2)
+            Writer(self.bootstrap, self.topic, partitions, number=number, burst_s=burst_s) for number in range(2)
         ]
         self._proxies = proxies = [cluster[name].bootstrap for name in cluster.names(PROXY)]
         self.groups = [
@@ -80,9 +80,9 @@ class Workload:
 
 
 @contextlib.contextmanager
-def workload(cluster: BmqCluster, partitions: int = PARTITIONS) -> Iterator[Workload]:
-    """Running smoothly when it begins; checked at the end."""
-    cluster_load = Workload(cluster, partitions)
+def workload(cluster: BmqCluster, partitions: int = PARTITIONS, *, burst_s: float = BURST_S) -> Iterator[Workload]:
+    """Running smoothly when it begins; checked at the end.  Each producer sends a burst of 50 KB every ``burst_s``."""
+    cluster_load = Workload(cluster, partitions, burst_s=burst_s)
     try:
         cluster_load.start()
         yield cluster_load
