@@ -16,7 +16,7 @@ help:
 	@echo "make demo-cluster  the same on HDFS and etcd, with nine processes, while a datanode and a broker are killed"
 	@echo "make dist       wheel and sdist in dist/"
 	@echo "make image      the container image, by docker or what DOCKER names"
-	@echo "make lint       ruff, mypy strict, import-linter"
+	@echo "make lint       ruff, the voice of docstrings and log lines, mypy strict, import-linter"
 	@echo "make unit       unit tests: minutes, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make console    the console in a real browser (needs Chromium)"
@@ -59,6 +59,7 @@ image:
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.voice
 	$(BIN)/mypy
 	PYTHONPATH=.links $(BIN)/lint-imports
 
