@@ -1,7 +1,7 @@
-"""Long reads into memory of the caller's: what a reader of whole topics uses over and over.
+"""Long reads into a buffer of the caller, which readers of whole topics use again for each read.
 
-Fresh memory for megabytes is dear, since the kernel clears each page of it when it is first touched.  Adapters that
-can put bytes straight where they shall lie have ``read_into``; of the others, ``read``'s bytes are copied.
+Fresh memory for megabytes is expensive, since the kernel clears each page of it when it is first touched.  Adapters
+that can put bytes straight into the buffer have ``read_into``; with the others, ``read``'s bytes are copied.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ class ReadsInto(Protocol):
     """An adapter with ``read_into``."""
 
     async def read_into(self, path: str, position: int, out: memoryview) -> int:
-        """As ``read_into`` below."""
+        """Do what the function ``read_into`` does."""
 
 
 async def read_into(fs: FileSystem, path: str, position: int, out: memoryview) -> int:
-    """Fill ``out`` from ``position`` on: how many bytes, fewer only at the end of what is visible.  As ``fs.read``.
+    """Fill ``out`` with the file's bytes from ``position`` on, and return how many were read.
 
-    After a failure, or when it is cancelled, ``out`` may be written to for a while yet: do not use it again.
+    They are fewer than ``len(out)`` only at the end of what is visible.  Raises what ``fs.read`` raises.  After a
+    failure or a cancellation ``out`` may still be written to for a while: do not use it again.
     """
     if isinstance(fs, ReadsInto):
         return await fs.read_into(path, position, out)

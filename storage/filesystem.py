@@ -1,18 +1,18 @@
-"""The seam between the log and whatever keeps its files.
+"""The interface between the log and the storage that keeps its files.
 
-Three adapters stand behind it: ``memory`` (HDFS's semantics with seeded faults, for simulation), ``local``
-(a folder) and ``hdfs``.  What the log relies on, and each adapter must give:
+There are three adapters: ``memory`` (HDFS's semantics with seeded faults, for simulation), ``local`` (a folder) and
+``hdfs``.  The log relies on these properties, and each adapter must give them:
 
-* A file has **one writer**, named by a lease holder that is unique per process start.  Nobody else can append
+* A file has **one writer**, named by a lease holder that is unique per process start.  No other process can append
   until the file is closed or fenced.
 * ``create`` never overwrites.  Nothing is ever truncated.
-* Bytes become *durable* when a flush is acknowledged.  A reader may see bytes that were never acknowledged,
-  and the namespace may not know an open file's length: readers bound themselves by what the log tells them.
-* ``fence`` ends every writer of a file, whoever it is, and returns the file's final length.  Every acknowledged
-  byte is inside that length, and no byte past it is ever acknowledged.  The rename of a file being
-  written does not save its writer: fencing follows the file, not the name.
+* Bytes become *durable* when a flush is acknowledged.  A reader may see bytes that were never acknowledged, and the
+  namespace may not have an open file's length: readers bound themselves by the offsets of the log.
+* ``fence`` ends every writer of a file, in whatever process, and returns the file's final length.  Every acknowledged
+  byte is inside that length, and no byte past it is ever acknowledged.  The rename of a file being written does not
+  save its writer: fencing follows the file, not the name.
 
-All calls may raise the errors below and nothing else; adapters translate foreign exceptions once, here.
+All calls may raise the errors below and no others: each adapter translates foreign exceptions once, at this interface.
 Paths are absolute within the adapter's root and begin with ``/``.
 """
 
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class StorageError(Exception):
-    """Root of everything that a ``FileSystem`` raises."""
+    """The base of all errors that a ``FileSystem`` raises."""
 
 
 class NoSuchFile(StorageError):
@@ -39,7 +39,7 @@ class AlreadyExists(StorageError):
 
 
 class LeaseLost(StorageError):
-    """The file was fenced, closed or deleted under its writer: whoever hears this no longer owns the file."""
+    """The file was fenced, closed or deleted under its writer: the caller no longer owns the file."""
 
 
 class PipelineFailed(StorageError):
@@ -54,7 +54,7 @@ class PipelineFailed(StorageError):
 
 
 class StorageUnavailable(StorageError):
-    """Storage does not answer, or answers "later" (safe mode, fail-over): try again."""
+    """Storage does not respond, or asks to be tried later (safe mode, fail-over).  Retriable."""
 
 
 class OutOfSpace(StorageError):
@@ -62,18 +62,21 @@ class OutOfSpace(StorageError):
 
 
 class CorruptData(StorageError):
-    """No replica could give these bytes with a right checksum."""
+    """No replica returned these bytes with a correct checksum."""
 
 
 class Unsupported(StorageError):
-    """The root cannot do this (read-only root, encryption zone, erasure-coded folder, SASL): says what to do."""
+    """The root cannot do this (read-only root, encryption zone, erasure-coded folder, SASL).
+
+    The message says what to do.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatus:
-    """What the namespace says of a name.  ``length`` is a lower bound while the file is open.
+    """The namespace's entry for a name.  ``length`` is in bytes, a lower bound while the file is open.
 
-    ``block_bytes`` is what the file was created with, 0 where storage does not tell.
+    ``block_bytes`` is the block size that the file was created with, 0 where storage does not report it.
     """
 
     path: str
@@ -86,9 +89,9 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A block of a file: where in the file it begins, its bytes, and the nodes that hold it.
+    """A block of a file: its position and length in bytes, and the nodes that hold it.
 
-    ``nodes`` are as ``Appender.nodes`` names them; the length of a block being written is a lower bound.
+    ``nodes`` have the names of ``Appender.nodes``.  The length of a block being written is a lower bound.
     """
 
     position: int
@@ -98,14 +101,14 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOptions:
-    """How a new file is to be written.
+    """Settings of a file to be created.
 
-    ``block_bytes`` bounds the file: one block a file, files are rolled, not blocks.  ``chunk_bytes`` is the
-    checksum chunk (a small flush resends the partial chunk).  ``exclude`` names nodes to avoid; the list is
-    advice, dropped rather than fail when too few nodes remain.  ``all_copies`` demands ``replication`` nodes while as
-    many live: OutOfSpace if some of them have no room, for as long as closing other files may help.  Without it, and
-    where fewer live, the file is on as many as take it.  ``sync``: the file's name survives a loss of power once it is
-    made, as it always does on HDFS, whose NameNode syncs its edits.
+    ``block_bytes`` bounds the file: it has one block, and files are rolled, not blocks.  ``chunk_bytes`` is the
+    checksum chunk (a small flush sends the partial chunk again).  ``exclude`` names nodes to avoid; the list is advice:
+    when too few nodes remain it is dropped, and the call does not fail.  ``all_copies`` demands ``replication`` nodes
+    while as many live: OutOfSpace is raised if some of them have no room, for as long as closing other files may help.
+    Without it, and where fewer live, the file is on as many nodes as accept it.  ``sync``: the name of the created file
+    survives a loss of power, as it always does on HDFS, whose NameNode syncs its edits.
     """
 
     block_bytes: int = 128 << 20
@@ -118,10 +121,10 @@ class CreateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Enough to find and fence an open file later, by anyone: kept in the ``KeyValue`` store.
+    """The facts with which any process can find and fence an open file later.  They are kept in the ``KeyValue`` store.
 
-    ``paths`` are the names it may have (spare and final); ``file_id`` follows it through a rename where the
-    adapter has such an id (0 otherwise).
+    ``paths`` are the names that the file may have (spare and final).  ``file_id`` identifies it through a rename where
+    the adapter has such an id (0 otherwise).
     """
 
     paths: tuple[str, ...]
@@ -130,12 +133,12 @@ class Lease:
 
 
 class Appender(Protocol):
-    """An open file and its write path.  One task uses it; nothing here blocks the loop.
+    """An open file and its write path.  One task uses it; no method blocks the loop.
 
-    ``write`` hands over bytes (the buffer must not change until the flush that covers it is done) and returns
-    the position after them.  ``flush`` returns a future of the position up to which bytes are acknowledged; many
-    may be outstanding, they complete in order, and fail all together (PipelineFailed, LeaseLost).  After the first
-    failure every call fails the same way: the file is to be fenced and left.
+    ``write`` takes bytes (the buffer must not change until the flush that covers it is done) and returns the position
+    after them.  ``flush`` returns a future of the position up to which bytes are acknowledged.  Many flushes may be
+    outstanding; they complete in order, and all fail together (PipelineFailed, LeaseLost).  After the first failure
+    every call fails the same way: the file must be fenced and left.
     """
 
     @property
@@ -143,11 +146,11 @@ class Appender(Protocol):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes written to, in pipeline order; empty where the word has no meaning."""
+        """The nodes written to, in pipeline order; empty where storage has no nodes."""
 
     @property
     def position(self) -> int:
-        """Bytes handed over, from the file's beginning (an append starts at the old length)."""
+        """Bytes written, from the file's beginning (an append starts at the old length)."""
 
     @property
     def flushed(self) -> int:
@@ -159,11 +162,11 @@ class Appender(Protocol):
 
     @property
     def failure(self) -> StorageError | None:
-        """Why every call fails from here on; None while the file can be written.
+        """The reason why every call fails from now on; None while the file can be written.
 
-        Known without a call where a connection tells it: a datanode that restarts breaks the write paths of idle files
-        too, and on HDFS nobody can read such a file once all of its datanodes have restarted, until it is fenced.  Set
-        by ``close`` and ``abort`` as well.
+        It is set without a call where a connection breaks: a datanode that restarts breaks the write paths of idle
+        files too.  On HDFS such a file cannot be read once all of its datanodes have restarted, until it is fenced.
+        ``close`` and ``abort`` set it as well.
         """
 
     def write(self, data: Buffer) -> int: ...
@@ -171,14 +174,17 @@ class Appender(Protocol):
     def flush(self, *, sync: bool = False) -> asyncio.Future[int]: ...
 
     async def close(self) -> int:
-        """Flush, close for ever (until an ``append``) and return the length.  Fails like a flush."""
+        """Flush, close the file (until an ``append``) and return its length.  Raises what a flush raises."""
 
     def abort(self) -> None:
-        """Drop the connection and forget the file, telling the namespace nothing (rule 6: it may not be ours)."""
+        """Drop the connection and forget the file without a call to the namespace.
+
+        The file may belong to another process by now (rule 6).
+        """
 
 
 class FileSystem(Protocol):
-    """One root.  ``holder`` is this process's lease name."""
+    """One root's files.  ``holder`` is this process's lease name, ``url`` the root's address."""
 
     @property
     def url(self) -> str: ...
@@ -187,40 +193,49 @@ class FileSystem(Protocol):
     def holder(self) -> str: ...
 
     async def create(self, path: str, options: CreateOptions = ...) -> Appender:
-        """A new file with its lease taken and its write path open, parents made.  AlreadyExists, OutOfSpace, ..."""
+        """Create a file, take its lease, open its write path, and return that; missing parents are made.
+
+        Raises AlreadyExists if the name is taken, and OutOfSpace if there is no room.
+        """
 
     async def append(self, path: str, options: CreateOptions = ...) -> Appender:
-        """Reopen a closed file at its end.  LeaseLost when somebody holds it."""
+        """Open a closed file again, at its end.  Raises LeaseLost if a writer holds it."""
 
     async def fence(self, lease: Lease, *, sync: bool = False) -> int:
-        """Stop the file's writer and close it; return the final length.  Idempotent.
+        """Stop the file's writer, close the file, and return its final length.  Idempotent.
 
-        ``sync``: all of that length, and the file's name, are on disk then, as after a sync flush.  Without it, what
-        the writer never synced may be lost with the power.  Raises NoSuchFile when no name has it.
+        ``sync``: all of that length, and the file's name, are on disk then, as after a sync flush.  Without it, bytes
+        that the writer never synced may be lost with the power.  Raises NoSuchFile if the file has none of the lease's
+        names.
         """
 
     async def read(self, path: str, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``position``; fewer only at the end of what is visible.  Works on open files."""
+        """Return up to ``length`` bytes from ``position``, fewer only at the end of what is visible.
 
-    async def status(self, path: str) -> FileStatus: ...
+        Works on open files.
+        """
+
+    async def status(self, path: str) -> FileStatus:
+        """Return the namespace's entry for ``path``.  Raises NoSuchFile if there is none."""
 
     async def visible_length(self, path: str) -> int:
-        """The smallest length that all reachable replicas show; the exact length of a closed file."""
+        """Return the smallest length that all reachable replicas show; the exact length of a closed file."""
 
     def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
-        """Children with a name greater than ``after``, in byte order of (ASCII) names, in pages.  Empty if missing.
+        """Give the children with a name greater than ``after``, in byte order of (ASCII) names, page by page.
 
-        HDFS compares signed bytes, so it puts other names first: ours are ASCII.
+        A missing folder has none.  HDFS compares signed bytes, so it puts names beyond ASCII first: the log's names are
+        ASCII.
         """
 
     async def rename(self, source: str, target: str) -> None:
-        """Atomic, never overwrites; an open file keeps its writer."""
+        """Rename atomically, never overwriting; an open file keeps its writer."""
 
     async def replace(self, source: str, target: str) -> None:
-        """Atomic rename that overwrites a closed ``target``."""
+        """Rename atomically, overwriting a closed ``target``."""
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
-        """False when it was not there."""
+        """Delete a file or folder, and return False if it was not there."""
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy.
@@ -229,22 +244,22 @@ class FileSystem(Protocol):
         """
 
     async def probe(self, node: str) -> bool:
-        """Whether a node (as ``Appender.nodes`` names it) answers in a short time; True where there are no nodes."""
+        """Return whether a node (a name of ``Appender.nodes``) responds in a short time; True without nodes."""
 
     async def replicas_max(self) -> int:
-        """How many copies of a block storage can hold now: live datanodes; 1 for a local folder.
+        """Return how many copies of a block storage can hold now: its live datanodes; 1 for a local folder.
 
-        Unsupported where the root does not tell: HDFS tells its superusers only, and WebHDFS nobody.
+        Raises Unsupported where the root does not report it: HDFS does to its superusers only, WebHDFS to nobody.
         """
 
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
-        """The file's blocks in order; empty where storage has no nodes, or the file has no bytes.
+        """Return the file's blocks in order; empty where storage has no nodes, or the file has no bytes.
 
-        Unsupported where the root does not tell.
+        Raises Unsupported where the root does not report them.
         """
 
     async def copies(self, path: str) -> int:
-        """Count the copies, on nodes that answer, of that block of a file which has the fewest; 1 for a local folder.
+        """Count the copies, on nodes that respond, of that block of a file which has the fewest; 1 for a local folder.
 
         Storage may make more of a closed file by itself.  Raises NoSuchFile, and Unsupported where ``replicas_max``
         does for want of a protocol (WebHDFS).
@@ -254,13 +269,17 @@ class FileSystem(Protocol):
 
 
 WRITE_ONCE_S = 20.0
-"""A file of this kind is small: a pipeline that takes longer hangs (nobody else watches it)."""
+"""A file of this kind is small: a pipeline that takes longer hangs, and nothing else watches it."""
 
 
 async def write_once(
     fs: FileSystem, path: str, data: Buffer, options: CreateOptions | None = None, *, sync: bool = True
 ) -> None:
-    """Create ``path`` holding exactly ``data``, closed and (``sync``) on disk.  AlreadyExists if it is there."""
+    """Create ``path`` holding exactly ``data``, closed and (``sync``) on disk.
+
+    Raises AlreadyExists if the name is taken, PipelineFailed if storage does not acknowledge it in `WRITE_ONCE_S`, and
+    other StorageErrors as ``create`` and a flush do.  A failed call may leave the file, open, with some of the bytes.
+    """
     appender = await fs.create(path, options or CreateOptions(block_bytes=1 << 20))
     try:
         async with asyncio.timeout(WRITE_ONCE_S):

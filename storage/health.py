@@ -1,4 +1,4 @@
-"""What storage says of its own health, for an operator: safe mode, room, quota, and what it has lost."""
+"""Storage's report of its own health, for an operator: safe mode, room, quota, and lost blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class NameNodeState(NamedTuple):
-    """One NameNode.  `state` is Hadoop's word, "" where it does not say; `error`: why it does not answer."""
+    """One NameNode's state.
+
+    `state` is Hadoop's word for it ("active", "standby", ...), "" if it is not known; `error` says why the NameNode
+    does not respond, "" if it does.
+    """
 
     address: str
     state: str = ""
@@ -16,22 +20,27 @@ class NameNodeState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageHealth:
-    """Bytes are of all copies together; 0 of 0 where storage does not tell, -1 for a quota that is not set."""
+    """The health of the storage under one root.
+
+    Bytes are those of all copies together.  A capacity of 0 means that storage does not report it; -1 is a quota that
+    is not set.
+    """
 
     capacity_bytes: int = 0
     remaining_bytes: int = 0
     is_in_safe_mode: bool = False
     missing_blocks: int = 0
-    """Blocks of any file of the whole HDFS, of which no copy is left."""
+    """Blocks without a copy, of any file of the whole HDFS."""
     root_names: int = 0
     root_names_quota: int = -1
-    """Files and folders of the root, and how many it may have."""
+    """The quota of the files and folders of the root, which ``root_names`` counts."""
     root_bytes: int = 0
     root_bytes_quota: int = -1
 
 
 @runtime_checkable
 class Examined(Protocol):
-    """A ``FileSystem`` that can be asked for its health.  Raises StorageError."""
+    """A ``FileSystem`` that reports its health."""
 
-    async def health(self) -> StorageHealth: ...
+    async def health(self) -> StorageHealth:
+        """Return storage's health.  Raises StorageError if storage does not respond."""

@@ -1,4 +1,4 @@
-"""Names on storage, both directions.  Nothing else builds or parses a path.
+"""The names of files on storage.  Only this module builds and parses them.
 
 ::
 
@@ -39,7 +39,7 @@ TOPICS = "/topics"
 
 @dataclass(frozen=True, slots=True)
 class PartitionPath:
-    """One partition's folder."""
+    """One partition's folder, and the paths of its files.  Raises ValueError for a name that no topic can have."""
 
     topic: str
     topic_id: str
@@ -64,7 +64,7 @@ class PartitionPath:
 
     @property
     def log_fields(self) -> PartitionFields:
-        """What log lines say of the partition."""
+        """The fields that name the partition in log lines."""
         return {"topic": self.topic, "partition": self.partition}
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ class PartitionPath:
 
 
 def is_topic_name(name: str) -> bool:
-    """Kafka's rule (``Topic.validate``)."""
+    """Return whether a topic can have this name, by Kafka's rule (``Topic.validate``)."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def parse_segment(file_name: str) -> tuple[SegmentName, str] | None:
-    """``(name, "log" or "idx")``, or None for anything else."""
+    """Return ``(name, "log" or "idx")`` for the name of a segment's file, None for any other."""
     match = _SEGMENT.fullmatch(file_name)
     if match is None:
         return None
@@ -85,16 +85,18 @@ def parse_segment(file_name: str) -> tuple[SegmentName, str] | None:
 
 
 def parse_spare(file_name: str) -> tuple[int, int, str] | None:
-    """``(epoch, n, holder)`` of a spare file's name."""
+    """Return ``(epoch, n, holder)`` for the name of a spare file, None for any other."""
     match = _SPARE.fullmatch(file_name)
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def journal(incarnation: str, n: int) -> str:
+    """Return the path of a broker's journal file with the number ``n``."""
     return f"{JOURNALS}/{incarnation}-{n:08d}.jnl"
 
 
 def parse_journal(file_name: str) -> tuple[str, int] | None:
+    """Return ``(incarnation, n)`` for the name of a journal file, None for any other."""
     match = _JOURNAL.fullmatch(file_name)
     return (match[1], int(match[2])) if match else None
 
@@ -108,9 +110,11 @@ def topic_json(topic: str, revision: int) -> str:
 
 
 def parse_topic_json(file_name: str) -> int | None:
+    """Return the revision in the name of a topic's file, None for any other name."""
     match = _TOPIC.fullmatch(file_name)
     return int(match[1]) if match else None
 
 
 def base_name(path: str) -> str:
+    """Return the last name in ``path``."""
     return path.rsplit("/", 1)[-1]

@@ -1,4 +1,4 @@
-"""From a root's URL to its file system; each adapter is imported only when its scheme asks for it."""
+"""The way from a root's URL to its file system.  An adapter is imported only when a URL has its scheme."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, hdfs://nameservice/dir, webhdfs://host:port/dir, memory:[name]"
 WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir, hdfs://nameservice/dir"
-"""Those of `SCHEMES` that a server keeps its data in."""
+"""The schemes in which a server can keep its data."""
 
-# Roots of one process that share a name share their files, as long as any of them is in use: tests run all roles so.
+# Memory roots of one process that share a name share their files while any of them is in use: tests run all roles so.
 _memories: WeakValueDictionary[str, MemoryStorage] = WeakValueDictionary()
 
 
 async def open_filesystem(url: str, *, holder: str, must_exist: bool = False, hadoop_conf_dir: str = "") -> FileSystem:
-    """The root at ``url``, for the process whose lease name is ``holder`` (unique per process start).
+    """Open the root at ``url`` for the process whose lease name is ``holder`` (unique per process start).
 
-    A local folder is made unless it ``must_exist``, which is what a reader asks for.  ``hadoop_conf_dir`` has the
-    files that say what a name service is; when empty, the folder of the environment's HADOOP_CONF_DIR has.
+    A local folder is made unless it ``must_exist``, which readers demand.  ``hadoop_conf_dir`` is the folder of
+    Hadoop's configuration files, which say what a name service is; if empty, the environment's HADOOP_CONF_DIR is used.
 
     Raises Unsupported for a URL that names no root, NoSuchFile for a folder that must exist and does not, and what the
     adapter raises when the root cannot be opened.
@@ -51,9 +51,9 @@ async def open_filesystem(url: str, *, holder: str, must_exist: bool = False, ha
 
 
 def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
-    """Return the URL that means the same where there is no configuration of Hadoop's.
+    """Return an equivalent URL for a process without Hadoop's configuration: name services become addresses.
 
-    Raises ValueError if the configuration does not say what it means.
+    Raises ValueError if the configuration does not define the URL's name service.
     """
     url = normal_url(url)
     if scheme_of(url) != "hdfs":
@@ -64,9 +64,9 @@ def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
 
 
 async def namenode_states(url: str, hadoop_conf_dir: str, timeout_s: float) -> Sequence[NameNodeState]:
-    """Return the state of each NameNode of a root on HDFS, of another root nothing.
+    """Return the state of each NameNode of a root on HDFS; empty for any other root.
 
-    Raises ValueError if the configuration does not say which they are.
+    Each NameNode has ``timeout_s`` to respond.  Raises ValueError if the configuration does not say which they are.
     """
     url = normal_url(url)
     if scheme_of(url) != "hdfs":
@@ -78,11 +78,11 @@ async def namenode_states(url: str, hadoop_conf_dir: str, timeout_s: float) -> S
 
 
 def unknown_root(url: str, schemes: str) -> str:
-    """Return the text of an error: `url` is none of `schemes`.  A path is given back as the URL that it may mean."""
-    told = f"{without_userinfo(url)!r} is no root that this program knows"
+    """Return the text of an error: `url` has none of `schemes`.  For a path, suggest the URL that it may mean."""
+    problem = f"unknown root {without_userinfo(url)!r}"
     if not scheme_of(url):
-        return f"{told}: for a local folder give file://{quote(os.path.abspath(url))}"
-    return f"{told}: use one of {schemes}"
+        return f"{problem}: for a local folder give file://{quote(os.path.abspath(url))}"
+    return f"{problem}: use one of {schemes}"
 
 
 def _local_path(url: str, *, must_exist: bool = False) -> str:

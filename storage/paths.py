@@ -1,4 +1,4 @@
-"""Paths within a root, as the seam spells them: absolute, ``/`` between names, no way out."""
+"""Paths within a root: absolute, with ``/`` between names, and never outside the root."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from bmq.storage.filesystem import StorageError, Unsupported
 
 
 def split(path: str) -> tuple[str, ...]:
-    """The names of ``path``; empty for the root.  Unsupported for what could leave the root or mean two things."""
+    """Return the names in ``path``, none for the root.
+
+    Raises Unsupported for a path that could leave the root or mean two files.
+    """
     if not path.startswith("/"):
         raise Unsupported(f"{path!r} is not absolute: paths begin with / at the root")
     names = tuple(path[1:].split("/")) if path != "/" else ()
@@ -18,11 +21,15 @@ def split(path: str) -> tuple[str, ...]:
 
 
 def join(folder: str, name: str) -> str:
+    """Return the path of ``name`` in ``folder``, which may be the root."""
     return f"{folder}{name}" if folder == "/" else f"{folder}/{name}"
 
 
 def check_concat(target: str, sources: Sequence[str]) -> None:
-    """What can be said of a concat by its names alone."""
+    """Check what the names alone say of a concat.
+
+    Raises StorageError if the files are not all in one folder, or if one is named twice.
+    """
     folder = split(target)[:-1]
     if any(split(source)[:-1] != folder for source in sources):
         raise StorageError(f"concat joins files of one folder: {target} and {list(sources)}")

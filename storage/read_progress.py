@@ -1,7 +1,7 @@
-"""How a process's reads from storage go: which one waits, how many found data and how many found storage away.
+"""The progress of a process's reads from storage: which one waits, how many returned data and how many failed.
 
-Counters only, for a look now and then.  A read that finds no such file, or no sound replica, counts as neither: storage
-has answered, and only this file is to blame.  Pure.
+It consists of counters, which are checked now and then.  A read that finds no such file, or no sound replica, counts as
+neither: storage has responded, and only this file is at fault.  Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError
 
 
 class ReadProgress:
-    """One process's.  Bounded by the reads in flight."""
+    """The counters of one process.  Its size is bounded by the reads in flight."""
 
     __slots__ = ("_begun", "_waiting", "done", "error", "failed")
 
@@ -23,16 +23,16 @@ class ReadProgress:
         self.done = 0
         """Reads that returned data, ever."""
         self.failed = 0
-        """Calls that storage did not answer, ever."""
+        """Calls to which storage did not respond, ever."""
         self.error = ""
-        """The reason of the last of these; empty once a read has returned data again."""
+        """The reason of the last failed call; empty once a read has returned data again."""
 
     def __repr__(self) -> str:
         return f"<ReadProgress waiting={len(self._waiting)} done={self.done} failed={self.failed}>"
 
     @property
     def oldest(self) -> int:
-        """Return the number of the call that has waited for longest; 0 while none waits."""
+        """The number of the call that has waited longest (calls are numbered from 1); 0 while none waits."""
         return next(iter(self._waiting), 0)
 
     def succeeded(self) -> None:
@@ -42,7 +42,7 @@ class ReadProgress:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the call of storage in the block as one that waits, and as failed if storage does not answer it."""
+        """Count the call of storage in the ``with`` block as waiting, and as failed if storage does not respond."""
         self._begun += 1
         number = self._begun
         self._waiting[number] = None

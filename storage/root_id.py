@@ -1,4 +1,4 @@
-"""The id of a root: a random name that tells two roots of one cluster apart.
+"""The id of a root: a random name that distinguishes two roots of one cluster.
 
 ::
 
@@ -6,8 +6,8 @@
 
 The metadata store has the id of the root that the cluster is served from (``meta.root``); a process whose `--root` has
 another one, or none, does not serve.  The file is written once, under a scaffolding name that is renamed, and never
-changed: of several processes that make it at once one wins, and all read the same.  It is not part of `cluster.json`,
-which is replaced when a store is rebuilt.
+changed: if several processes make it at once, one wins, and all read the same id.  The id is not part of
+`cluster.json`, which is replaced when a store is rebuilt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bmq.storage.filesystem import AlreadyExists, FileSystem, NoSuchFile
 
 
 async def read_root_id(fs: FileSystem) -> str:
-    """Return the root's id, "" when it has none.  Raises FormatError if the file is not one of ours."""
+    """Return the root's id, "" if it has none.  Raises FormatError if ``/root.json`` is not such a file."""
     try:
         raw = parse_file(layout.ROOT, await fs.read(layout.ROOT, 0, FILE_BYTES_MAX))
     except NoSuchFile:
@@ -34,7 +34,7 @@ async def read_root_id(fs: FileSystem) -> str:
 
 
 async def make_root_id(fs: FileSystem) -> str:
-    """Return the root's id, made now if it has none."""
+    """Return the root's id, and make one if it has none.  Raises FormatError as `read_root_id` does."""
     found = await read_root_id(fs)
     if found:
         return found

@@ -200,7 +200,7 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
     [
         (("--meta", "etcd://127.0.0.1:1"), "etcd at 127.0.0.1:1 cannot be used"),
         (("--meta", "redis://x"), "names no key-value store"),
-        (("--root", "s3://bucket"), "no root that this program knows"),
+        (("--root", "s3://bucket"), "unknown root"),
         (("--root", "webhdfs://127.0.0.1:1/bmq"), "give the same cluster's hdfs:// address"),
         (("--root", Path(__file__).as_uri()), "is a file; a root is a folder"),
         (("--root", "hdfs://127.0.0.1:1/bmq"), "does not answer"),
