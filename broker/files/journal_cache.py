@@ -22,6 +22,9 @@ UNSEALED_MAX = 64
 LIVING_PATIENCE_S = 10.0
 """A living broker goes on in a new file, and closes the old one, within seconds of the trouble that others have with
 it, unless it is itself cut off from storage."""
+FORGOTTEN_S = 60.0
+"""What was unreadable before nobody asked for so long is another trouble: its broker has its time again.  Takeovers ask
+again within seconds of an answer, which may take as long as storage does to give a dead datanode up."""
 
 _Reading = tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]
 
@@ -45,7 +48,7 @@ class JournalCache:
         self._kept: OrderedDict[str, _Reading] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._unsealed: OrderedDict[str, None] = OrderedDict()
-        self._unreadable_since: OrderedDict[str, float] = OrderedDict()  # journals of living brokers
+        self._unreadable: OrderedDict[str, tuple[float, float]] = OrderedDict()  # of living brokers: first, last time
 
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None:
         """The partition's last checkpoint in the journals of ``incarnation``, None when they hold none.
@@ -104,7 +107,7 @@ class JournalCache:
     async def _sizes_or_fence(self, incarnation: str) -> tuple[tuple[str, int], ...]:
         sizes, unreadable = await self._sizes(incarnation)
         if not unreadable:
-            self._unreadable_since.pop(incarnation, None)
+            self._unreadable.pop(incarnation, None)
             return sizes
         error = next(iter(unreadable.values()))
         is_alive = self._is_alive(incarnation)
@@ -120,9 +123,12 @@ class JournalCache:
 
     def _is_patience_over(self, incarnation: str) -> bool:
         now = asyncio.get_running_loop().time()
-        since = self._unreadable_since.setdefault(incarnation, now)
-        while len(self._unreadable_since) > UNSEALED_MAX:
-            self._unreadable_since.popitem(last=False)
+        since, last = self._unreadable.pop(incarnation, (now, now))
+        if now - last > FORGOTTEN_S:
+            since = now
+        self._unreadable[incarnation] = since, now
+        while len(self._unreadable) > UNSEALED_MAX:
+            self._unreadable.popitem(last=False)
         return now - since >= LIVING_PATIENCE_S
 
     async def _sizes(self, incarnation: str) -> tuple[tuple[tuple[str, int], ...], dict[str, StorageUnavailable]]:

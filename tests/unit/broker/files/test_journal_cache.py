@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
-from bmq.broker.files.journal_cache import JournalCache
+from bmq.broker.files.journal_cache import FORGOTTEN_S, LIVING_PATIENCE_S, JournalCache
 from bmq.storage import layout
-from bmq.storage.filesystem import Appender, StorageUnavailable, write_once
+from bmq.storage.filesystem import Appender, Lease, StorageUnavailable, write_once
+from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import run
 from tests.simulation.world import until
@@ -97,6 +98,62 @@ def test_a_living_brokers_journal_is_fenced_when_it_stays_unreadable() -> None:
         assert list(j.storage.open_files()) == [layout.journal(DEAD, 2)]
         current.write(b"more")
         await current.flush()
+
+    play(story)
+
+
+def test_a_living_brokers_journal_has_its_time_again_after_a_trouble_that_nobody_saw_end() -> None:
+    async def story(j: Journals) -> None:
+        await j.leave_open(snapshot(full(10)))
+        j.alive.add(DEAD)
+        j.restart_datanodes()
+        with pytest.raises(StorageUnavailable):
+            await j.cache.find(DEAD, key())
+        await asyncio.sleep(FORGOTTEN_S + LIVING_PATIENCE_S)
+        for _ in range(10):
+            with pytest.raises(StorageUnavailable):
+                await j.cache.find(DEAD, key())
+            await asyncio.sleep(LIVING_PATIENCE_S / 10)
+        assert await j.cache.find(DEAD, key()) == full(10)
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_living_brokers_journal_that_others_fence_loses_nothing(seed: int) -> None:
+    """It was merely slow: it notices at its next flush, and the next file repeats what it was about to write."""
+
+    async def story(j: Journals) -> None:
+        rng, held = Random(seed), {key(): full(0)}
+        fs = MemoryFileSystem(j.storage, DEAD)
+        journal = JournalWriter(fs, DEAD, lambda: list(held.values()))
+        j.storage.faults = Faults(call_s=(0.0, 0.003), ack_s=(0.0, 0.01))
+        writing = asyncio.create_task(journal.run())
+        acknowledged = 0
+
+        async def append() -> None:
+            nonlocal acknowledged
+            for end in range(1, 200):
+                held[key()] = full(end)
+                await journal.append(full(end))
+                acknowledged = end
+                await asyncio.sleep(rng.random() * 0.01)
+
+        appending, fences = asyncio.create_task(append()), 0
+        while not appending.done():
+            await asyncio.sleep(rng.random() * 0.2)
+            for path in list(j.storage.open_files()):
+                await j.fs.fence(Lease(paths=(path,), holder=DEAD, file_id=0), sync=True)
+                fences += 1
+            before = acknowledged
+            found = await j.cache.find(DEAD, key())
+            assert found is not None
+            assert found.end_offset >= before
+            await journal.seal_abandoned()
+        await appending
+        assert fences > 5
+        journal.close()
+        await writing
 
     play(story)
 
