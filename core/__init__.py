@@ -1,1 +1,4 @@
-"""Shared vocabulary; imports nothing of ours."""
+"""The floor that every other package stands on: shared types, settings, sockets and wire formats.
+
+It imports no other package of BMQ.
+"""

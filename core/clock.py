@@ -1,4 +1,4 @@
-"""What time it is, as an argument: wall time for records, a boot clock for leases and deadlines."""
+"""Time as an argument: wall time for records, a boot clock for leases and deadlines."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import asyncio
 import time
 from typing import Protocol
 
-# Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a lease must not look young after a resume.
-# Where the name is missing (macOS), CLOCK_MONOTONIC counts suspended time itself.
+# Unlike CLOCK_MONOTONIC, CLOCK_BOOTTIME goes on while the machine is suspended: a lease must not look young after a
+# resume.  Where the name is missing (macOS), CLOCK_MONOTONIC counts suspended time itself.
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
+    """A source of both times, replaced by a virtual one in simulations."""
+
     def now_ms(self) -> int:
-        """Wall time, milliseconds since 1970 UTC: for record timestamps only, it may jump either way."""
+        """Return the wall time, milliseconds since 1970 UTC.  It may jump either way: for record timestamps only."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment of this machine's run; never goes back, counts suspended time."""
+        """Return the seconds since some fixed moment of this machine's run.
+
+        Never goes back, and counts the time in which the machine is suspended.
+        """
 
 
 class SystemClock:
@@ -30,10 +35,10 @@ class SystemClock:
 
 
 class LoopClock:
-    """Both times follow the running loop's, so that a simulation's virtual time is the only time.
+    """Both times taken from the running loop, so that a simulation's virtual time is the only time.
 
-    ``epoch_ms`` is the wall time at the loop's zero; give two processes different ones to skew their clocks.
-    Must be asked inside a running loop (RuntimeError otherwise).
+    ``epoch_ms`` is the wall time at the loop's zero; give two processes different ones to skew their clocks. Its
+    methods raise RuntimeError outside a running loop.
     """
 
     def __init__(self, epoch_ms: int = 1_700_000_000_000) -> None:

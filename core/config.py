@@ -1,7 +1,7 @@
 """Settings of one process: default, then file, then environment, then flags, into one frozen dataclass.
 
-A setting that Kafka has carries Kafka's name and default (``kafka=`` below: the key in the file, in ``BMQ_...`` with
-dots as underscores, and in DescribeConfigs).  Ours have their field's name.
+A setting that Kafka has too carries Kafka's name and default (``kafka=`` below: the key in the file, in ``BMQ_...``
+with dots as underscores, and in DescribeConfigs).  BMQ's own settings carry their field's name.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ ROLES = ("proxy", "broker", "controller", "coordinator")
 
 
 class ConfigError(ValueError):
-    """A setting is wrong; ``str`` names it, where it stands, and what would be right."""
+    """A setting that is wrong; ``str`` names it, where it is set, and what would be right."""
 
 
 def _option(
     default: Any, doc: str, *, kafka: str = "", flag: str = "", metavar: str = "", is_secret: bool = False
 ) -> Any:
-    """`is_secret`: no client is shown the value (Kafka's type PASSWORD), and no message has it."""
+    """Return a dataclass field with its help text and names.
+
+    `is_secret` (Kafka's type PASSWORD): neither a client nor a message shows the value.
+    """
     metadata = {"doc": doc, "kafka": kafka, "flag": flag, "metavar": metavar, "is_secret": is_secret}
     return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One ``bmq serve``."""
+    """The settings of one ``bmq serve``."""
 
-    # Ours: the fixed outside.
+    # BMQ's own.
     roles: tuple[str, ...] = _option(ROLES, "roles of this process, comma-separated", flag="--roles", metavar="LIST")
     listen: str = _option("127.0.0.1:9092", "address of the Kafka endpoint", flag="--listen", metavar="HOST:PORT")
     advertise: str = _option(
         "",
-        "address that clients are told; when empty the listen address, or the machine's full name for 0.0.0.0",
+        "address advertised to clients; when empty the listen address, or the machine's full name for 0.0.0.0",
         flag="--advertise",
         metavar="HOST:PORT",
     )
@@ -83,14 +86,14 @@ class NodeConfig:
         metavar="Z",
     )
     cluster: str = _option("bmq", "name of the cluster: the prefix of its keys in the metadata store")
-    cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, answers and held requests")
+    cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, responses and held requests")
     tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches go")
     held_produce_ms: int = _option(5_000, "how long a produce waits for a partition that is moving")
     workers: int = _option(
         1, "processes to run, each with these roles, on ports one after another", flag="--workers", metavar="N"
     )
     internal_advertise: str = _option(
-        "", "address that the cluster's other processes are told; when empty as for advertise"
+        "", "address advertised to the cluster's other processes; when empty as for advertise"
     )
     shared_listen: str = _option(
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
@@ -135,7 +138,7 @@ class NodeConfig:
         10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"
     )
 
-    # Kafka's, listeners.
+    # Kafka's: listeners.
     listeners: tuple[str, ...] = _option(
         (),
         "addresses of the Kafka endpoint, each with a name: INSIDE://0.0.0.0:9092,OUTSIDE://0.0.0.0:9094; when empty"
@@ -144,7 +147,7 @@ class NodeConfig:
     )  # fmt: skip
     advertised_listeners: tuple[str, ...] = _option(
         (),
-        "addresses that clients of these listeners are told; one that is left out is told as with advertise",
+        "addresses advertised to the clients of these listeners; one that is left out is advertised as with advertise",
         kafka="advertised.listeners", flag="--advertised-listeners", metavar="LIST",
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = _option(
@@ -153,11 +156,11 @@ class NodeConfig:
         " SSL and SASL_... are not built yet",
         kafka="listener.security.protocol.map",
     )
-    # Kafka's, connections.
+    # Kafka's: connections.
     socket_request_max_bytes: int = _option(100 << 20, "largest request", kafka="socket.request.max.bytes")
     queued_max_request_bytes: int = _option(
         256 << 20,
-        "bytes of requests read and not answered, over all connections; past it nothing more is read, and clients "
+        "bytes of requests read and not responded to, over all connections; past it nothing more is read, and clients "
         "whose requests arrive below 16 KB/s while others wait are closed (Kafka: no bound)",
         kafka="queued.max.request.bytes",
     )
@@ -168,12 +171,12 @@ class NodeConfig:
     max_connections_per_ip: int = _option(
         2_147_483_647, "connections from one address at most", kafka="max.connections.per.ip"
     )
-    # Kafka's, fetch.
-    fetch_max_bytes: int = _option(57_671_680, "bytes of one fetch answer at most", kafka="fetch.max.bytes")
+    # Kafka's: fetch.
+    fetch_max_bytes: int = _option(57_671_680, "bytes of one fetch response at most", kafka="fetch.max.bytes")
     max_incremental_fetch_session_cache_slots: int = _option(
         1_000, "fetch sessions at most", kafka="max.incremental.fetch.session.cache.slots"
     )
-    # Kafka's, topics.
+    # Kafka's: topics.
     auto_create_topics_enable: bool = _option(
         True, "create a topic that a client asks for", kafka="auto.create.topics.enable"
     )
@@ -211,7 +214,7 @@ class NodeConfig:
     producer_id_expiration_ms: int = _option(
         86_400_000, "a silent producer id is forgotten after this", kafka="producer.id.expiration.ms"
     )
-    # Kafka's, groups.
+    # Kafka's: groups.
     offsets_topic_num_partitions: int = _option(
         50, "partitions of __consumer_offsets, fixed once it exists", kafka="offsets.topic.num.partitions"
     )
@@ -239,7 +242,7 @@ class NodeConfig:
     group_max_size: int = _option(2_147_483_647, "members of one group at most", kafka="group.max.size")
 
     def validate(self) -> None:
-        """ConfigError naming the setting."""
+        """Check ranges, addresses and combinations.  Raises ConfigError, which names the setting, if one is wrong."""
         unknown = set(self.roles) - set(ROLES)
         if unknown or not self.roles:
             raise ConfigError(f"roles: {','.join(sorted(unknown)) or 'none'}; choose from {','.join(ROLES)}")
@@ -255,7 +258,7 @@ class NodeConfig:
         listeners = self.kafka_listeners()
         if self.workers > 1 and "proxy" in self.roles:
             try:
-                check_apart(listeners, self.workers + 1)  # one that all share, and one of each
+                check_apart(listeners, self.workers + 1)  # one port that all workers share, and one of each
             except ListenerError as error:
                 raise ConfigError(str(error)) from None
         if self.shared_listen:
@@ -286,7 +289,7 @@ class NodeConfig:
             )
 
     def kafka_listeners(self) -> tuple[ListenerAddress, ...]:
-        """Return the addresses of the Kafka endpoint by their names.  Raises ConfigError."""
+        """Return the addresses of the Kafka endpoint, in the settings' order.  Raises ConfigError if they are wrong."""
         if not self.listeners:
             if self.advertised_listeners:
                 raise ConfigError("advertised.listeners: there are no listeners; give advertise with listen")
@@ -303,7 +306,10 @@ class NodeConfig:
             raise ConfigError(str(error)) from None
 
     def shared_listeners(self) -> tuple[ListenerAddress, ...]:
-        """Return the addresses that are shared with other workers.  Raises ConfigError."""
+        """Return the addresses that are shared with other workers; empty if there are none.
+
+        Raises ConfigError if the setting is wrong.
+        """
         if not self.shared_listen:
             return ()
         if not self.listeners:
@@ -315,7 +321,7 @@ class NodeConfig:
 
 
 def _range(option: Field[Any]) -> tuple[int, int]:
-    """Return the least and the largest legal value of a whole number."""
+    """Return the least and the largest legal value of an integer setting."""
     most = LONG_MAX if is_long(option) else INT_MAX
     return _LEAST.get(option.name, -most - 1), _MOST.get(option.name, most)
 
@@ -343,7 +349,7 @@ ETCD_HISTORY_MS_MIN = 300_000
 CLUSTER_LENGTH_MAX = 249
 ZONE_LENGTH_MAX = 249
 _LIKENESS = 0.9
-_LEAST = {  # those of Kafka's settings are ConfigDef's, where ours are not narrower
+_LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "node_id": -INT_MAX,
     "cache_bytes": 16 << 20,
     "held_produce_ms": 0,
@@ -380,7 +386,8 @@ _MOST = {
     "num_partitions": 100_000,
     "offsets_topic_num_partitions": 100_000,
 }
-"""A topic has at most 100,000 partitions (``topic_rules.PARTITIONS_MAX``)."""
+"""Largest values, where they are below the type's.  A topic has at most 100,000 partitions
+(``topic_rules.PARTITIONS_MAX``)."""
 _LONGS = ("cache_bytes", "internal_credit_bytes", "queued_max_request_bytes", "log_retention_bytes")
 _FIELDS: Mapping[str, Field[Any]] = {each.name: each for each in fields(NodeConfig)}
 OPTIONS = tuple(_FIELDS.values())
@@ -388,22 +395,23 @@ _TYPES = get_type_hints(NodeConfig)
 
 
 def is_long(option: Field[Any]) -> bool:
-    """Return whether a whole number has 64 bits (Kafka's LONG), not 32 (INT)."""
+    """Return whether an integer setting has 64 bits (Kafka's LONG), not 32 (INT)."""
     default: Any = option.default
     return option_name(option).endswith((".ms", "_ms")) or abs(default) > INT_MAX or option.name in _LONGS
 
 
 def option_name(option: Field[Any]) -> str:
-    """Its key in a file and in DescribeConfigs: Kafka's name, or ours."""
+    """Return the setting's key in a file and in DescribeConfigs: Kafka's name, or the field's own."""
     return option.metadata["kafka"] or option.name
 
 
 def environment_name(option: Field[Any]) -> str:
+    """Return the setting's environment variable: ``BMQ_`` and its key in upper case, with dots as underscores."""
     return "BMQ_" + option_name(option).replace(".", "_").upper()
 
 
 def parse_address(text: str, name: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``.  ConfigError."""
+    """Return host and port of ``host:port`` or ``[v6]:port``.  Raises ConfigError, which names the setting `name`."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
@@ -412,8 +420,10 @@ def parse_address(text: str, name: str) -> tuple[str, int]:
 
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """A line for each variable that looks like a setting, misspelt.  Others of ours, as BMQ_ROOT is for some commands
-    and BMQ_PORT_9092_TCP for Kubernetes, are no business of a server."""
+    """Return a line for each variable of `environment` that looks like a misspelt setting.
+
+    Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
+    """
     names = [environment_name(option) for option in OPTIONS]
     lines = []
     for name in sorted(environment):
@@ -423,15 +433,18 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def _meant(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean NAME?``, or nothing when no name is like it."""
+    """Return ``; did you mean NAME?``, or "" if no name is similar."""
     like = difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
     return f"; did you mean {like[0]}?" if like else ""
 
 
 def parse_value(option: Field[Any], value: object, where: str) -> Any:
-    """``value`` (a text, or what TOML made of it) as the option's type.  ConfigError naming ``where``."""
+    """Return ``value`` (a text, or a value from TOML) as the setting's type.
+
+    Raises ConfigError, which begins with ``where``, if it is not of that type.
+    """
     kind = _TYPES[option.name]
-    if isinstance(kind, types.GenericAlias):  # the one tuple: roles
+    if isinstance(kind, types.GenericAlias):  # all tuples are of strings
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, list | tuple):
             raise ConfigError(f"{where}: {value!r} is not a list")
@@ -446,13 +459,13 @@ def parse_value(option: Field[Any], value: object, where: str) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ConfigError(f"{where}: {value!r} is not a text; write it in quotes")
         return str(value)
-    told = ConfigError(f"{where}: {value!r} is not a {'whole number' if kind is int else 'number'}")
+    refused = ConfigError(f"{where}: {value!r} is not a {'whole number' if kind is int else 'number'}")
     if isinstance(value, bool) or (kind is int and isinstance(value, float)):
-        raise told
+        raise refused
     try:
         return kind(value)
     except (TypeError, ValueError):
-        raise told from None
+        raise refused from None
 
 
 def load(
@@ -465,7 +478,7 @@ def load(
 ) -> NodeConfig:
     """Return the settings from all four layers; ``flags`` by field name, None for those not given.
 
-    Raises ConfigError, which names the layer: a key of `file` with `file_name`.
+    Raises ConfigError, which names the layer: for a key of `file` by `file_name`.
     """
     values: dict[str, Any] = {}
     by_name = {option_name(option): option for option in OPTIONS}

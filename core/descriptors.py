@@ -1,8 +1,8 @@
-"""File descriptors of this process: how many there may be, and what may take them.
+"""File descriptors of this process: how many there may be, and what may use them.
 
-A connection of a client takes one, and so does a segment that is open for writing (a socket to its first datanode, or a
-file of a local folder); reads from storage, other processes, HTTP and the metadata store take the rest.  A process that
-has none left cannot accept, read or even close properly, so the first two are bounded below the limit.
+Each client connection takes one, and so does each segment that is open for writing (a socket to its first datanode, or
+a file of a local folder).  Reads from storage, other processes, HTTP and the metadata store take the rest.  A process
+that has none left cannot accept, read or even close properly, so the first two are bounded below the limit.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import resource
 import threading
 
 LIMIT_MOST = 1 << 20
-"""What an unbounded hard limit is taken for."""
+"""The limit assumed where the hard limit is unbounded."""
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """Error numbers of a process, and of a machine, without a descriptor left."""
 
 
 class Failures:
-    """Counts the files and connections that were not opened for want of a descriptor.  Any thread may use it."""
+    """The files and connections that could not be opened for want of a descriptor.  Any thread may use it."""
 
     def __init__(self) -> None:
         self.total = 0
         self.last = ""
-        """The system's text of the last one."""
+        """The system's text of the last failure."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Failures {self.total} {self.last}>"
 
     def note(self, error: BaseException) -> bool:
-        """Count `error` if no descriptor was left.  Return whether that was its reason."""
+        """Count `error` if its reason is that no descriptor was left.  Return whether it is."""
         if not isinstance(error, OSError) or error.errno not in _OUT_OF_DESCRIPTORS:
             return False
         with self._lock:
@@ -40,11 +40,11 @@ class Failures:
 
 
 FAILURES = Failures()
-"""This process's, as descriptors are.  Noted where an error is translated that opening something raised."""
+"""This process's failures, noted where an error of opening something is translated."""
 
 
 def raise_limit() -> int:
-    """Raise the soft limit (1,024 with most shells and units) to the hard one.  Return it."""
+    """Raise the soft limit (1,024 with most shells and units) to the hard one.  Return the limit that holds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LIMIT_MOST if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -54,7 +54,7 @@ def raise_limit() -> int:
 
 
 def shares(limit: int) -> tuple[int, int]:
-    """Return how many connections of clients and how many open segments ``limit`` descriptors leave room for.
+    """Return how many client connections and how many open segments ``limit`` descriptors allow.
 
     Half of them, and a quarter; a quarter is kept for everything else.
     """

@@ -1,7 +1,11 @@
-"""Kafka's error codes, and the three kinds of failure.
+r"""Kafka's error codes, and the exceptions of the server.
 
-A *request error* carries a Kafka code and is answered; a *fatal error* is answered and closes the connection or
-the partition; anything else is a bug and stays an ``AssertionError``.  Codes and names: Kafka's protocol guide.
+======================  ===================================================================== ``RequestError``
+carries a Kafka code; it is sent, and the connection goes on other ``BmqError``\ s   the operation failed: storage, the
+metadata store or bytes at fault any other exception     a bug: logged, and the connection or the partition is closed
+======================  =====================================================================
+
+Codes and names: Kafka's protocol guide.
 """
 
 from __future__ import annotations
@@ -150,7 +154,7 @@ class ErrorCode(IntEnum):
 
     @property
     def is_retriable(self) -> bool:
-        """Whether Kafka's clients try again by themselves."""
+        """True if Kafka's clients retry by themselves."""
         return self in _RETRIABLE
 
 
@@ -192,11 +196,11 @@ _RETRIABLE = frozenset(
 
 
 class BmqError(Exception):
-    """Root of the errors that are answered."""
+    """The base class of expected failures: they become an error response, a message or a log line."""
 
 
 class RequestError(BmqError):
-    """Answered with ``code``; the connection goes on."""
+    """A request's failure with its Kafka error ``code``.  The response carries it, and the connection goes on."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(f"{code.name}: {message}")
@@ -205,4 +209,4 @@ class RequestError(BmqError):
 
 
 class FormatError(BmqError):
-    """Bytes on storage are not what their format says; ``str`` names what is wrong."""
+    """Bytes on storage or in a message that do not follow their format; ``str`` says what is wrong."""

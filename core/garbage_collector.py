@@ -1,14 +1,14 @@
-"""Python's cyclic garbage collector, kept from stopping a process that holds much.
+"""Tuning of Python's cyclic garbage collector, so that it does not stop a process that holds many objects.
 
-A full collection goes through every object that may be part of a cycle: 100,000 topics are a million of them, and
-100 ms in which nothing else runs.  CPython begins one whenever a quarter has been added, so a process that loads its
-views makes one after another.  What such a collection found alive is therefore set aside (``gc.freeze``): the next one
-goes through what has come since.  And full collections are made more often than CPython does by itself, so that less
-has come: the longest goes through what is not worth setting aside, and ``NEW_MAX`` more.
+A full collection visits every object that may be part of a cycle: 100,000 topics are a million objects, and 100 ms in
+which nothing else runs.  CPython begins one whenever a quarter has been added, so a process that loads its views makes
+one after another.  What a long collection found alive is therefore set aside (``gc.freeze``): the next one visits only
+what has come since.  And full collections are made more often than CPython makes them by itself, so that less has come:
+the longest visits what is not worth setting aside, and ``NEW_MAX`` objects more.
 
 The price: a cycle that was alive at that moment is not collected when it becomes garbage.  Long collections are few,
-each after some hundred thousand new objects that stayed, and what stays here are views and caches, which have no cycles
-and go when they are replaced.  Every ``THAW_EVERY`` of them, everything is gone through once.
+each after some hundred thousand new objects that stayed.  What stays here are views and caches, which have no cycles
+and are freed when they are replaced.  After every ``THAW_EVERY`` long collections, one visits everything.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ import time
 from collections.abc import Mapping
 
 LIMIT_S = 0.002
-"""CPU time of a full collection from which on what it found is set aside: some 10,000 objects."""
+"""CPU time of a full collection, in seconds, from which on what it found is set aside: some 10,000 objects."""
 THRESHOLDS = (700, 10, 2)
-"""``gc.set_threshold``: a full collection after three of the middle generation; CPython's own, (700, 10, 10), lets
+"""``gc.set_threshold``: a full collection after three of the middle generation.  CPython's own, (700, 10, 10), lets
 85,000 objects come between two, which is 40 ms on a machine whose caches others use."""
 NEW_MAX = 25_000
-"""Objects that come between two full collections, three times 11 young generations, and some that are made meanwhile.
-More only where less than a quarter has come: of more than ``LIMIT_S`` worth that is never so."""
+"""Objects that come between two full collections: three times 11 young generations, and some that are made meanwhile.
+CPython skips a full collection while less than a quarter is new; of more than ``LIMIT_S`` worth that is never so."""
 THAW_EVERY = 4_000
-"""So often one collection takes as long as without all this, and what cycles were left is bounded."""
+"""Long collections after which one visits everything: it takes as long as without this class, and bounds the cycles
+left."""
 _FULL = 2
 
 
 class LongCollections:
-    """Between ``start`` and ``stop``, on the running loop."""
+    """A watch over full collections, between ``start`` and ``stop``, on the running loop."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.set_aside = 0
-        """How often."""
+        """Number of times that objects were set aside."""
         self._limit_s = limit_s
         self._began = 0.0
         self._is_freezing = False
@@ -44,22 +45,26 @@ class LongCollections:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Set aside what is here already: it lives as long as the process."""
+        """Set aside all objects that exist, lower the thresholds, and watch collections.
+
+        The objects that exist live as long as the process.
+        """
         self._thresholds_before = gc.get_threshold()
         gc.set_threshold(*THRESHOLDS)
         gc.collect()
         gc.freeze()
-        gc.collect()  # of nothing: the collector counts a quarter of that, not of what was set aside
+        # of nothing: the collector compares with the size of its last collection, not with what was set aside
+        gc.collect()
         gc.callbacks.append(self._called)
 
     def stop(self) -> None:
-        """Collect as usual from here on.  Idempotent."""
+        """Restore the thresholds and collect as usual from here on.  Idempotent."""
         if self._called in gc.callbacks:
             gc.callbacks.remove(self._called)
             gc.set_threshold(*self._thresholds_before)
 
     def _called(self, phase: str, info: Mapping[str, int]) -> None:
-        """Inside the collector, in whichever thread it began."""
+        """Time a full collection.  The collector calls this, in the thread in which it began."""
         if info["generation"] != _FULL or self._is_freezing:
             return
         if phase == "start":

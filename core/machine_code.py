@@ -1,11 +1,11 @@
-"""Loading modules that numba compiles, from a place where their machine code can be kept: compiled once, not each time.
+"""Loader of modules that numba compiles, from a folder where their machine code can be cached: compiled once.
 
 numba keeps machine code in ``__pycache__`` beside a source file.  Where the package cannot be written (installed by
-someone else, or imported from a zip) the file is copied to a folder named after its content, in the user's cache or,
-without one, among the temporary files; and loaded there.
+another user, or imported from a zip) the file is copied to a folder named after its content, in the user's cache or,
+without one, among the temporary files; and loaded from there.
 
-numba checks itself that what it finds was made from this source, for this processor, and compiles when it was not.
-Machine code is as trusted as the package: a folder that others can write is never loaded from.
+numba itself checks that the machine code was made from this source, for this processor, and compiles again when it was
+not.  Machine code is as trusted as the package: it is never loaded from a folder that others can write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMED_CACHE = "NUMBA_CACHE_DIR"
 
 
 def load(module: str) -> ModuleType:
-    """Import ``module``, a full name; from a copy of its source if nothing can be kept beside it."""
+    """Import ``module``, a full name; from a copy of its source if nothing can be cached beside the original."""
     if module in sys.modules:
         return sys.modules[module]
     folder = code_folder(module)
@@ -51,7 +51,7 @@ def file_name(module: str) -> str:
 
 
 def code_folder(module: str) -> Path:
-    """Return the folder with the module's source and a cache beside it that this process can write."""
+    """Return the folder that has the module's source, and where this process can write a cache beside it."""
     package = package_folder(module)
     if (package / file_name(module)).is_file() and (NAMED_CACHE in os.environ or is_writable(package)):
         return package
@@ -59,21 +59,21 @@ def code_folder(module: str) -> Path:
 
 
 def package_folder(module: str) -> Path:
-    """Return where the module's package lies; not a folder if that is a zip."""
+    """Return the path of the module's package; not a folder if the package is in a zip."""
     package = importlib.import_module(module.rpartition(".")[0])
     assert package.__file__ is not None
     return Path(package.__file__).resolve().parent
 
 
 def source(module: str) -> bytes:
-    """Return the module's source, from a zip too."""
+    """Return the module's source, also from a zip."""
     data = pkgutil.get_data(module.rpartition(".")[0], file_name(module))
     assert data is not None
     return data
 
 
 def _copied(module: str, text: bytes, package: Path) -> Path:
-    """Return a folder of our own with the source, and the machine code that lies in the package if any."""
+    """Return a private folder with the source, and with the machine code of the package if it has any."""
     stem = module.rpartition(".")[2]
     folder = private_folder() / f"{stem}-{hashlib.sha256(text).hexdigest()[:16]}"
     if not (folder / f"{stem}.py").is_file():
@@ -86,7 +86,10 @@ def _copied(module: str, text: bytes, package: Path) -> Path:
 
 
 def private_folder() -> Path:
-    """Return a folder in the user's cache, else among temporary files; a new one if that there is another's."""
+    """Return a folder that only this user can write: in the user's cache, or among the temporary files.
+
+    A new temporary folder, if those belong to another user or cannot be written.
+    """
     for parent in (_user_cache(), Path(tempfile.gettempdir())):
         if parent is None:
             continue
@@ -111,7 +114,7 @@ def _user_cache() -> Path | None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether a file can be made there, by trying: on a read-only mount the permissions say yes."""
+    """Return whether a file can be created in `folder`, by trying: on a read-only mount the permissions say yes."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -120,7 +123,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file at once, since other processes start at the same time."""
+    """Write `data` to `path` atomically: other processes may start at the same time."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
     Path(file.name).replace(path)

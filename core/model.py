@@ -1,4 +1,4 @@
-"""Names shared by every layer: which partition, which segment."""
+"""Names shared by every layer: identities of partitions and of segments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """A partition by its topic's id: names may be reused, ids never."""
+    """A partition, by its topic's id: names may be reused, ids never."""
 
     topic_id: uuid.UUID
     partition: int
@@ -19,7 +19,10 @@ class PartitionKey:
 
 
 class SegmentName(NamedTuple):
-    """A segment's identity.  ``n`` counts the owner's registrations within its epoch."""
+    """A segment's identity: its first offset, and the epoch and number by which its owner registered it.
+
+    ``n`` counts the owner's registrations within its epoch.
+    """
 
     base: int
     epoch: int
@@ -27,7 +30,7 @@ class SegmentName(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Registration order (rule 5)."""
+        """The order of registration: epoch, then number (rule 5)."""
         return (self.epoch, self.n)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Traces of requests, from produce to flush and of fetches: what the server's parts know of them.
+"""Traces of requests, from produce to flush and of fetches, without a dependency on OpenTelemetry.
 
-A request is traced if it is drawn by lot (``ratio``) when it arrives; record headers are not looked at.  Nothing here
-knows OpenTelemetry: ``server.otel`` makes the spans.  A process without a ``Tracer`` has none of the objects that
-trace, and one with a tracer draws a random number for a request and does nothing more for those that are not drawn.
+A request is traced if it is drawn at random (``ratio``) when it arrives; record headers are not read.  ``server.otel``
+makes the spans of OpenTelemetry.  A process without a ``Tracer`` has none of the objects that trace.  One with a tracer
+draws a random number for each request and does nothing more for those that are not drawn.
 
 Between processes a trace goes with the request that carries the traced batches, as a tagged field of its header, which
 an earlier version skips.  Entries, one for each traced batch::
@@ -24,7 +24,7 @@ from bmq.core.wire.primitives import read_tags, tags
 
 TRACE_TAG = 10_003
 ENTRIES_MAX = 100
-"""Batches of one request whose traces are carried on; those past it end at the sender."""
+"""Batches of one request whose traces are passed on; traces of those past it end at the sender."""
 _ENTRY = struct.Struct(">16si25s")
 Value = str | int | bool
 
@@ -42,19 +42,19 @@ class Span(Protocol):
 
     @property
     def context(self) -> bytes:
-        """Trace id, span id and flags: 25 bytes, for whoever continues the trace."""
+        """Trace id, span id and flags, 25 bytes: the parent of spans that continue the trace."""
 
     def set(self, name: str, value: Value) -> None: ...
 
     def fail(self, error: str) -> None:
-        """Note why the work has failed; it ends all the same."""
+        """Mark the span as failed, with the reason.  It must still be ended."""
 
     def end(self) -> None:
-        """Once."""
+        """End the span.  To be called once."""
 
 
 class Tracer(Protocol):
-    """One process's."""
+    """A process's source of spans."""
 
     @property
     def ratio(self) -> float:
@@ -63,13 +63,13 @@ class Tracer(Protocol):
     def start(
         self, name: str, kind: Kind, parent: Span | bytes | None = None, attributes: Mapping[str, Value] | None = None
     ) -> Span:
-        """Begin a span: a trace of its own, or a part of the trace of ``parent``."""
+        """Begin a span: of a new trace, or of the trace of ``parent`` (a span, or the 25 bytes of its context)."""
 
     def stage(self, name: str, seconds: float, attributes: Mapping[str, Value] | None = None) -> None:
-        """Tell of work that ends now and took ``seconds``, if it was done for a traced request (``CURRENT``)."""
+        """Record a span of ``seconds`` that ends now, if the running code works for a traced request (``CURRENT``)."""
 
     def close(self) -> None:
-        """Export what is left.  Blocks for a moment."""
+        """Export the spans that are left.  Blocks for a moment."""
 
 
 CURRENT: ContextVar[Span | None] = ContextVar("bmq_span", default=None)
@@ -77,24 +77,26 @@ CURRENT: ContextVar[Span | None] = ContextVar("bmq_span", default=None)
 
 
 class SampledRecords:
-    """Batches under way to other processes that belong to a trace, by the buffer that carries them."""
+    """Batches on their way to other processes that belong to a trace, by the buffer that carries them."""
 
     __slots__ = ("_contexts",)
 
     def __init__(self) -> None:
-        self._contexts: dict[int, tuple[memoryview, bytes]] = {}  # the buffer is held, so that its id stays its own
+        self._contexts: dict[int, tuple[memoryview, bytes]] = {}  # holding the buffer keeps its id from being reused
 
     def __len__(self) -> int:
         return len(self._contexts)
 
     def add(self, records: memoryview, context: bytes) -> None:
+        """Note that the batch in ``records`` belongs to the trace of ``context``, until ``remove``."""
         self._contexts[id(records)] = (records, context)
 
     def remove(self, records: memoryview) -> None:
+        """Forget the batch.  Idempotent."""
         self._contexts.pop(id(records), None)
 
     def header(self, topics: Iterable[tuple[UUID, Sequence[tuple[int, memoryview]]]]) -> bytes:
-        """Return the tagged fields of the header of a request with these batches; nothing if none is traced."""
+        """Return the tagged fields for the header of a request with these batches; empty if none is traced."""
         if not self._contexts:
             return b""
         entries = [
@@ -107,9 +109,9 @@ class SampledRecords:
 
 
 def parse_entries(frame: memoryview, tags_at: int) -> dict[PartitionKey, bytes]:
-    """Return the contexts that a request's header carries, by partition; of one with two batches the last one's.
+    """Return the contexts that a request's header carries, by partition: of two batches of one the last one's.
 
-    Raises FormatError, or what ``core.wire.primitives.CUT_SHORT`` lists, if these are no tagged fields.
+    Raises FormatError, or one of ``core.wire.primitives.CUT_SHORT``, if these are not tagged fields.
     """
     found: dict[PartitionKey, bytes] = {}
     for tag, start, end in read_tags(frame, tags_at)[0]:

@@ -10,18 +10,18 @@ _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::\d*)?"
 _ONLY_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _SCHEMES_WITH_A_PATH = ("hdfs", "webhdfs", "file", "http", "https")
 _SCHEMES_WITHOUT_HOSTS = ("file", "sqlite", "hdfs", "webhdfs")
-"""Or that may do without: the name service of ``hdfs:///dir`` is the default one."""
+"""Schemes whose URLs may do without hosts: the name service of ``hdfs:///dir`` is the default one."""
 MASK = "***"
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme in lower case, "" when there is none (RFC 3986 3.1: schemes are case-insensitive)."""
+    """Return the scheme in lower case, "" if there is none (RFC 3986 3.1: schemes are case-insensitive)."""
     scheme, colon, _ = url.partition(":")
     return scheme.lower() if colon else ""
 
 
 def normal_url(url: str) -> str:
-    """Return `url` with its scheme in lower case, so that every comparison of schemes means the same."""
+    """Return `url` with its scheme in lower case, so that schemes can be compared as text."""
     scheme, colon, rest = url.partition(":")
     return f"{scheme.lower()}{colon}{rest}"
 
@@ -29,8 +29,8 @@ def normal_url(url: str) -> str:
 def without_userinfo(url: str) -> str:
     """Return `url` with `***` for the user and password in front of its hosts; for messages.
 
-    A password may hold `/ ? # @` that nobody escaped, so everything up to the last `@` counts as userinfo, unless
-    hosts end before it and the scheme has paths.  So does what is mistyped: ``etcd:/user:password@host``, or no scheme.
+    A password may hold `/ ? # @` unescaped, so everything up to the last `@` counts as userinfo, unless hosts end
+    before it and the scheme has paths.  Mistyped URLs are masked too: ``etcd:/user:password@host``, or no scheme.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -49,7 +49,7 @@ def without_userinfo(url: str) -> str:
 
 
 def _without_password(text: str) -> str:
-    """Return `text`, no URL of ``scheme://``, without what may be user and password: a colon is between them."""
+    """Return `text`, which has no ``scheme://``, without what may be user and password (a colon between)."""
     before, _, after = text.rpartition("@")
     scheme, _, rest = text.partition(":")
     if ":" not in before or (scheme.lower() in _SCHEMES_WITHOUT_HOSTS and rest.startswith("/")):
@@ -58,7 +58,7 @@ def _without_password(text: str) -> str:
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of `url`.  Raises ValueError, without user and password, if it is not a URL."""
+    """Return the parts of `url`.  Raises ValueError, whose text has no password, if it is not a URL."""
     try:
         return urlsplit(url)
     except ValueError:  # its own text may repeat the password
@@ -68,5 +68,5 @@ def split_url(url: str) -> SplitResult:
 
 
 def without_passwords(text: str) -> str:
-    """Return `text` with `without_userinfo` applied to every URL in it; for messages that others have written."""
+    """Return `text` with `without_userinfo` applied to every URL in it; for messages of other programs."""
     return _WORD.sub(lambda match: without_userinfo(match[0]), text)

@@ -1,1 +1,1 @@
-"""Pieces of asyncio that the standard library lacks: eager tasks, turns of the loop, bounds, subscribers."""
+"""Additions to asyncio: eager tasks, turns of the loop, bounds, time-outs, subscribers."""

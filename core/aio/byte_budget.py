@@ -1,4 +1,4 @@
-"""One bound over the unacknowledged bytes of all partitions (rule 8): past it producers wait, nothing is dropped."""
+"""A bound on the unacknowledged bytes of all partitions (rule 8): past it producers wait, and nothing is dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Budget:
-    """Counts bytes taken and given back; who wants more waits until the count is under ``limit``."""
+    """A count of bytes taken and given back; a user that wants more waits until the count is under ``limit``."""
 
     __slots__ = ("_waiting", "limit", "used")
 
@@ -21,17 +21,21 @@ class Budget:
 
     @property
     def share(self) -> int:
-        """Return how many bytes one user may hold before it waits: a sixteenth of what is free.
+        """Bytes that one user may hold before it waits: a sixteenth of what is free.
 
-        Those who hold theirs and give nothing back leave fifteen sixteenths to those who come later.
+        Users that hold theirs and give nothing back leave fifteen sixteenths to those that come later.
         """
         return max(0, self.limit - self.used) // 16
 
     def take(self, size: int) -> None:
-        """Never refused: one batch may pass the bound, so that a large one is not shut out for ever."""
+        """Count ``size`` bytes.
+
+        Never refused: one batch may pass the bound, so that a large one is not shut out for ever.
+        """
         self.used += size
 
     def give_back(self, size: int) -> None:
+        """Uncount ``size`` bytes, and wake those that wait in ``room`` if there is room."""
         self.used -= size
         if self._waiting and self.has_room:
             waiting, self._waiting = self._waiting, []
@@ -40,12 +44,13 @@ class Budget:
                     future.set_result(None)
 
     async def room(self) -> None:
-        """Until there is room."""
+        """Wait until the count is under ``limit``."""
         while not self.has_room:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             try:
                 await future
             finally:
-                if future in self._waiting:  # cancelled: whoever waits for long must not leave a future each time
+                # cancelled: a caller that waits again and again must not leave a future each time
+                if future in self._waiting:
                     self._waiting.remove(future)

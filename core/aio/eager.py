@@ -1,10 +1,10 @@
-"""Coroutines that begin at once: up to their first await they run inside the call that starts them.
+"""Eager tasks: coroutines that run up to their first await inside the call that starts them.
 
 A request's place (in its partition, in its session) is decided before its first await.  A task would only begin in a
-later turn of the loop, so requests that came in order could begin out of it.
+later turn of the loop, so requests that came in order could begin out of order.
 
 asyncio has eager tasks from 3.12 on, and lets a loop's own ``create_task`` make them from 3.13.3 on; uvloop's does not.
-So the first step is taken by hand, the same way on all versions: inside the task that will go on with it, so that
+So this module runs the first step itself, the same way on all versions: inside the task that will continue, so that
 ``asyncio.timeout`` and ``TaskGroup`` work there, and in that task's context.
 """
 
@@ -19,13 +19,15 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _BLOCKING = "_asyncio_future_blocking"
-"""Set by a future's ``await`` and taken back by the task that is given the future: how it knows that it was awaited."""
+"""An attribute of futures: ``await`` sets it, and the task that receives the future clears it, as proof that it was
+awaited."""
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
-    """The result when the coroutine did not have to wait (or its exception, raised), else the task that goes on.
+    """Run the coroutine up to its first wait.  Return its result if it did not wait, else the task that continues it.
 
-    To be called inside a running loop, in a callback or in another task.
+    Raises what the coroutine raises before its first wait.  To be called inside a running loop, in a callback or a
+    task.
     """
     loop = asyncio.get_running_loop()
     context = copy_context()
@@ -38,7 +40,8 @@ def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
     try:
         waits_for = context.run(coroutine.send, None)
         if getattr(waits_for, _BLOCKING, False):
-            setattr(waits_for, _BLOCKING, False)  # until the task has it: another coroutine may wait for it meanwhile
+            # until the task has it: another coroutine may wait for the same future meanwhile
+            setattr(waits_for, _BLOCKING, False)
         begun.waits_for = waits_for
     except StopIteration as stop:
         begun.is_over = True
@@ -54,7 +57,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
 
 
 class _Begun(Coroutine[Any, Any, T]):
-    """A coroutine whose first step was taken: hands its task what that waits for, then goes on as itself."""
+    """A coroutine whose first step was run: gives its task what that step waits for, then continues as itself."""
 
     __slots__ = ("_coroutine", "_is_new", "is_over", "waits_for")
 
@@ -84,7 +87,7 @@ class _Begun(Coroutine[Any, Any, T]):
         if self.is_over:
             raise StopIteration
         if self._is_new:
-            # Cancelled before the task knew what it waits for: it cancels that, as Task.cancel would have.
+            # Cancelled before the task received what it waits for: cancel that, as Task.cancel would have.
             waits_for = self._take()
             cancel: Callable[[], bool] | None = getattr(waits_for, "cancel", None)
             if cancel is not None and cancel():
@@ -101,7 +104,7 @@ class _Begun(Coroutine[Any, Any, T]):
             del error, value, traceback
 
     def _take(self) -> Any:
-        """Return what the first step waits for, and forget it: the task refers to it from here on."""
+        """Return what the first step waits for, and drop the reference: the task refers to it from here on."""
         self._is_new = False
         waits_for, self.waits_for = self.waits_for, None
         if hasattr(waits_for, _BLOCKING):
@@ -120,7 +123,7 @@ def _clear_frames(error: asyncio.CancelledError) -> None:
 
     The task keeps the exception, and a frame may refer to the task, as TaskGroup does.  Only the cyclic collector would
     free that, with all that the frames hold: a large request, cancelled because its connection closed, is a hundred
-    thousand objects.  Of cancellations only: another exception may have been raised to several tasks, and to clear the
+    thousand objects.  Only for cancellations: another exception may have been raised to several tasks, and clearing the
     frame of one that handles it would end that one.
     """
     clear_frames(error.__traceback__)

@@ -1,7 +1,7 @@
-"""A bound on work under way, by its size: what does not fit waits in the order in which it came.
+"""A bound on work in progress, by its size: what does not fit waits in the order in which it came.
 
-``endpoint.fetch.memory_budget.MemoryPool`` bounds the bytes of responses, and is another thing: it grants less than is
-asked, small ones pass large ones, and a reservation is split and resized while the response is made and sent.
+``endpoint.fetch.memory_budget.MemoryPool`` bounds the bytes of responses, and differs: it grants less than is asked,
+small requests pass large ones, and a reservation is split and resized while the response is made and sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Admits work of ``limit`` units together: bytes, partitions.  One piece of work is admitted whatever its size."""
+    """A gate for work of ``limit`` units at a time: bytes, partitions.
+
+    A single piece of work is admitted whatever its size.
+    """
 
     __slots__ = ("_waiting", "limit", "used")
 
@@ -27,11 +30,15 @@ class Gate:
 
     @property
     def waiting(self) -> int:
+        """Number of pieces of work that wait, cancelled ones included."""
         return len(self._waiting)
 
     @asynccontextmanager
     async def admitted(self, size: int) -> AsyncIterator[Callable[[], None]]:
-        """Do work of ``size`` units, in turn.  Gives a function that ends it early; calling it twice does no harm."""
+        """Wait for admission of work of ``size`` units, and hold them for the body of the ``async with``.
+
+        Gives a function that gives the units back early; calling it twice does no harm.
+        """
         await self._enter(size)
         is_inside = True
 
@@ -57,12 +64,12 @@ class Gate:
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._let_in()
-            else:  # admitted in the same moment
+            else:  # admitted in the same turn of the loop
                 self._leave(size)
             raise
 
     def has_room(self, size: int) -> bool:
-        """Return whether work of ``size`` units fits now, were nothing waiting."""
+        """Return whether work of ``size`` units fits now, if nothing were waiting."""
         return not self.used or self.used + size <= self.limit
 
     def _leave(self, size: int) -> None:

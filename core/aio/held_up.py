@@ -1,4 +1,4 @@
-"""How long this process's own event loop was held up, for those who count time against somebody else."""
+"""The time for which this process's own event loop was held up, to be subtracted from other processes' delays."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 
 
 class HeldUp:
-    """Counts from its making to ``close``.  A timer that is late by more than its own period shows a stop of the loop,
-    or of the whole process."""
+    """A counter of the seconds for which the loop, or the whole process, stood still; from its creation to ``close``.
+
+    A timer that is late by more than its own period of ``tick_s`` seconds shows a stop.
+    """
 
     def __init__(self, tick_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -18,10 +20,11 @@ class HeldUp:
 
     @property
     def seconds(self) -> float:
-        """In all, a stop that has just ended included."""
+        """Seconds in all, including a stop that has just ended."""
         return self._total_s + self._late_s()
 
     def close(self) -> None:
+        """Stop counting."""
         self._timer.cancel()
 
     def _tick(self) -> None:

@@ -1,12 +1,12 @@
-"""Long computations in steps: a generator of bounded pieces of work, and the loop gets its turn between them.
+"""Long computations in steps: a generator of bounded pieces of work, and the loop runs other work between them.
 
 Three ways to run one, for three kinds of work:
 
 =================  ===========================================  ====================================================
-``finish_steps``   no pause                                     what has few steps, or no loop beside it
+``finish_steps``   no pause                                     work of few steps, or without a loop
 ``run_in_steps``   a step in each turn of the loop              the process's own work: a view, a journal, an index
-``run_in_turns``   in ``core.aio.turns``: a step when no other      requests: a hundred large ones at once make each
-                   request's work has the turn                  other slow, not the loop, and not the own work
+``run_in_turns``   in ``core.aio.turns``: a step in a turn       requests: a hundred large ones at once make each
+                   that no other request's work has             other slow, not the loop, and not the own work
 =================  ===========================================  ====================================================
 """
 
@@ -23,14 +23,14 @@ Steps = Generator[None, None, T]
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield ``items`` in lists of ``size``, the last one of what is left (Python 3.12's ``itertools.batched``)."""
+    """Yield ``items`` in lists of ``size``; the last one may be shorter (Python 3.12's ``itertools.batched``)."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
 
 
 def finish_steps(steps: Generator[object, None, T]) -> T:
-    """Run a generator to its end without pauses: for work that has few steps.  Returns its result."""
+    """Run a generator to its end without pauses: for work of few steps.  Return its result."""
     while True:
         try:
             next(steps)
@@ -39,10 +39,9 @@ def finish_steps(steps: Generator[object, None, T]) -> T:
 
 
 async def run_in_steps(steps: Generator[object, None, T]) -> T:
-    """Run a generator to its end with a turn of the loop at each ``yield``.  Returns its result.
+    """Run a generator to its end with a turn of the loop at each ``yield``.  Return its result.
 
-    For the process's own work: it does not wait in line behind clients' requests, as ``core.aio.turns.run_in_turns``
-    does.
+    For the process's own work: unlike ``core.aio.turns.run_in_turns`` it does not queue behind clients' requests.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Telling those who want to know, and waiting for news no longer than a time."""
+"""Callbacks for events, and waiting for an event no longer than a time-out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ P = ParamSpec("P")
 
 
 class Subscribers(Generic[P]):
-    """Calls, in the order in which they came; the same one twice is two."""
+    """Callbacks, called in the order in which they were added; the same one added twice is called twice."""
 
     __slots__ = ("_calls",)
 
@@ -18,7 +18,7 @@ class Subscribers(Generic[P]):
         self._calls: dict[object, Callable[P, None]] = {}
 
     def add(self, call: Callable[P, None]) -> Callable[[], None]:
-        """The answer forgets it again.  Idempotent."""
+        """Call ``call`` at each event from now on.  Return a function that removes it; that one is idempotent."""
         token = object()
         self._calls[token] = call
 
@@ -28,19 +28,19 @@ class Subscribers(Generic[P]):
         return forget
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Who comes or goes meanwhile counts from the next time on."""
+        """Call every callback with these arguments.  Those added or removed meanwhile count from the next event on."""
         for call in tuple(self._calls.values()):
             call(*args, **kwargs)
 
     def tell_last(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Nobody is told of anything after it."""
+        """Remove every callback and call it once with these arguments: the last event."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call(*args, **kwargs)
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """Whether it was set before the time was over; None waits without end."""
+    """Wait for ``event``, ``timeout_s`` seconds at most (None: without end).  Return whether it was set in time."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

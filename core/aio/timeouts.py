@@ -1,6 +1,6 @@
 """Time-outs of many waiters for the price of a few timers: those of one grain of time share one.
 
-Those that come due together expire in turns of the loop: a request may name 100,000 partitions, each of which has
+Waiters that come due together expire in several turns of the loop: a request may name 100,000 partitions, each with
 something that waits for the same moment.
 """
 
@@ -12,20 +12,25 @@ from itertools import islice
 from typing import Protocol
 
 GRAIN_S = 0.1
-"""For what clients wait for."""
+"""Width of a bucket, for what clients wait for, in seconds."""
 LONGEST_S = 900.0
-"""A time-out is at most this, whatever a client asks for: buckets are not given up before their time."""
+"""The longest time-out, whatever a client asks for: buckets live until their time comes."""
 EXPIRED_A_TURN = 100
-"""At 10 us for a partition's route, up to 100 us for a request."""
+"""Waiters that expire in one turn: at 10 us for a partition's route, and up to 100 us for a request."""
 
 
 class Expiring(Protocol):
+    """A waiter with a time-out."""
+
     def expire(self) -> None:
-        """Its time is up; called once, never before its time but for `LONGEST_S`, and a grain late or a few turns."""
+        """Handle the end of the wait.  Called once, a grain or a few turns late at most.
+
+        Never called early, except for time-outs beyond `LONGEST_S`.
+        """
 
 
 class Deadlines:
-    """One process's, or one part's of it."""
+    """The time-outs of one process, or of one part of it."""
 
     __slots__ = ("_buckets", "_grain_s")
 
@@ -37,11 +42,11 @@ class Deadlines:
         return sum(map(len, self._buckets.values()))
 
     def add(self, item: Expiring, after_s: float) -> int:
-        """Have it expire.  Return its bucket, for ``remove``."""
+        """Let ``item`` expire after ``after_s`` seconds.  Return its bucket's number, for ``remove``."""
         loop = asyncio.get_running_loop()
         due = loop.time() + min(max(after_s, 0.0), LONGEST_S)
         number = math.ceil(due / self._grain_s)
-        if number * self._grain_s < due:  # by a rounding: it would expire early, and ask to expire now, for ever
+        if number * self._grain_s < due:  # by rounding: it would expire early, and then ask to expire at once, for ever
             number += 1
         bucket = self._buckets.get(number)
         if bucket is None:
@@ -51,20 +56,20 @@ class Deadlines:
         return number
 
     def remove(self, item: Expiring, number: int) -> None:
-        """It is done; no harm if its time has come already."""
+        """Remove a waiter that is done.  No effect if it has expired already."""
         bucket = self._buckets.get(number)
         if bucket is not None:
             bucket.pop(item, None)
 
     def _ring(self, number: int) -> None:
-        """Expire some of the bucket's, and the rest in the next turns: until then they may be removed."""
+        """Expire some of the bucket's waiters, and the rest in the next turns: until then they may be removed."""
         bucket = self._buckets[number]
         try:
             for item in list(islice(bucket, EXPIRED_A_TURN)):
-                if item in bucket:  # it may have been removed by one before it
+                if item in bucket:  # an earlier one's expiry may have removed it
                     del bucket[item]
                     item.expire()
-        finally:  # one's bug does not keep the others waiting
+        finally:  # a bug in one of them does not keep the others waiting
             if bucket:
                 asyncio.get_running_loop().call_soon(self._ring, number)
             else:

@@ -9,7 +9,7 @@
         ...
 
 Counted in elements and not by a clock: a simulation then runs the same turns each time.  A request may name 100,000
-partitions; a hundred such requests at once make each other slow, not the loop: in one turn of the loop only one of
+partitions.  A hundred such requests at once make each other slow, not the loop: in one turn of the loop only one of
 those that wait for ``next_turn`` goes on.
 """
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ELEMENTS_A_TURN = 1_000
-"""At 10 us an element, which is much for Python, a turn takes 10 ms."""
+"""Elements in one turn: at 10 us an element, which is much for Python, a turn takes 10 ms."""
 
 
 class Turns:
-    """Counts the elements that one piece of work handles between two turns of the loop."""
+    """A count of the elements that one piece of work handles between two turns of the loop."""
 
     __slots__ = ("_left", "_size")
 
@@ -39,7 +39,7 @@ class Turns:
         self._size = self._left = size
 
     def is_over(self, elements: int = 1) -> bool:
-        """Count ``elements`` that are handled next; True if others should run before."""
+        """Count ``elements`` that are handled next.  Return whether other work should run before them."""
         self._left -= elements
         if self._left >= 0:
             return False
@@ -48,7 +48,7 @@ class Turns:
 
 
 async def next_turn() -> None:
-    """Let everything run that is ready, and wait in line for a turn in which nobody else's long work goes on."""
+    """Let all ready callbacks run, and wait for a turn in which no other caller of this function goes on."""
     loop = asyncio.get_running_loop()
     line = _lines.get(loop)
     if line is None:
@@ -57,7 +57,10 @@ async def next_turn() -> None:
 
 
 async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int = ELEMENTS_A_TURN) -> list[R]:
-    """Return ``work`` of every item, ``per_turn`` of them in one turn at most; so few in all need no other turn."""
+    """Return ``work`` of every item, ``per_turn`` of them in one turn at most.
+
+    Up to ``per_turn`` items in all need no other turn.
+    """
     results: list[R] = []
     for part in batched(items, per_turn):
         if results:
@@ -67,7 +70,7 @@ async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int
 
 
 async def run_in_turns(steps: Steps[T]) -> T:
-    """Run ``steps`` to their end, with ``next_turn`` at each of their pauses.  Returns their result.
+    """Run ``steps`` to their end, with ``next_turn`` at each of their pauses.  Return their result.
 
     For requests: only one of them goes on in a turn.  ``core.aio.steps.run_in_steps`` is for the process's own work.
     """
@@ -80,10 +83,10 @@ async def run_in_turns(steps: Steps[T]) -> T:
 
 
 class StepQueue:
-    """Pieces of work in the order in which they came, ``size`` elements of all of them in one turn of the loop.
+    """Pieces of work in the order in which they came; in one turn of the loop ``size`` elements of all of them.
 
-    For events that must keep their order and come from callbacks: what there is room for in this turn is done inside
-    ``run``, so that small pieces cost no task and no delay.
+    For events that must keep their order and come from callbacks: what fits into this turn is done inside ``run``, so
+    that small pieces cost neither a task nor a delay.
     """
 
     __slots__ = ("_done", "_is_due", "_is_running", "_size", "_task", "_waiting")
@@ -101,22 +104,22 @@ class StepQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits, and nothing is being done: then what needs no queue may go by it."""
+        """True if nothing waits and nothing runs: then work that needs no order may bypass the queue."""
         return not self._waiting and not self._is_running
 
     def run(self, elements: int, steps: Steps[None]) -> None:
-        """Do ``steps``, now or behind what waits.  ``elements`` is what its steps handle at most between two pauses."""
+        """Do ``steps``, now or after what waits.  ``elements`` is the most that its steps handle between two pauses."""
         if self._waiting or self._is_running or self._is_full(elements):
             self._waiting.append((elements, steps))
         elif self._advance(elements, steps):
             return
         else:
-            self._waiting.appendleft((elements, steps))  # before what it has given us itself
+            self._waiting.appendleft((elements, steps))  # before the work that these steps have queued themselves
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def finish(self) -> None:
-        """Wait until all is done."""
+        """Wait until all work is done."""
         while self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -128,7 +131,7 @@ class StepQueue:
         self._done = 0
 
     def _advance(self, elements: int, steps: Steps[None]) -> bool:
-        """Take one step.  Returns whether it was the last."""
+        """Run one step.  Return whether it was the last."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn_ended)
@@ -145,12 +148,12 @@ class StepQueue:
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # and not ``next_turn``: answers do not wait behind other requests' work
+                await asyncio.sleep(0)  # not ``next_turn``: responses do not queue behind other requests' work
                 while self._waiting and not self._is_full(self._waiting[0][0]):
                     elements, steps = self._waiting[0]
                     try:
                         is_over = self._advance(elements, steps)
-                    except Exception as error:  # noqa: BLE001 - those behind it go on; the loop's handler is told
+                    except Exception as error:  # noqa: BLE001 - the queue goes on; the loop's handler gets the error
                         is_over = True
                         asyncio.get_running_loop().call_exception_handler(
                             {"message": "work in steps failed", "exception": error}
@@ -163,12 +166,12 @@ class StepQueue:
 
 
 class _Line:
-    """Those who wait for a turn of one loop; first come, first served.  Keeps no loop alive while nobody waits."""
+    """The callers that wait for a turn of one loop, first come, first served.  Holds no reference to an idle loop."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()  # one for each piece of work under way
+        self._waiting: deque[asyncio.Future[None]] = deque()  # one for each piece of work in progress
 
     def join(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         future: asyncio.Future[None] = loop.create_future()

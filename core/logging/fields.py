@@ -1,4 +1,4 @@
-"""The fields of a log line: what it is about, by names that a log store can search for.
+"""Fields of a log line: its subject, under names that a log store can search for.
 
 A call gives them beside its text, ``log.warning("shard not loaded", extra=fields(shard=3, error=error))``.  The names
 are these and no others, so that one query finds a partition's lines whichever part of the server wrote them;
@@ -34,7 +34,7 @@ FIELDS: Mapping[str, str] = {
 
 
 class Fields(TypedDict, total=False):
-    """Types of ``FIELDS``.  ``error`` and ``path`` may be anything whose ``str`` is the text."""
+    """Types of ``FIELDS``.  ``error`` and ``path`` may be any object whose ``str`` is the text."""
 
     topic: str
     partition: int
@@ -55,54 +55,54 @@ class Fields(TypedDict, total=False):
 
 
 class PartitionFields(TypedDict):
-    """A partition's."""
+    """The fields that name a partition."""
 
     topic: str
     partition: int
 
 
 class ConnectionFields(TypedDict):
-    """A client's connection's."""
+    """The fields that name a client's connection."""
 
     connection: str
     client_id: str | None
 
 
 class Report(Protocol):
-    """Takes what an operator should know: a text, its arguments, and what it is about."""
+    """A function that logs an event for operators: its text, the text's arguments, and its fields."""
 
     def __call__(self, text: str, /, *arguments: object, **about: Unpack[Fields]) -> None: ...
 
 
 FIELD_MAX = 1_000
-"""Characters of one field: paths, errors."""
+"""Characters of one field at most: paths, errors."""
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that begin a line, turn text around or drive a terminal, and surrogates, which are not text."""
+"""Characters that begin a line, reverse text or drive a terminal, and surrogates, which are not text."""
 _BARE = re.compile(r"[^\s\"'=\\]+")
 _ATTRIBUTE = "bmq_fields"
 _OF_THE_CAUSE = frozenset({"error", "left_out", "revision"})
 
 
 def fields(**values: Unpack[Fields]) -> dict[str, object]:
-    """Return the ``extra`` of a log call.  None leaves a field out."""
+    """Return the ``extra`` of a log call.  A field that is None is left out."""
     return {_ATTRIBUTE: values}
 
 
 def set_fields(record: logging.LogRecord, given: Mapping[str, object]) -> None:
-    """Give the record these fields instead of its own."""
+    """Replace the fields of `record`."""
     record.__dict__[_ATTRIBUTE] = given
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
-    """Return the fields that the call gave, as texts and numbers, without those that are None."""
+    """Return the fields that the call gave, as texts and integers, without those that are None."""
     given: Mapping[str, object] = record.__dict__.get(_ATTRIBUTE) or {}
     return {name: _plain(value) for name, value in given.items() if value is not None}
 
 
 def subject_of(given: Mapping[str, object], message: str) -> tuple[object, ...]:
-    """Return what tells two lines of one event apart: what they are about, whatever happened to it.
+    """Return the key by which lines of one event are told apart: their fields, except those about the cause.
 
-    A line without such fields is told from others by its whole ``message``.
+    The whole ``message`` is the key of a line without such fields.
     """
     about = tuple(value for name, value in given.items() if name not in _OF_THE_CAUSE)
     return about or (message,)
@@ -114,12 +114,15 @@ def in_text(given: Mapping[str, object]) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """Return at most `longest` characters of `text`, and how many there were more."""
+    """Return at most `longest` characters of `text`, and the number of those left out."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text) - longest} characters left out)"
 
 
 def escaped_json(value: object) -> str:
-    """Return JSON on one line, with what may drive a terminal escaped as JSON escapes it: it parses to `value`."""
+    """Return JSON of `value` on one line.
+
+    Characters that may drive a terminal are escaped as JSON escapes them, so it parses to `value`.
+    """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -1,4 +1,4 @@
-"""The handler of the server's log: formats lines, and bounds how many there are.
+"""The handler of the server's log: formats lines, and bounds their number.
 
 DEBUG lines are not bounded: they are written only where an operator has asked for them.
 """
@@ -16,7 +16,7 @@ from bmq.core.logging.limit import REPEAT_S, EventLimits
 from bmq.core.logging.lines import formatter
 
 OWN = "bmq"
-"""The logger above all of ours."""
+"""The logger above all of BMQ's."""
 
 
 class _LeftOut(NamedTuple):
@@ -29,7 +29,10 @@ class _LeftOut(NamedTuple):
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes to ``stream`` what ``core.logging.limit`` admits.  ``now`` gives seconds."""
+    """A handler that writes to ``stream`` the lines that ``core.logging.limit`` admits.
+
+    ``now`` returns seconds on a clock that never goes back.
+    """
 
     def __init__(self, stream: TextIO, log_format: str, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
@@ -38,17 +41,17 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         self._limits = EventLimits[_LeftOut]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record or count it; the caller holds the handler's lock."""
+        """Write the record, or count it.  The caller holds the handler's lock."""
         if record.levelno < logging.INFO:
             super().emit(record)
             return
         is_own = record.name == OWN or record.name.startswith(f"{OWN}.")
-        # Others' loggers may be given finished texts, of which there is no end: each is one event.
+        # Other packages' loggers may be given finished texts, without end in number: each such logger is one event.
         key = (record.name, record.levelno, record.msg if is_own else "")
         try:
             given = dict(fields_of(record))
             message = record.getMessage()
-        except Exception:  # noqa: BLE001 - as StreamHandler: a wrong call of the log must not end what calls it
+        except Exception:  # noqa: BLE001 - as StreamHandler: a wrong log call must not end its caller
             self.handleError(record)
             return
         left_out = self._limits.admit(key, subject_of(given, message), self._now())
@@ -60,7 +63,10 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def write_left_out(self, *, is_last: bool = False) -> None:
-        """Say what was left out of events that have not come again.  ``is_last``: whenever that was."""
+        """Write the last line left out of each event that has been quiet for a while, and the count before it.
+
+        ``is_last``: of every event, however recent.
+        """
         self.acquire()
         try:
             for line, more in self._limits.due(float("inf") if is_last else self._now()):
@@ -72,7 +78,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 def install(stream: TextIO, log_format: str, level: str) -> BoundedHandler:
-    """Have every logger of the process write to ``stream``."""
+    """Make every logger of the process write to ``stream``, from `level` on.  Return the handler."""
     handler = BoundedHandler(stream, log_format)
     root = logging.getLogger()
     root.addHandler(handler)
@@ -81,7 +87,7 @@ def install(stream: TextIO, log_format: str, level: str) -> BoundedHandler:
 
 
 async def write_left_out_forever() -> None:
-    """Keep the root logger's ``BoundedHandler`` saying what it left out, until cancelled."""
+    """Write left-out lines of the root logger's ``BoundedHandler`` regularly, until cancelled; then the rest."""
     handlers = [each for each in logging.getLogger().handlers if isinstance(each, BoundedHandler)]
     try:
         while True:

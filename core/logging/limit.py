@@ -1,9 +1,9 @@
-"""Bounds on log lines: an event that repeats is written once an interval, with the number of those left out.
+"""Bounds on log lines: a repeated event is written once an interval, with the number of lines left out.
 
-An event is a place in the code: its logger, level and text before arguments are put in.  Its subject is what tells its
-lines apart: the partition, the connection.  One subject's line is written once in ``REPEAT_S``; all subjects' lines
-are written ``BURST`` at once and then one a second.  What was left out is counted, and said with the event's next line
-or, if none comes, with the last one that was left out.
+An event is a place in the code: its logger, level and text before arguments are put in.  Its subject distinguishes its
+lines: the partition, the connection.  One subject's line is written once in ``REPEAT_S`` seconds; all subjects' lines
+are written ``BURST`` at once and then one a second.  Lines left out are counted; the count is written with the event's
+next line or, if none comes, with the last one that was left out.
 
     line of an event ──> same subject within REPEAT_S?  ── yes ──> count, keep the last
                          no: a token left?              ── no ───> count, keep the last
@@ -30,7 +30,7 @@ class _Tokens:
         self._since = now
 
     def take(self, now: float) -> bool:
-        """Return whether one was left."""
+        """Take a token.  Return False if none was left."""
         self._left = min(float(BURST), self._left + now - self._since)
         self._since = now
         if self._left < 1:
@@ -51,9 +51,10 @@ class _Event(Generic[T]):
 
 
 class EventLimits(Generic[T]):
-    """The lines of all events of a process, ``T`` each.  Pure: ``now`` is in seconds, and never goes back.
+    """The bounds of all events of a process, with lines of type ``T``.  Pure.
 
-    Events are as many as places in the code, subjects of one no more than ``BURST`` and one for each second.
+    ``now`` is in seconds, and never goes back.  There are as many events as places in the code; an event has at most
+    ``BURST`` subjects and one for each second.
     """
 
     def __init__(self) -> None:
@@ -63,9 +64,9 @@ class EventLimits(Generic[T]):
         return len(self._events)
 
     def admit(self, key: Hashable, subject: Hashable, now: float) -> int | None:
-        """Return how many lines of the event were left out before this one, which is to be written; None: leave it out.
+        """Return how many lines of the event were left out before this one, or None to leave this one out, too.
 
-        After None the caller gives the line to ``keep``.
+        After a number the caller writes the line, after None it passes the line to ``keep``.
         """
         event = self._events.get(key)
         if event is None:
@@ -83,13 +84,13 @@ class EventLimits(Generic[T]):
         return left_out
 
     def keep(self, key: Hashable, line: T) -> None:
-        """Hold the line that was left out, instead of the one before it."""
+        """Keep the line that was left out, in place of the one before it."""
         self._events[key].last = line
 
     def due(self, now: float) -> list[tuple[T, int]]:
         """Return the last line left out of each event that has waited for ``REPEAT_S``, and how many came before it.
 
-        Events that are quiet are forgotten.
+        Quiet events are forgotten.
         """
         found: list[tuple[T, int]] = []
         for key, event in list(self._events.items()):
@@ -103,7 +104,7 @@ class EventLimits(Generic[T]):
         return found
 
     def _forget_subjects(self, event: _Event[T], now: float) -> None:
-        """Written in order, so the oldest come first."""
+        """Remove subjects that were last written ``REPEAT_S`` ago.  They are in order of writing, the oldest first."""
         while event.subjects:
             subject, at = next(iter(event.subjects.items()))
             if now - at < REPEAT_S:

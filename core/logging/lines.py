@@ -1,7 +1,7 @@
-"""The lines of the server's log, as text or as JSON: one line an event, whatever stands in it.
+"""The lines of the server's log, as text or as JSON: one line an event, whatever its texts contain.
 
 Texts that clients choose (client ids, names in an error) get into log lines.  A newline or an escape sequence there
-would forge lines or drive the terminal of whoever reads them, and a long text would fill the disk.
+would forge lines or drive the reader's terminal, and a long text would fill the disk.
 
     text  2026-11-22 12:00:00,123 WARNING bmq.core.net.listener: closing connection=10.0.0.7:4711 error="..."
     json  {"time":"2026-11-22T12:00:00.123Z","level":"WARNING","logger":"bmq.core.net.listener",
@@ -17,7 +17,7 @@ from types import TracebackType
 from bmq.core.logging.fields import CONTROL, cut, escaped_json, fields_of, in_text
 
 MESSAGE_MAX = 4_000
-"""Characters of one message; Kafka's names have 249 at most, and an incident needs no more of anything."""
+"""Characters of one message at most; Kafka's names have 249, and an incident needs no more of anything."""
 TRACEBACK_MAX = 20_000
 TEXT, JSON = "text", "json"
 LOG_FORMATS = (TEXT, JSON)
@@ -25,14 +25,14 @@ _Caught = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 def formatter(kind: str) -> logging.Formatter:
-    """Return the one for ``log_format``."""
+    """Return the formatter for the setting ``log_format``."""
     return JsonFormatter() if kind == JSON else LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line: control characters are escaped, what is too long is cut, fields follow the text.
+    """A formatter of one line per record: control characters escaped, long texts cut, fields after the text.
 
-    The lines of a traceback follow, each indented: none of them looks like a record of its own.
+    The lines of a traceback follow, each indented, so that none of them looks like a record.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -45,7 +45,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object on one line: time (UTC), level, logger, message, fields, exception."""
+    """A formatter of one JSON object per record, on one line: time (UTC), level, logger, message, fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -62,5 +62,5 @@ class JsonFormatter(logging.Formatter):
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` without control characters (escaped as in Python), at most ``MESSAGE_MAX`` of it."""
+    """Return ``text``, at most ``MESSAGE_MAX`` characters of it, with control characters escaped as in Python."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), cut(text, MESSAGE_MAX))

@@ -1,6 +1,6 @@
-"""Counters of the hot path: plain numbers, read when somebody asks.  Names are given where they are shown.
+"""Counters of the hot path: plain numbers, read at a scrape.  Metric names are given where they are shown.
 
-Bounded: topics' counters go with their topics, and past `topics_max` of them topics share one; APIs are few.
+Bounded: topics' counters are removed with their topics, and topics past `topics_max` share one; APIs are few.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bmq.core.metrics.traffic import TrafficMeter
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
 OTHER_TOPICS = "(other)"
-"""Label of what topics past a bound share: no topic can have this name."""
+"""Label shared by the topics past a bound; no topic can have this name."""
 TOPICS_MAX = 1_000
 """Topics with counters of their own.  Each costs seven series of a scrape."""
 
@@ -29,6 +29,7 @@ class Histogram:
         return f"<Histogram {sum(self.buckets)} in {self.total_ms:.3f} ms>"
 
     def observe(self, ms: float) -> None:
+        """Count one duration."""
         self.total_ms += ms
         self.buckets[bisect_left(LATENCY_BOUNDS_MS, ms)] += 1
 
@@ -57,7 +58,7 @@ class TopicCounters:
 
 
 class ApiCounters:
-    """Kafka's RequestMetrics of one API: how many, how long from the frame's arrival to its answer."""
+    """Kafka's RequestMetrics of one API: how many requests, and how long from a frame's arrival to its response."""
 
     __slots__ = ("buckets", "count", "errors", "total_ms")
 
@@ -68,11 +69,13 @@ class ApiCounters:
         self.errors: dict[int, int] = {}  # by error code
 
     def answered(self, ms: float) -> None:
+        """Count a request that took `ms` milliseconds."""
         self.count += 1
         self.total_ms += ms
         self.buckets[bisect_left(LATENCY_BOUNDS_MS, ms)] += 1
 
     def failed(self, code: int) -> None:
+        """Count an error code in a response."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
 
@@ -80,12 +83,12 @@ class Metrics:
     """One process's counters."""
 
     def __init__(self, topics_max: int = TOPICS_MAX, traffic: TrafficMeter | None = None) -> None:
-        """`traffic` counts what clients move by partition, None nothing."""
+        """`traffic` counts what clients move by partition; None counts nothing."""
         self.traffic = traffic
         self.topics_max = topics_max
         self.topics: dict[str, TopicCounters] = {}
         self.other_topics: TopicCounters | None = None
-        """Of all topics that were first used while `topics_max` others had counters of their own."""
+        """Counters of all topics that were first used while `topics_max` others had counters of their own."""
         self.apis: dict[int, ApiCounters] = {}
         self.connections = 0
         self.connections_total = 0
@@ -94,7 +97,7 @@ class Metrics:
         self.connections_stuck_closed = 0
         self.connections_malformed = 0
         self.request_bytes_held = 0
-        """Bytes of requests that were read and are not answered yet."""
+        """Bytes of requests that were read and have no response yet."""
         self.tail_hit_bytes = 0
         self.storage_read_bytes = 0
         self.fetch_sessions = 0
@@ -115,6 +118,7 @@ class Metrics:
         return self.other_topics
 
     def api(self, key: int) -> ApiCounters:
+        """Return the counters of the API `key`."""
         counters = self.apis.get(key)
         if counters is None:
             counters = self.apis[key] = ApiCounters()

@@ -1,7 +1,7 @@
-"""A process without a file descriptor left: noticed by a try each second, logged when it begins and when it ends.
+"""Shortage of file descriptors: found by a try each second, and logged when it begins and when it ends.
 
 The loop does not report it: uvloop accepts the connections that come then and closes them at once, without a callback.
-Calls that fail for it raise errors of their own, which name storage or a member and not this process.
+Calls that fail because of it raise errors that name storage or a member, not this process.
 
     enough ──(a try failed, here or elsewhere)──> short ──(none failed for ``QUIET_S``)──> enough
             ``BEGUN``                                    ``Over``
@@ -22,29 +22,29 @@ from bmq.core.descriptors import FAILURES, Failures
 from bmq.core.logging.fields import fields
 
 TRY_S = 1.0
-"""A try opens and closes a socket, which takes 5 us."""
+"""Seconds between tries.  A try opens and closes a socket, which takes 5 us."""
 QUIET_S = 5.0
-"""A shortage is over when no try has failed for so long: descriptors come and go, and it is one shortage."""
+"""Seconds without a failed try that end a shortage: descriptors come and go, and it is one shortage."""
 _FOLDER = "/dev/fd"
-"""Has an entry for each open descriptor of the process that lists it (Linux, macOS)."""
+"""A folder with an entry for each open descriptor of the process that lists it (Linux, macOS)."""
 _log = logging.getLogger(__name__)
 
 
 class Begun(Enum):
-    """A shortage that begins."""
+    """The beginning of a shortage."""
 
     BEGUN = "begun"
 
 
 class Over(NamedTuple):
-    """A shortage that ended: how long it took, and how many tries failed in it."""
+    """The end of a shortage: how long it took, and how many tries failed in it."""
 
     lasted_s: float
     failures: int
 
 
 class DescriptorShortage:
-    """The machine above.  Pure: `now` is in seconds, and never goes back."""
+    """The state machine of the module's drawing.  Pure: `now` is in seconds, and never goes back."""
 
     def __init__(self) -> None:
         self._is_short = False
@@ -52,7 +52,7 @@ class DescriptorShortage:
         self._failures = 0
 
     def tried(self, failures: int, now: float) -> Begun | Over | None:
-        """Take the number of tries that failed since the last call.  Return the change, if there is one."""
+        """Count the tries that failed since the last call.  Return the change, if there is one."""
         if failures:
             self._failed_at = now
             self._failures += failures
@@ -67,9 +67,9 @@ class DescriptorShortage:
 
 
 class DescriptorMeter:
-    """Tries between `start` and `stop`, on the running loop.
+    """A meter that tries between `start` and `stop`, on the running loop.
 
-    `is_out` is what the last try found, `failures` the total of this process (`core.descriptors.Failures`).
+    `is_out` is the result of the last try, `failures` the total of this process (`core.descriptors.Failures`).
     """
 
     def __init__(self, failures: Failures = FAILURES, open_one: Callable[[], None] | None = None) -> None:
@@ -137,7 +137,7 @@ def _limit() -> int:
 
 
 def _open_count() -> str:
-    """Return the number of open descriptors as text, "some" if it cannot be had (the list takes one, too)."""
+    """Return the number of open descriptors, "some" if it is not available (listing takes a descriptor, too)."""
     try:
         return str(len(os.listdir(_FOLDER)) - 1)
     except OSError:

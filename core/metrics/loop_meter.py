@@ -10,23 +10,24 @@ from collections.abc import Callable
 from bmq.core.metrics.counters import Histogram
 
 TICK_S = 0.1
-"""Ten timers a second cost about 100 us of CPU time, and as much for what the kernel is asked."""
+"""Seconds between ticks.  Ten timers a second cost about 100 us of CPU time, and as much for reading the kernel's file.
+"""
 IDLE_TICKS = 600
-"""Ticks that the idle share is averaged over, exponentially: a minute, as in Kafka's one-minute rate."""
+"""Ticks over which the idle share is averaged, exponentially: a minute, as in Kafka's one-minute rate."""
 
 
 class ThreadLoad:
-    """Seconds in which the thread that made this has run, or has waited for a processor.
+    """Seconds in which the thread that created this has run, or has waited for a processor.
 
     The wait counts (`/proc/PID/task/TID/schedstat` of Linux): a process whose container has used up its quota, or that
-    shares its processors with others, gets less than one of them, and is not idle for that.  On a system that does not
-    tell, only the time in which the thread has run counts.
+    shares its processors with others, gets less than one of them, and is not idle for that.  On a system without that
+    file only the time in which the thread has run counts.
     """
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
         self._file: int | None
         try:
-            # Resolved here: another thread that read the path would find itself.
+            # Resolved here: the path would lead another thread to its own file.
             self._file = os.open(os.path.realpath(path), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._file = None
@@ -41,17 +42,17 @@ class ThreadLoad:
         return (int(ran_ns) + int(waited_ns)) / 1e9
 
     def close(self) -> None:
-        """Free the file.  Idempotent; calls from here on tell the time in which the calling thread has run."""
+        """Close the file.  Idempotent; later calls return the time in which the calling thread has run."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
 
 class LoopMeter:
-    """Measures between `start` and `stop`, on the running loop.
+    """A meter of the running loop, between `start` and `stop`.
 
     `delay_ms` counts how late each tick was: what every callback waits that becomes ready meanwhile.  `idle` is the
-    share of time in which the loop's thread had nothing to do, from 0 to 1: `load` tells the rest, in seconds.
+    share of time in which the loop's thread had nothing to do, from 0 to 1: `load` returns its busy time, in seconds.
     """
 
     def __init__(self, tick_s: float = TICK_S, load: Callable[[], float] = time.thread_time) -> None:

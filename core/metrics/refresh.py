@@ -1,4 +1,4 @@
-"""Numbers that cost too much to be counted for each look, and are counted in the background instead."""
+"""Numbers that are too expensive to count at each request for them, and are counted in the background instead."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 class Refresh:
-    """Runs of `work` in the background, begun by `request` alone: one at a time, and none within `interval_s` seconds
-    after the beginning of the last.  An `interval_s` of 0 turns them off.
+    """Runs of `work` in the background, started by `request`: one at a time.
 
+    None is begun within `interval_s` seconds after the beginning of the last; an `interval_s` of 0 turns them off.
     `request` returns at once.  Its caller shows the numbers of the last run, or waits for this one (`wait`).
     """
 
@@ -29,13 +29,13 @@ class Refresh:
         self._is_closed = False
         self._is_failing = False  # the log says so
         self.runs = 0
-        """Runs that came to their end."""
+        """Number of runs that succeeded."""
 
     def __repr__(self) -> str:
         return f"<Refresh of {self._name}, {self.runs} runs, every {self._interval_s:g} s at most>"
 
     def request(self) -> None:
-        """Begin a run, unless one is under way or was begun lately."""
+        """Begin a run, unless one is in progress or was begun less than `interval_s` seconds ago."""
         loop = asyncio.get_running_loop()
         is_early = loop.time() - self._began < self._interval_s
         if self._is_closed or not self._interval_s or self._task is not None or is_early:
@@ -50,7 +50,7 @@ class Refresh:
             self._is_failing = False
         except BmqError as error:
             if not self._is_failing:
-                text = "%s cannot be refreshed; it is tried again when it is asked for next"
+                text = "%s cannot be refreshed; the next request tries again"
                 logger.warning(text, self._name, extra=fields(error=error))
             self._is_failing = True
         except Exception:  # a metric that is not refreshed must not end anything else; the next request tries again
@@ -59,12 +59,12 @@ class Refresh:
             self._task = None
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of the run that is under way, if there is one, or for so many seconds."""
+        """Wait for the end of the run in progress, if there is one, for `timeout_s` seconds at most."""
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=timeout_s)
 
     async def close(self) -> None:
-        """End the run that is under way, and begin no more."""
+        """Cancel the run in progress, and begin no more."""
         self._is_closed = True
         task = self._task
         if task is not None:

@@ -1,4 +1,4 @@
-"""The bound on a metric's series, where more keys want series of their own than a scrape should carry.  Pure."""
+"""A bound on a metric's series, where more keys want series of their own than a scrape should carry.  Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ K = TypeVar("K", bound=Hashable)
 class SeriesBound(Generic[K]):
     """The keys that have series of their own, `limit` series in all.
 
-    A key keeps its series for as long as it exists: series that come and go cost a time series database most, and a
-    graph with gaps says nothing.  Room that is free goes to the keys of the largest values.
+    A key keeps its series for as long as it exists: series that come and go cost a time series database most, and leave
+    gaps in graphs.  Free room goes to the keys with the largest values.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Bytes and records that clients move, by topic and partition, in windows of some seconds: what rates are made of.
+"""Bytes and records that clients move, by topic and partition, in windows of some seconds: the source of rates.
 
 Counted in the process that clients are connected to, so the sum over all proxies is the cluster's.  Only partitions
 with traffic cost anything, and a window's end swaps two references.  Records that consumers fetch are not counted, as
@@ -32,13 +32,14 @@ class Counts:
         return f"<Counts records_in={self.records_in} bytes_in={self.bytes_in} bytes_out={self.bytes_out}>"
 
     def add(self, other: Counts) -> None:
+        """Add the numbers of `other`."""
         self.records_in += other.records_in
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
 
 
 class Window(NamedTuple):
-    """Traffic of `seconds` that are over; 0 seconds while there were none."""
+    """Traffic of `seconds` that are over; 0 seconds before the first window's end."""
 
     seconds: float
     total: Counts
@@ -60,7 +61,7 @@ class Window(NamedTuple):
 
 
 class TrafficMeter:
-    """One process's.  `last` is the window that ended last; `start` and `stop` end windows by a timer."""
+    """A process's traffic in windows, which `start` and `stop` end by a timer.  `last` is the last that ended."""
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self.last = Window(0.0, Counts(), {})

@@ -1,4 +1,4 @@
-"""The check of a produced batch's records, as Kafka's ``LogValidator`` makes it: pure.
+"""The check of a produced batch's records, as in Kafka's ``LogValidator``.  Pure.
 
 | records | Kafka | here |
 |---|---|---|
@@ -9,8 +9,8 @@
 | a largest timestamp that is not the header's | header corrected | header corrected |
 | offset deltas that are not 0, 1, 2, ... | kept, or renumbered if compressed | INVALID_RECORD |
 
-No client tries INVALID_RECORD again (CORRUPT_MESSAGE all of them do, until their time-out: for bytes that broke on the
-way).  After MESSAGE_TOO_LARGE Java's producer splits the batch.
+No client retries INVALID_RECORD.  All of them retry CORRUPT_MESSAGE until their time-out, for bytes damaged on the way.
+After MESSAGE_TOO_LARGE Java's producer splits the batch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def unpack(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> memoryview | RequestError:
-    """Return the records' bytes, decompressed; or why they are refused.
+    """Return the records' bytes, decompressed, or the error with which they are refused.
 
-    An error is returned, not raised: its traceback would keep the buffers, of up to ``bytes_max``.
+    The error is returned, not raised: its traceback would keep the buffers, of up to ``bytes_max`` bytes.
     """
     codec, data = batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size]
     fault = lz4_fault(data) if codec == _LZ4 else ""
@@ -47,9 +47,9 @@ def unpack(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> memoryview | 
 
 
 def lz4_fault(data: memoryview) -> str:
-    """Return why Java's reader (``Lz4BlockInputStream``) would not take an lz4 frame; "" if it would.
+    """Return why Java's reader (``Lz4BlockInputStream``) would refuse an lz4 frame; "" if it would accept it.
 
-    It reads one frame, of blocks that do not refer to each other.  Others decompress more.
+    That reader takes one frame, of independent blocks.  Other decompressors take more.
     """
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
         return "no lz4 frame begins here"

@@ -94,7 +94,7 @@ def test_a_failure_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING):
         play(story)
     assert lines(caplog) == [
-        'lag cannot be refreshed; it is tried again when it is asked for next error="KAFKA_STORAGE_ERROR: no datanode"'
+        'lag cannot be refreshed; the next request tries again error="KAFKA_STORAGE_ERROR: no datanode"'
     ]
 
 
