@@ -1,1 +1,1 @@
-"""The coordinator: groups and their offsets."""
+"""Consumer groups and their committed offsets."""

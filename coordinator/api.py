@@ -1,9 +1,8 @@
-"""What handlers ask of the groups' coordinator, wherever it runs: one method an API, Kafka's request in, its response
-out.
+"""Interface of the group coordinator for request handlers: one method an API, Kafka's request in, Kafka's response out.
 
-``service.Coordinator`` answers for the shards of its own process; ``proxy.groups.router.RoutedCoordinator`` asks the
-processes that serve the groups of a request.  An error is answered where Kafka's response has it: only ``ready``
-raises.
+``coordinator.coordinator.Coordinator`` serves the shards of its own process; ``proxy.groups.router.RoutedCoordinator``
+forwards to the processes that serve the groups of a request.  Errors are returned in the response, where Kafka has
+them: only ``ready`` raises.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bmq.meta.members import Members
 
 
 class ClientInfo(NamedTuple):
-    """Who asks.  ``host`` as Kafka prints it: ``/127.0.0.1``."""
+    """The client that sent a request.  ``host`` is written as Kafka writes it: ``/127.0.0.1``."""
 
     client_id: str
     host: str
@@ -29,16 +28,16 @@ class ClientInfo(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """Groups as ListGroups has them, of all of ``shards`` but those that are ``missing``, each with its error."""
+    """Groups as ListGroups has them, of all ``shards`` except the ``missing`` ones, each of which has its error."""
 
     groups: list[Any]
     shards: frozenset[int]
     missing: Mapping[int, ErrorCode]
 
     def response(self) -> m.ListGroupsResponse:
-        """Return the groups with one shard's error, if there is one: NOT_COORDINATOR before others.
+        """Return the groups with the error of one missing shard, if there is one: NOT_COORDINATOR before others.
 
-        Kafka's brokers send one error for all their shards too.  Clients pass over the groups then, and ask again.
+        Kafka's brokers send one error for all their shards too.  Clients then ignore the groups and ask again.
         """
         codes = set(self.missing.values())
         code = ErrorCode.NOT_COORDINATOR if ErrorCode.NOT_COORDINATOR in codes else min(codes, default=ErrorCode.NONE)
@@ -46,15 +45,15 @@ class GroupListing(NamedTuple):
 
 
 class GroupCoordinator(Protocol):
-    """See the module's head."""
+    """Group coordinator of the whole cluster, in this process or reached over the network."""
 
     def shard_of(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that Kafka would choose."""
+        """Return the number of the group's shard: the partition of ``__consumer_offsets`` that Kafka chooses."""
 
     async def ready(self, group_id: str) -> None:
-        """Until the group's shard serves; makes the topic when it is missing.
+        """Wait until the group's shard is served; create the topic if it is missing.
 
-        RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR.
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse: ...
@@ -64,7 +63,7 @@ class GroupCoordinator(Protocol):
     def heartbeat(
         self, request: m.HeartbeatRequest, client: ClientInfo
     ) -> m.HeartbeatResponse | Awaitable[m.HeartbeatResponse]:
-        """At once, when nothing has to be asked."""
+        """Return the response itself if it is known without I/O, else an awaitable of it."""
 
     async def leave_group(self, request: m.LeaveGroupRequest, client: ClientInfo) -> m.LeaveGroupResponse: ...
 
@@ -81,18 +80,18 @@ class GroupCoordinator(Protocol):
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
-        """Those that clients are sent to this process for, as `members` sends them: those of one listener."""
+        """List the groups that clients find at this process by ``members``, the addresses of one listener."""
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
-        """Those of the whole cluster, which Kafka's clients put together from what each broker lists."""
+        """List the groups of the whole cluster.  Kafka's clients join the lists of all brokers instead."""
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse: ...
 
 
 class LocalCoordinator(GroupCoordinator, Protocol):
-    """The coordinator in this process: it answers for the shards that it serves."""
+    """The coordinator in this process, for the shards that it owns."""
 
     async def list_groups_of(
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
     ) -> m.ListGroupsResponse:
-        """List the groups of these shards only."""
+        """List the groups of ``shards`` only."""

@@ -1,9 +1,13 @@
 """The coordinator, as handlers see it: one method an API, Kafka's request in, Kafka's response out.
 
-The order in which a request is refused is Kafka's (``GroupCoordinatorService``, ``KafkaApis``): the group id, then
-what the request says by itself, then its shard, then its group.  Errors that clients know what to do with:
-COORDINATOR_LOAD_IN_PROGRESS (the same coordinator again), NOT_COORDINATOR (look for it again), and, of writes that take
-long, COORDINATOR_NOT_AVAILABLE.
+A request is checked in Kafka's order (``GroupCoordinatorService``, ``KafkaApis``): the group id, then the request's
+other fields, then its shard, then its group.  Errors that make clients try again:
+
+=============================  ==========================================================
+COORDINATOR_LOAD_IN_PROGRESS   ask the same coordinator again
+NOT_COORDINATOR                find the coordinator again
+COORDINATOR_NOT_AVAILABLE      a write was not durable in time, or the topic is missing
+=============================  ==========================================================
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from bmq.meta.members import Members
 
 
 class Coordinator:
-    """An ``api.GroupCoordinator``: groups and offsets of this process's shards."""
+    """The `api.LocalCoordinator`: groups and offsets of this process's shards."""
 
     def __init__(
         self,
@@ -40,54 +44,54 @@ class Coordinator:
         settings: CoordinatorSettings | None = None,
         view: ClusterView | None = None,
     ) -> None:
-        """``topic`` gives ``__consumer_offsets``, created when it is missing; RequestError when that cannot be now.
-        ``view`` says which shards are this process's; without one, all are."""
+        """``topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError if that is
+        not possible now.  ``view`` names the owner of each shard; without one, this process owns all shards."""
         self._settings = settings or CoordinatorSettings.of(config)
         self._catalog = catalog
         self._shards = Shards(self._settings, clock, logs, topic, catalog, view)
 
     async def start(self) -> None:
-        """Returns at once; shards load behind requests that wait for them."""
+        """Begin to load shards, and return at once.  Requests wait for their shard for ``load_timeout_s``."""
         await self._shards.start()
 
     def drain(self) -> None:
-        """Answer parked requests, and park none from here on; heartbeats and offsets are served until ``close``."""
+        """Respond to parked requests and park no more.  Heartbeats and offsets are served until `close`."""
         self._shards.drain()
 
     async def close(self) -> None:
-        """Parked requests are answered NOT_COORDINATOR.  Writes in flight may become durable unanswered."""
+        """Close all shards.  Parked requests get NOT_COORDINATOR; writes in flight may still become durable."""
         self._shards.close()
         await self._shards.wait_closed()
 
     def abandon(self) -> None:
-        """As if the process had died here: for simulations, where nothing may be awaited."""
+        """Close all shards without waiting, as a process that dies does.  For simulations."""
         self._shards.close()
 
     def shard_of(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that Kafka would choose."""
+        """Return the number of the group's shard: the partition of ``__consumer_offsets`` that Kafka chooses."""
         return self._shards.shard_of(group_id)
 
     async def ready(self, group_id: str) -> None:
-        """Until the group's shard serves; makes the topic when it is missing.
+        """Wait until the group's shard is served; create the topic if it is missing.
 
-        RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR.
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
         await self._shards.serving_members(group_id)
 
     def groups_by_state(self) -> dict[str, int]:
-        """Loaded groups, counted by Kafka's names of their states: for metrics."""
+        """Count the loaded groups by Kafka's name of their state.  For metrics."""
         return self._shards.groups_by_state()
 
     def shards_not_loaded(self) -> dict[int, str]:
-        """Shards of this process whose groups are not served, and why: what an operator must see."""
+        """Return the shards of this process whose groups are not served, each with the reason.  For operators."""
         return self._shards.not_loaded()
 
     def shards_not_loaded_by_reason(self) -> Mapping[LoadFailure, int]:
-        """Count them by the kind of the reason, kinds with none included: for metrics."""
+        """Count the shards that are not loaded by kind of reason, kinds without any included.  For metrics."""
         return self._shards.not_loaded_by_reason()
 
     def offsets(self) -> list[Offsets]:
-        """Return the committed offsets of each shard that is loaded here, as they change."""
+        """Return the committed offsets of each loaded shard: the live tables, not copies."""
         return self._shards.offsets()
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
@@ -119,17 +123,17 @@ class Coordinator:
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
-        """All that are served here, which is all there are when this process is alone."""
+        """List all groups that are served here: all groups there are, if this process is alone."""
         return (await admin_api.list_groups(self._shards, request)).response()
 
     async def list_groups_of(
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
     ) -> m.ListGroupsResponse:
-        """List the groups of these shards only."""
+        """List the groups of ``shards`` only."""
         return (await admin_api.list_groups(self._shards, request, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
-        """All that are served here, as `list_groups`."""
+        """List all groups that are served here, as `list_groups` does, with the shards that are missing."""
         return await admin_api.list_groups(self._shards, request)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:

@@ -1,8 +1,8 @@
-"""Which groups a request is about, what of it concerns some of them, and what its response says of each.
+"""Group APIs as lists of entries, so that a request can be split by group and its responses joined.  Pure.
 
-A request of several groups may have to be answered by several processes, so each API is seen as a list of *entries*,
-one a group: most have one.  The process that asks cuts a request into parts and joins their answers; the one that is
-asked serves the part as a request of its own.  Pure.
+The groups of one request may be served by several processes, so each API is seen as a list of *entries*, one a group;
+most APIs have one entry.  The sender splits a request into parts and joins the results of their entries.  The receiver
+serves a part like any other request.
 """
 
 from __future__ import annotations
@@ -20,55 +20,58 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 
 READY_VERSION = 3
-"""Of the FindCoordinator requests with which one process asks another whether a group's shard serves."""
+"""Version of the FindCoordinator requests by which one process waits until another serves a group's shard."""
 
 Call = Callable[[GroupCoordinator, Any, ClientInfo], Any | Awaitable[Any]]
 
 
 class GroupApi(Protocol):
-    """One API, seen as above."""
+    """One API as a list of entries.
+
+    A *result* is the part of a response that belongs to one entry: for an API about one group, the whole response.
+    """
 
     @property
     def key(self) -> ApiKey: ...
     @property
     def call(self) -> Call:
-        """How a coordinator is asked."""
+        """The call that serves a request at a coordinator."""
 
     @property
     def is_repeatable(self) -> bool:
-        """Asking again does no harm when it is not known whether the first try was heard."""
+        """True if the request may be sent again when the fate of the first try is unknown."""
 
     @property
     def may_park(self) -> bool:
-        """It is answered when other members have done something, after minutes maybe."""
+        """True if the response may wait for other members, possibly for minutes."""
 
     def distinct(self, request: Any) -> Any:
-        """The request with every group once: what the other methods take."""
+        """Return the request with each group once.  The other methods take only such requests."""
 
     def groups(self, request: Any) -> Sequence[str]:
-        """The group of each entry."""
+        """Return the group of each entry."""
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
-        """A request of these entries, in this order."""
+        """Return a request with only these entries, in this order."""
 
     def answers(self, response: Any) -> list[Any]:
-        """The answer to each entry of the request that ``response`` is to, in its order."""
+        """Return the result of each entry, in the order of the request that ``response`` belongs to."""
 
     def is_elsewhere(self, answer: Any) -> bool:
-        """Whether an entry's answer is that its shard is not served there."""
+        """Return True if an entry's result is NOT_COORDINATOR: its shard is not served there."""
 
     def size(self, answer: Any) -> int:
-        """About the bytes of an entry's answer, of an API that is asked about several groups."""
+        """Return about the bytes of an entry's result; 0 if they need no bound."""
 
     def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any | Awaitable[Any]:
-        """The answer to an entry that nobody serves."""
+        """Return the result of an entry that no process serves: ``code``, as Kafka's response has it."""
 
     def join(self, request: Any, answers: Sequence[Any]) -> Any:
-        """The response, of the answers to all entries."""
+        """Return the response to ``request``, from the results of all its entries."""
 
 
 class _OneGroup:
-    """The one entry is the whole request, its answer the whole response."""
+    """An API about one group: the only entry is the whole request, its result the whole response."""
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class _OneGroup:
 
 
 class _SeveralGroups:
-    """An element of the request is an entry, and of the response its answer."""
+    """An API about several groups: each element of the request is an entry, each of the response its result."""
 
     key: ApiKey
     is_repeatable = True
@@ -127,7 +130,7 @@ class _Ready(_OneGroup):
 
 
 class _ByPartition(_OneGroup):
-    """The error stands at each partition, as in OffsetCommit, and at the top if there is one."""
+    """An API about one group whose response has an error a partition, and in some versions one at the top."""
 
     def is_elsewhere(self, answer: Any) -> bool:
         if getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.NOT_COORDINATOR:
@@ -183,7 +186,7 @@ class _FetchGroups(_SeveralGroups):
         return coordinator.offset_fetch(request, client)
 
     def distinct(self, request: Any) -> Any:
-        """A group that is named twice is asked for all that was asked of it."""
+        """Merge the entries of a group that is named twice: their topics together, or all topics if one wants all."""
         groups: dict[str, Any] = {}
         for each in request.groups:
             first = groups.setdefault(each.group_id, each)
@@ -215,7 +218,7 @@ class _FetchGroups(_SeveralGroups):
 
 
 class _Delete(_SeveralGroups):
-    """A group that is named twice is deleted once."""
+    """DeleteGroups.  A group that is named twice is deleted once."""
 
     key = ApiKey.DELETE_GROUPS
     is_repeatable = False
@@ -253,7 +256,7 @@ _WHY = "no process serves the group now"
 
 
 def _of_fetch(code: ErrorCode) -> ErrorCode:
-    """Consumers before 3.9 know of COORDINATOR_NOT_AVAILABLE in commits only."""
+    """Return the code for OffsetFetch: consumers before 3.9 handle COORDINATOR_NOT_AVAILABLE in commits only."""
     return ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
 
 
@@ -272,6 +275,7 @@ def _ready_response(code: ErrorCode, message: str | None) -> m.FindCoordinatorRe
 
 
 def ready_request(group_id: str) -> m.FindCoordinatorRequest:
+    """Return the internal request whose response is sent once the receiver serves the group's shard."""
     return m.FindCoordinatorRequest(version=READY_VERSION, key=group_id, key_type=0)
 
 
@@ -322,9 +326,9 @@ DELETE = _Delete()
 ROUTED: Mapping[int, GroupApi] = {
     int(api.key): api for api in (READY, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_OFFSETS, DESCRIBE, DELETE)
 }
-"""By API key: how a forwarded request is served.  ListGroups is about shards, not groups."""
+"""The API of each forwarded request, by API key.  ListGroups is not one of them: it is about shards, not groups."""
 
 
 def fetch_api(request: m.OffsetFetchRequest) -> GroupApi:
-    """From version 8 on it may name several groups."""
+    """Return the API of an OffsetFetch: from version 8 on the request may name several groups (KIP-709)."""
     return FETCH_GROUPS if request.API_VERSION >= 8 else FETCH

@@ -1,8 +1,15 @@
-"""What other processes ask of a coordinator: group requests that proxies forward, and which shards are not loaded.
+"""Internal requests to a coordinator: group requests that proxies forward, and the list of shards not loaded.
 
-A proxy sends the ownership number that it knows of each shard of the request.  A coordinator that knows a lower one has
-not heard the news yet: it waits for them a moment, and never serves before, since the shard may be another's by now.
-One that knows a higher one serves if the shard is its own: it is the proxy that is behind.
+A proxy sends the ownership number that its view has for each shard of the request:
+
+==========================  ======================================================================================
+the coordinator's number    what the coordinator does
+==========================  ======================================================================================
+lower                       its view is behind: it waits `NEWS_WAIT_S` for the change, then refuses.  It never serves
+                            before, since the shard may belong to another process by now
+equal or higher, own shard  it serves (if higher, the proxy's view is behind)
+equal or higher, another's  it refuses with NOT_COORDINATOR
+==========================  ======================================================================================
 """
 
 from __future__ import annotations
@@ -27,45 +34,59 @@ from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 
 NEWS_WAIT_S = 0.5
-"""For the view to show the ownership that a request expects; then the proxy is to look itself."""
+"""Wait for the view to show the ownership that a request expects; after it the proxy must find the owner again."""
 REASON_MAX = 1_000
-"""Characters of why a shard is not loaded."""
+"""Most characters of the reason why a shard is not loaded."""
 LARGE_BYTES = 100_000
-"""A request of so many bytes is decoded off the loop."""
+"""A request of so many bytes or more is decoded in a thread, not on the event loop."""
 
 
 class Verdict(Enum):
-    SERVE = "the shards are ours, as the request expects or newer"
-    WAIT = "we have not heard yet of what the request knows"
-    REFUSE = "another process has a shard, for all that both sides know"
+    """Handling of a forwarded request; the values are for a reader."""
+
+    SERVE = "this process owns the shards, by the ownership that the request expects or a newer one"
+    WAIT = "the view is older than the ownership that the request expects"
+    REFUSE = "another process owns a shard, by a view at least as new as the request's"
 
 
 def judge(expected: int, known: ShardOwner | None, own: str) -> Verdict:
-    """Of one shard."""
+    """Return how to handle a request for one shard, by the module's table.
+
+    ``expected`` is the ownership number in the request, ``known`` the owner in this process's view, ``own`` this
+    process's incarnation.
+    """
     if known is None or known.number < expected:
         return Verdict.WAIT
     return Verdict.SERVE if known.incarnation == own else Verdict.REFUSE
 
 
 class Forwarding:
-    """``handle`` is to be registered for ``InternalKey.FORWARD``, ``tell_not_loaded`` for ``SHARDS_NOT_LOADED``."""
+    """Internal API of a coordinator.
+
+    Register `handle` for ``InternalKey.FORWARD`` and `list_not_loaded` for ``InternalKey.SHARDS_NOT_LOADED``.
+    """
 
     def __init__(self, coordinator: Coordinator, view: ClusterView) -> None:
         self._coordinator = coordinator
         self._view = view
-        self._waiting: set[asyncio.Future[None]] = set()  # as many as requests wait for news
+        self._waiting: set[asyncio.Future[None]] = set()  # one for each request that waits for the view to change
         self._unsubscribe: Callable[[], None] = view.subscribe(self._view_changed)
 
     def close(self) -> None:
+        """Unsubscribe from the view.  Requests that wait for it end within `NEWS_WAIT_S`."""
         self._unsubscribe()
         self._wake()
 
     async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """The encoded answer.  FormatError when ``body`` is no such request, RequestError when it is not for us."""
+        """Serve a forwarded request and return the encoded response.
+
+        Raises FormatError if ``body`` is not a ForwardRequest; RequestError NOT_COORDINATOR if a shard is not this
+        process's, UNSUPPORTED_VERSION if the Kafka request in it cannot be decoded or is not about groups.
+        """
         request = ForwardRequest.decode(body)
         expected = dict(request.ownerships)
         if not await self._is_ours(expected):
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"not, or not yet, the coordinator of {expected}")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"this process does not own all shards of {expected} yet")
         try:
             message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
@@ -78,10 +99,12 @@ class Forwarding:
             if inspect.isawaitable(response):
                 response = await response
         else:
-            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not of groups")
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not a group API")
         return ForwardResponse(ErrorCode.NONE, "", await _encode(response, request.api_version)).encode()
 
-    def tell_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    def list_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return the encoded list of this process's shards that are not loaded, each with its reason, cut to
+        `REASON_MAX` characters.  Raises FormatError if ``body`` is not a ShardsNotLoadedRequest."""
         ShardsNotLoadedRequest.decode(body)
         shards = self._coordinator.shards_not_loaded()
         return ShardsNotLoadedResponse(
@@ -89,7 +112,7 @@ class Forwarding:
         ).encode()
 
     async def _is_ours(self, expected: Mapping[int, int]) -> bool:
-        """Whether all shards may be served, if need be after waiting for the view."""
+        """Check that this process may serve all shards; wait for the view if it is behind."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NEWS_WAIT_S
         while True:
@@ -101,21 +124,21 @@ class Forwarding:
             left_s = deadline - loop.time()
             if left_s <= 0:
                 return False
-            news = loop.create_future()
-            self._waiting.add(news)
+            changed = loop.create_future()
+            self._waiting.add(changed)
             try:
-                await asyncio.wait((news,), timeout=left_s)
+                await asyncio.wait((changed,), timeout=left_s)
             finally:
-                self._waiting.discard(news)
+                self._waiting.discard(changed)
 
     def _view_changed(self, change: ViewChange) -> None:
         if change.shards:
             self._wake()
 
     def _wake(self) -> None:
-        for news in self._waiting:
-            if not news.done():
-                news.set_result(None)
+        for changed in self._waiting:
+            if not changed.done():
+                changed.set_result(None)
 
 
 async def _decode(api_key: int, version: int, body: memoryview) -> Any:

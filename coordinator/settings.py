@@ -1,4 +1,4 @@
-"""What a coordinator takes of the process's settings, and its own bounds."""
+"""A coordinator's settings: those of the process's that concern it, and its own bounds."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from bmq.core.config import NodeConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
+    """Bounds and periods of one process's coordinator."""
+
     rules: GroupRules
     session_min_ms: int
     session_max_ms: int
     metadata_max: int
-    """Characters of one committed offset's metadata at most."""
+    """Most characters of one committed offset's metadata."""
     retention_ms: int
     expiry_interval_s: float
     shards: int
-    """Of a topic that does not exist yet."""
+    """Partitions of ``__consumer_offsets`` if it has yet to be created."""
     commit_timeout_s: float = 5.0
-    """A write that is not durable by then is answered COORDINATOR_NOT_AVAILABLE (Kafka: offsets.commit.timeout.ms)."""
+    """A write that takes longer to become durable gets COORDINATOR_NOT_AVAILABLE (Kafka: offsets.commit.timeout.ms)."""
     load_timeout_s: float = 5.0
-    """A request waits this long for its shard to be loaded, then is told to come again."""
+    """A request that waits longer for its shard to be loaded gets COORDINATOR_LOAD_IN_PROGRESS."""
     open_timeout_s: float = 10.0
-    """One try to open a shard's log."""
+    """Time-out of one try to open a shard's log."""
     retry_min_s: float = 0.1
     retry_max_s: float = 5.0
-    """Between tries to load a shard: doubled from the least to the most."""
+    """Pause between tries to load a shard: begins at ``retry_min_s`` and doubles up to ``retry_max_s``."""
     membership_bytes_max: int = 512 << 20
-    """Of memory for the members of all groups of the process: 200,000 of usual size.  Past it nobody new joins."""
+    """Memory for the members of all groups of the process: 200,000 of usual size.  At this bound no member is added."""
     loads_max: int = 4
-    """Shards read at once."""
+    """Most shards that are read at the same time."""
     read_bytes: int = 1 << 20
     snapshot_bytes: int = 1 << 20
-    """Appended since the last snapshot before the next, beside twice what that one had.
+    """Bytes appended since the last snapshot before the next one, plus twice the size of the last one.
 
-    It bounds how long groups wait after their coordinator's death: a shard replays 200,000 records, about 20 MB, in a
-    second, and a process may have to load 25 shards of another.  It costs a third of what is written at most.
+    This bounds how long groups wait after their coordinator dies: a shard replays 200,000 records, about 20 MB, in a
+    second, and a process may have to load 25 shards of another.  Snapshots are at most a third of what is written.
     """
     snapshot_chunk_bytes: int = 128 << 10
 

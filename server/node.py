@@ -430,7 +430,7 @@ class Node:
         if self.own_coordinator is not None:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
             endpoint.register(InternalKey.FORWARD, forwarding.handle)
-            endpoint.register(InternalKey.SHARDS_NOT_LOADED, forwarding.tell_not_loaded)
+            endpoint.register(InternalKey.SHARDS_NOT_LOADED, forwarding.list_not_loaded)
 
     def quarantined(self) -> Mapping[str, str]:
         """Return the store's keys and the topics that this process cannot use, with the reasons: each by itself, all

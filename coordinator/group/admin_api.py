@@ -17,11 +17,11 @@ from bmq.endpoint.response_room import NO_ROOM, ResponseRoom
 
 CLASSIC = "classic"
 GROUP_OPERATIONS = frozenset({3, 6, 8, 10, 11})
-"""What may be done to a group while nothing is forbidden: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+"""All operations on a group, each allowed: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 
-SHARD_LOST = "the shard has gone elsewhere meanwhile"
+SHARD_LOST = "the shard moved to another process during the request"
 MEMBER_BYTES = 200
-"""Of a member in a response, without its metadata and assignment: ids and the client's address."""
+"""About the bytes of a member in a response without its metadata and assignment: ids and the client's address."""
 
 _Describe = m.DescribeGroupsResponse.DescribedGroup
 _Listed = m.ListGroupsResponse.ListedGroup
@@ -29,7 +29,10 @@ _Deleted = m.DeleteGroupsResponse.DeletableGroupResult
 
 
 async def describe_groups(shards: Shards, request: m.DescribeGroupsRequest) -> m.DescribeGroupsResponse:
-    """A group that is named twice is described once."""
+    """Serve a DescribeGroups.  A group that is named twice is described once.
+
+    Groups past the room for one response get COORDINATOR_LOAD_IN_PROGRESS, so that the client asks for them again.
+    """
     is_asked = request.API_VERSION >= 3 and request.include_authorized_operations
     operations = GROUP_OPERATIONS if is_asked else None
     names = list(dict.fromkeys(request.groups))
@@ -87,6 +90,10 @@ async def _describe(
 
 
 def described(group_id: str, operations: frozenset[int] | None, **fields: Any) -> Any:
+    """Return a DescribedGroup with these fields, and for the others Kafka's empty values.
+
+    ``operations`` are the authorized operations; None if the request did not ask for them.
+    """
     defaults: dict[str, Any] = {
         "error_code": ErrorCode.NONE,
         "error_message": None,
@@ -99,7 +106,7 @@ def described(group_id: str, operations: frozenset[int] | None, **fields: Any) -
 
 
 def _member(member: Member, state: State, protocol: str | None) -> Any:
-    """A member's metadata is shown when the group is Stable, as in Kafka."""
+    """Describe a member.  Its metadata is shown only while the group is Stable, as in Kafka."""
     return _Describe.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
@@ -111,9 +118,9 @@ def _member(member: Member, state: State, protocol: str | None) -> Any:
 
 
 async def list_groups(shards: Shards, request: m.ListGroupsRequest, only: Set[int] | None = None) -> GroupListing:
-    """``only``: groups of these shards; None: of all that are here.
+    """List the groups of the shards ``only``, or of all shards of this process if it is None.
 
-    Filters are read without case; what no group can be matches none.
+    State and type filters ignore case; an unknown value matches no group.
     """
     states = {each.lower() for each in request.states_filter} if request.API_VERSION >= 4 else set()
     types = {each.lower() for each in request.types_filter} if request.API_VERSION >= 5 else set()
@@ -144,7 +151,10 @@ async def list_groups(shards: Shards, request: m.ListGroupsRequest, only: Set[in
 
 
 async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
-    """A group goes in one step with its offsets, one with very many after them."""
+    """Serve a DeleteGroups.  A group and its offsets are deleted in one step.
+
+    If a group has more than `ELEMENTS_A_TURN` offsets, they are deleted first, over several turns of the event loop.
+    """
     names = list(dict.fromkeys(request.groups_names))
     found = await shards.serving_each(names)
     turns, codes = Turns(), dict.fromkeys(names, ErrorCode.NONE)

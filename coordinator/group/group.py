@@ -1,19 +1,20 @@
-"""One classic consumer group.  Pure: requests and deadlines in, answers and effects out, time as an argument.
+"""One classic consumer group.  Pure: requests and deadlines in, responses and effects out, time as an argument.
 
 ::
 
     Empty ──join──▶ PreparingRebalance ──all joined, or time──▶ CompletingRebalance ──leader's sync is durable──▶ Stable
       ▲                │  ▲                                        │                                             │
-      └─ nobody left ──┘  └──────────── a member joins, leaves or is lost ────────────────────────────────────────┘
+      └─ none is left ─┘  └──────────── a member joins, leaves or is lost ────────────────────────────────────────┘
 
-A request is answered at once, or parked under a token and answered by an ``Answer`` effect.  What must outlive the
-coordinator goes out as a ``Store`` effect and comes back as ``stored``.  Phases in progress are not stored: after a
-failover the last stored generation is Stable again, and members of a later one are told ILLEGAL_GENERATION and rejoin.
+A request gets its response at once, or is parked under a token and gets it by an `Answer` effect.  State that must
+survive the coordinator is written by a `Store` effect; `stored` reports that it is durable.  Phases in progress are not
+stored: after a failover the last stored generation is Stable again, and members of a later one get ILLEGAL_GENERATION
+and rejoin.
 
-The order of checks is that of Kafka's ``GroupMetadataManager`` and ``ClassicGroup``, where every code matters to some
-client.  It differs in three places, each noted where it stands: a kicked member lets the others go on, a static
-member that comes back during a rebalance waits for its end, and a request that another of the same member replaces is
-answered instead of forgotten.
+The order of checks is that of Kafka's ``GroupMetadataManager`` and ``ClassicGroup``: clients depend on which error
+comes first.  Three things differ, each with a comment at its place: after a member is turned away for
+``group.max.size``, the others need not wait for the rebalance timeout; a static member that comes back during a
+rebalance waits for the end of it; and a request that a later one of the same member replaces gets a response.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from bmq.coordinator.shard.records import NO_TIMESTAMP, Offset, StoredGroup
 from bmq.core.errors import ErrorCode, RequestError
 
 NEW_MEMBER_JOIN_MS = 300_000
-"""A first join that is parked longer is dropped: its client has lost the connection, and the id with it (Kafka's
-``classicGroupNewMemberJoinTimeoutMs``)."""
+"""A new member whose first join is parked longer is removed: its client may have lost the connection, and with it
+the new id (Kafka's ``classicGroupNewMemberJoinTimeoutMs``)."""
 
 
 class Group:
-    """See the module's head."""
+    """The state machine of one classic group."""
 
     def __init__(self, group_id: str, rules: GroupRules, deadlines: Deadlines, wall_ms: int) -> None:
         self.group_id = group_id
@@ -54,23 +55,23 @@ class Group:
         self.previous_state = State.DEAD
         self.state_timestamp = wall_ms
         self.generation = 0
-        self.protocol_type: str | None = None  # None: a simple group, which only stores offsets
+        self.protocol_type: str | None = None  # None for a simple group, which only stores offsets
         self.protocol: str | None = None
         self.topics: frozenset[str] | None = None
         self.members = Members()
-        self.pending: dict[str, Timer] = {}  # told their id, not yet back with it (KIP-394)
-        self.unsynced: dict[str, None] = {}  # who has not synced this generation
+        self.pending: dict[str, Timer] = {}  # ids that were given out and have not joined yet (KIP-394)
+        self.unsynced: dict[str, None] = {}  # members that have not synced this generation
         self._deadlines = deadlines
         self._join_timer = Timer(group_id, Kind.JOIN)
         self._sync_timer = Timer(group_id, Kind.SYNC)
-        self._initial: tuple[int, int] | None = None  # first rebalance: this wait, and what may be waited in all, ms
+        self._initial: tuple[int, int] | None = None  # first rebalance: delay, and how much it may grow, ms
         self._has_new_member = False
         self._is_storing = False
         self._effects: list[Effect] = []
 
     @classmethod
     def restore(cls, group_id: str, stored: StoredGroup, rules: GroupRules, deadlines: Deadlines, now: Now) -> Group:
-        """The group as it was stored; its members' sessions begin now."""
+        """Return a stored group.  Its members' sessions begin at ``now``."""
         group = cls(group_id, rules, deadlines, stored.state_timestamp)
         group.state = State.STABLE if stored.members else State.EMPTY
         group.generation = stored.generation
@@ -83,19 +84,19 @@ class Group:
         if stored.leader is not None and stored.leader in group.members:
             group.members.leader = stored.leader
         group.topics = group._subscribed()
-        if len(group.members) > rules.size_max:  # the limit was lowered: the last to rejoin are turned away
+        if len(group.members) > rules.size_max:  # the limit was lowered: the last to rejoin are refused
             group._prepare(now)
         return group
 
     # ---------------------------------------------------------------------------------------------- requests
 
     def join(self, request: Join, token: Token, now: Now) -> JoinAnswer | None:
-        """The answer, or None: ``token`` gets it later."""
+        """Serve a join: return the response, or None if it is parked under ``token`` (see `Answer`)."""
         if not self._accepts(request.member_id):
             member = self.members.get(request.member_id)
             if member is not None:
                 self._drop(member)
-                self._finish_join_if_all(now)  # Kafka lets those who have joined wait for the rebalance time-out
+                self._finish_join_if_all(now)  # in Kafka, members that have joined wait for the rebalance timeout
             return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not self._supports(request):
             return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
@@ -116,19 +117,22 @@ class Group:
         return None
 
     def sync(self, request: Sync, token: Token, now: Now) -> SyncAnswer | None:
-        """The answer, or None: ``token`` gets it later.  RequestError."""
+        """Serve a sync: return the response, or None if it is parked under ``token`` (see `Answer`).
+
+        Raises RequestError if the member, its generation or its protocol is not the group's, or while members join.
+        """
         member = self._validate(request.member_id, request.instance_id, request.generation)
         for given, own in ((request.protocol_type, self.protocol_type), (request.protocol, self.protocol)):
             if given is not None and own is not None and given != own:
-                raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{given} is not {own} (KIP-559)")
+                raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{given} is not the group's {own} (KIP-559)")
         if self.state is State.PREPARING:
-            raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "members are joining")
+            raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "members are joining the next generation")
         self.unsynced.pop(member.member_id, None)
         if not self.unsynced:
             self._deadlines.cancel(self._sync_timer)
         if self.state is State.STABLE:
             return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
-        self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))  # a request that this one replaces
+        self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))  # Kafka drops a sync that is replaced
         member.syncing = token
         if member.member_id == self.members.leader and not self._is_storing:
             self._is_storing = True
@@ -136,33 +140,44 @@ class Group:
         return None
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """NONE or REBALANCE_IN_PROGRESS.  RequestError for all else."""
+        """Extend the member's session; return NONE, or REBALANCE_IN_PROGRESS if it must rejoin.
+
+        Raises RequestError if the member or its generation is not the group's.
+        """
         member = self._validate(member_id, instance_id, generation)
         self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else ErrorCode.NONE
 
     def leave(self, leaving: Iterable[tuple[str, str | None]], now: Now) -> list[ErrorCode]:
-        """Remove (member id, instance id) pairs; an admin names the instance alone.  An answer for each."""
+        """Remove members, given as (member id, instance id), and return an error code for each.
+
+        An admin client names the instance alone, with an empty member id.
+        """
         answers = [self._leave_one(*each) for each in leaving]
         if ErrorCode.NONE in answers:
             self._rebalance(now)
         return answers
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
-        """Whether a commit is the group's own; keeps the member's session.  RequestError."""
+        """Check that a commit comes from a present member, and extend its session.
+
+        An empty group takes commits of generation -1 from any client.  Raises RequestError if the commit is refused.
+        """
         if generation < 0 and self.state is State.EMPTY:
-            return  # an admin, or a consumer that assigns its partitions itself
+            return  # an admin client, or a consumer that assigns partitions to itself
         if generation < 0 and not member_id and instance_id is None:
-            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} has members, and this is none")
+            raise RequestError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} has members, and the commit names none of them"
+            )
         member = self._validate(member_id, instance_id, generation)
         if self.state is State.COMPLETING:
-            raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "joined, but not synced")
+            raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "the members of this generation have no assignment yet")
         self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
 
     # ------------------------------------------------------------------------------------------------- events
 
     def expired(self, timer: Timer, now: Now) -> None:
-        """One of this group's timers has ended."""
+        """Handle the end of one of this group's timers."""
         if timer.kind is Kind.PENDING:
             if self.pending.pop(timer.member_id, None):
                 self._finish_join_if_all(now)
@@ -175,7 +190,7 @@ class Group:
             self._prepare(now)
 
     def stored(self, effect: Store, now: Now) -> None:
-        """The record is durable."""
+        """Handle that the effect's record is durable: send the responses that waited for it."""
         if isinstance(effect, StoreAssignment):
             if self.state is State.COMPLETING and self.generation == effect.value.generation:
                 for member in self.members:
@@ -184,12 +199,15 @@ class Group:
                 self._move(State.STABLE, now)
         elif isinstance(effect, StoreRenamed):
             renamed = self.members.get(effect.member_id)
-            if renamed is not None and self.state is State.STABLE:  # else the rebalance will answer
+            if renamed is not None and self.state is State.STABLE:  # else the response comes with the rebalance
                 self._answer_join(renamed, self._returned(renamed, effect))
                 self._deadlines.set(renamed.session, now.ms + renamed.session_timeout_ms)
 
     def store_refused(self, effect: Store, now: Now) -> None:
-        """The record is larger than the log takes: nothing was written (Kafka answers UNKNOWN_SERVER_ERROR too)."""
+        """Handle that the effect's record is too large for the log, so that nothing was written.
+
+        Members get UNKNOWN_SERVER_ERROR, as in Kafka.
+        """
         if isinstance(effect, StoreAssignment) and self.state is State.COMPLETING:
             self._propagate(ErrorCode.UNKNOWN_SERVER_ERROR, now)
             self._prepare(now)
@@ -199,7 +217,7 @@ class Group:
             self._rename(renamed, effect.old_member_id, now)
 
     def release(self, error: ErrorCode, now: Now) -> None:
-        """Answer everybody who waits; members stay, with sessions from now."""
+        """Respond to all parked requests with ``error``.  Members stay; the sessions of those begin at ``now``."""
         for member in self.members:
             if member.is_waiting:
                 self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
@@ -207,7 +225,7 @@ class Group:
             self._answer_sync(member, SyncAnswer(error))
 
     def close(self, error: ErrorCode) -> None:
-        """The shard is going: answer everybody.  Nothing is asked of this object afterwards."""
+        """Respond to all parked requests with ``error``, since the shard closes.  The object must not be used again."""
         for member in self.members:
             self._answer_join(member, JoinAnswer(error, member.member_id))
             self._answer_sync(member, SyncAnswer(error))
@@ -215,9 +233,11 @@ class Group:
 
     @property
     def has_effects(self) -> bool:
+        """True if `take_effects` returns any."""
         return bool(self._effects)
 
     def take_effects(self) -> list[Effect]:
+        """Return the effects since the last call, in order.  The caller must perform them."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -225,18 +245,20 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """No member, and nobody about to be one: it may be deleted."""
+        """True if the group has no member and no pending one: it may be deleted."""
         return self.state is State.EMPTY and not self.pending
 
     @property
     def is_simple(self) -> bool:
+        """True if the group only stores offsets: it has had no member, as far as its record says."""
         return self.protocol_type is None and self.is_idle
 
     def is_subscribed(self, topic: str) -> bool:
+        """Return True if a member may subscribe to the topic; for unreadable metadata, all topics of consumers."""
         return self.protocol_type == CONSUMER if self.topics is None else topic in self.topics
 
     def expires_since(self, offset: Offset) -> int | None:
-        """The wall time from which an offset's retention counts (KIP-211); None: it does not expire now."""
+        """Return the wall time in ms from which an offset's retention counts (KIP-211); None if it cannot expire."""
         if self.protocol_type is None:
             return offset.commit_timestamp
         if self.state is State.EMPTY:
@@ -248,7 +270,8 @@ class Group:
     # ------------------------------------------------------------------------------------------------ joining
 
     def _accepts(self, member_id: str) -> bool:
-        """group.max.size.  While members join, those who have joined count, so that the last ones are turned away."""
+        """Return False if ``group.max.size`` refuses a join.  While members join, only those that have joined count,
+        so that the last ones are refused."""
         if self.state is State.EMPTY:
             return True
         member = self.members.get(member_id)
@@ -257,7 +280,7 @@ class Group:
         return member is not None or len(self.members) < self.rules.size_max
 
     def _holds(self, request: Join) -> bool:
-        """Whether the members' metadata stays within its bound, with the request's in place of the member's own."""
+        """Return True if the group's metadata stays within its bound with the request's instead of the member's."""
         before = self.members.get(request.member_id)
         own = metadata_bytes(before.protocols) if before is not None else 0
         grown = metadata_bytes(request.protocols) - own
@@ -277,16 +300,16 @@ class Group:
         except RequestError as error:
             return JoinAnswer(error.code, request.member_id)
         is_same = member.protocols == request.protocols
-        if is_same and self.state is State.COMPLETING:  # it did not hear the answer to its join
+        if is_same and self.state is State.COMPLETING:  # the response to its first join was lost
             return self._joined(member)
         if is_same and self.state is State.STABLE and member.member_id != self.members.leader:
-            return self._joined(member)  # a leader's join asks for a rebalance: partitions were added, for example
+            return self._joined(member)  # only a leader's join starts a rebalance: partitions were added, for example
         self._update(member, request, token)
         self._rebalance(now)
         return None
 
     def _join_returned(self, member: Member, request: Join, token: Token, now: Now) -> None:
-        """A static member that has restarted: its old self is fenced, its place is kept (KIP-345)."""
+        """Handle the join of a static member that has restarted: its old id is fenced, its place is kept (KIP-345)."""
         old_id, leader_before = member.member_id, self.members.leader or ""
         self._answer_join(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
@@ -297,7 +320,7 @@ class Group:
             self._effects.append(
                 StoreRenamed(value, member.member_id, old_id, leader_before, request.can_skip_assignment)
             )
-        else:  # while the leader assigns to its old id, too: the new one would get nothing
+        else:  # also in COMPLETING, unlike Kafka: the leader assigns to the old id, so the new one would get nothing
             self._rebalance(now)
 
     def _add(self, member_id: str, request: Join, token: Token, now: Now) -> None:
@@ -363,7 +386,7 @@ class Group:
         assert member is not None
         assert member.session is timer
         if member.is_waiting and not member.is_new:
-            return  # it waits for us; its session begins again with the answer
+            return  # a parked request keeps it; its session begins again with the response
         self._drop(member)
         if self.state is State.PREPARING:
             self._finish_join_if_all(now)
@@ -378,14 +401,17 @@ class Group:
         self.members.remove(member)
 
     def _drop_all(self, members: list[Member]) -> None:
-        """From the last to the first: each leader that goes looks for the next one, over all that went before it."""
+        """Drop members from the last to the first.
+
+        In the other order each would be the leader when it goes, and the search for the next one would get longer.
+        """
         for member in reversed(members):
             self._drop(member)
 
     # ------------------------------------------------------------------------------------------------- phases
 
     def _rebalance(self, now: Now) -> None:
-        """Begin a rebalance, or see whether the one under way may go on.  The first waits for its delay in any case."""
+        """Begin a rebalance, or end its join phase if all have joined.  A group's first always waits for its delay."""
         if self.state is not State.PREPARING:
             if len(self.members) or self.state is not State.EMPTY:  # else only a pending member has left
                 self._prepare(now)
@@ -427,11 +453,11 @@ class Group:
             self._finish_join(now)
 
     def _finish_join(self, now: Now) -> None:
-        """The next generation, of those who have joined and of static members who may still come."""
+        """Form the next generation, of the members that have joined and the static ones that may still come."""
         self._initial = None
         self._deadlines.cancel(self._join_timer)
         self._drop_all([member for member in self.members.not_rejoined() if member.instance_id is None])
-        if not self.members.elect() and len(self.members):  # only static members that are away: sessions decide
+        if not self.members.elect() and len(self.members):  # only static members, none joined: wait for their sessions
             self._deadlines.set(self._join_timer, now.ms + self.members.rebalance_timeout_ms)
             return
         self.generation += 1
@@ -450,7 +476,7 @@ class Group:
         self._deadlines.set(self._sync_timer, now.ms + self.members.rebalance_timeout_ms)
 
     def _answer_joins(self, now: Now) -> None:
-        """Answer all who have joined.  With 10,000 members each microsecond a member is a hundredth of a second."""
+        """Respond to all joins.  With 10,000 members, a microsecond a member is a hundredth of a second in all."""
         generation, protocol_type, protocol = self.generation, self.protocol_type, self.protocol
         leader = self.members.leader or ""
         for member in self.members:
@@ -465,7 +491,7 @@ class Group:
             self.unsynced[member_id] = None
 
     def _propagate(self, error: ErrorCode, now: Now) -> None:
-        """Answer those who have synced, with their assignment or with an error that has them join again."""
+        """Respond to all parked syncs, with the assignment or with an error that makes the members join again."""
         for member in self.members:
             if error is not ErrorCode.NONE:
                 member.assignment = b""
@@ -476,7 +502,7 @@ class Group:
                 self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
 
     def _move(self, state: State, now: Now) -> None:
-        assert self.state in COMES_AFTER[state], f"{self.group_id}: {self.state} before {state}"
+        assert self.state in COMES_AFTER[state], f"{self.group_id}: {state} does not follow {self.state}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp = now.wall_ms
 
@@ -507,7 +533,10 @@ class Group:
         )
 
     def _returned(self, member: Member, effect: StoreRenamed) -> JoinAnswer:
-        """A client that cannot skip the assignment is kept from leading: it is told the leader's id of before."""
+        """Return the response to a static member that came back without a rebalance.
+
+        A client that cannot skip the assignment must not lead: its response names the leader's id of before.
+        """
         if effect.can_skip_assignment:
             answer = self._joined(member)
             return answer._replace(skip_assignment=bool(answer.members))

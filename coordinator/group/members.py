@@ -1,7 +1,8 @@
-"""The members of one classic group, and what is counted over them.  Pure; it decides nothing.
+"""The members of one classic group, and totals over them.  Pure; it decides nothing.
 
-With thousands of members nothing here walks over all of them for one request, but for what ends a phase
-(``select_protocol``, ``not_rejoined``) and so happens once a rebalance.
+A group may have thousands of members, so a request must not walk over all of them.  Walks that begin or end a phase
+(`Members.select_protocol`, `not_rejoined`, `rebalance_timeout_ms`, `joined`, `stored`) happen a few times a rebalance;
+a static member that comes back under a new id is the exception: its group is stored whole.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from bmq.coordinator.shard.records import StoredMember
 from bmq.core.errors import ErrorCode, RequestError
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""What a member can do, best first: name of an assignor and the member's metadata for it."""
+"""The protocols that a member supports, best first: name of an assignor and the member's metadata for it."""
 
 Token = object
-"""Whoever waits for an answer.  The group only hands it back."""
+"""Identity of a parked request.  The group only returns it, with the response."""
 
 
 def metadata_bytes(protocols: Protocols) -> int:
-    """Return the bytes of names and metadata."""
+    """Return the size of all names and metadata: names in characters, metadata in bytes."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader is told of it."""
+    """A member as JoinGroup's response describes it to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -36,7 +37,7 @@ class JoinedMember(NamedTuple):
 
 
 class Member:
-    """One member.  ``joining`` and ``syncing`` are the tokens of its parked requests."""
+    """One member.  ``joining`` and ``syncing`` are the tokens of its parked JoinGroup and SyncGroup."""
 
     __slots__ = (
         "assignment",
@@ -75,12 +76,12 @@ class Member:
         self.assignment = assignment
         self.joining: Token | None = None
         self.syncing: Token | None = None
-        self.is_new = False  # its first join is still parked: it expires even so
+        self.is_new = False  # its first join is parked: unlike later ones, it can expire
         self.session = Timer(group_id, Kind.SESSION, member_id)
 
     @classmethod
     def restore(cls, group_id: str, protocol: str | None, stored: StoredMember) -> Member:
-        """Of what it could do, only what was chosen is stored."""
+        """Return a stored member.  Only the chosen protocol is stored, so it is the only one that it supports."""
         return cls(
             group_id,
             stored.member_id,
@@ -95,7 +96,7 @@ class Member:
 
     @property
     def waits(self) -> str:
-        """For transcripts: j, s."""
+        """The parked requests, for transcripts: ``j`` for a join, ``s`` for a sync."""
         return "j" * (self.joining is not None) + "s" * (self.syncing is not None)
 
     @property
@@ -103,16 +104,18 @@ class Member:
         return self.joining is not None or self.syncing is not None
 
     def metadata(self, protocol: str | None) -> bytes:
+        """Return the member's metadata for this protocol; empty if it does not support it."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
         return b""
 
     def vote(self, candidates: set[str]) -> str:
+        """Return the candidate that the member prefers; it must support one."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name
-        raise AssertionError(f"{self!r} can do none of {candidates}")
+        raise AssertionError(f"{self!r} supports none of {candidates}")
 
     def __repr__(self) -> str:
         return self.member_id
@@ -122,15 +125,16 @@ _rebalance_timeout_ms = attrgetter("rebalance_timeout_ms")
 
 
 class Members:
-    """By member id, in the order in which they came.  The first is the leader until another is chosen."""
+    """Members by member id, in the order in which they came.  The first is the leader until another is elected."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._by_instance: dict[str, str] = {}
-        self._support: Counter[str] = Counter()  # protocol name -> members that can do it
+        self._support: Counter[str] = Counter()  # protocol name -> members that support it
         self.metadata_bytes = 0
-        """Of all that the members can do, names and metadata."""
+        """Size of all members' protocols, names and metadata."""
         self.joining = 0
+        """Members with a parked join."""
         self.leader: str | None = None
 
     def __len__(self) -> int:
@@ -149,14 +153,19 @@ class Members:
         return self._by_id[member_id]
 
     def by_instance(self, instance_id: str) -> str | None:
+        """Return the member id of a static member; None if there is no such member."""
         return self._by_instance.get(instance_id)
 
     def validate(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that a request names.  RequestError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345)."""
+        """Return the member that a request names.
+
+        Raises RequestError: UNKNOWN_MEMBER_ID if there is no such member or instance, FENCED_INSTANCE_ID if the
+        instance has another member id (KIP-345).
+        """
         if instance_id is not None:
             present = self._by_instance.get(instance_id)
             if present is not None and present != member_id:
-                raise RequestError(ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id} is {present} now")
+                raise RequestError(ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id} is member {present} now")
             if present is None:
                 raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"no instance {instance_id}")
         member = self._by_id.get(member_id)
@@ -175,7 +184,7 @@ class Members:
         self.leader = self.leader or member.member_id
 
     def remove(self, member: Member) -> None:
-        """Its parked requests must be answered."""
+        """Remove a member without parked requests.  If it was the leader, the first member left is."""
         assert not member.is_waiting
         del self._by_id[member.member_id]
         if member.instance_id is not None:
@@ -185,7 +194,7 @@ class Members:
             self.leader = next(iter(self._by_id), None)
 
     def rename(self, member: Member, member_id: str, session: Timer) -> None:
-        """A static member came back: all of it goes on under a new id."""
+        """Give a static member that came back its new id.  It keeps all else, but is now the last in order."""
         assert not member.is_waiting
         assert member.instance_id is not None
         del self._by_id[member.member_id]
@@ -197,25 +206,28 @@ class Members:
         self._by_instance[member.instance_id] = member_id
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        """Replace the protocols that a member supports."""
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
 
     def park_join(self, member: Member, token: Token) -> None:
+        """Keep the token of a join that waits, in place of an earlier one."""
         self.joining += member.joining is None
         member.joining = token
 
     def take_join(self, member: Member) -> Token | None:
+        """Return the token of the member's parked join, which is parked no more; None if there is none."""
         token, member.joining = member.joining, None
         self.joining -= token is not None
         return token
 
     def supports(self, names: Iterable[str]) -> bool:
-        """Whether all members can do one of these."""
+        """Return True if all members support one of these protocols."""
         return any(self._support[name] == len(self._by_id) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that all can do and most prefer; between equals the one that came first."""
+        """Return the protocol that all members support and most prefer; of equals the one that was voted for first."""
         candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
         if len(candidates) == 1:
             return candidates.pop()
@@ -226,7 +238,7 @@ class Members:
         return [member for member in self if member.joining is None]
 
     def elect(self) -> bool:
-        """Make sure that the leader has joined; False when nobody has."""
+        """Keep the leader if it has joined, else choose the first member that has; return False if none has."""
         leader = self._by_id.get(self.leader or "")
         if leader is None or leader.joining is None:
             joined = next((member for member in self if member.joining is not None), None)
@@ -237,13 +249,15 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of all members; 0 without members."""
         return max(map(_rebalance_timeout_ms, self), default=0)
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        """Return all members with their metadata for ``protocol``, as the leader gets them."""
         return tuple(JoinedMember(each.member_id, each.instance_id, each.metadata(protocol)) for each in self)
 
     def stored(self, protocol: str | None, assignments: Mapping[str, bytes]) -> tuple[StoredMember, ...]:
-        """Who is not assigned anything has an empty assignment."""
+        """Return all members as the group's record has them.  A member without an assignment has an empty one."""
         return tuple(
             StoredMember(
                 each.member_id,
@@ -259,7 +273,10 @@ class Members:
         )
 
     def _count(self, protocols: Protocols, by: int) -> None:
-        """Count what one member can do; for each of ten thousand when a group is restored, so without a call."""
+        """Add (``by`` 1) or subtract (-1) one member's protocols.
+
+        Restoring a group does this for each of ten thousand members, so `metadata_bytes` is inlined.
+        """
         support, size = self._support, 0
         for name, metadata in protocols:
             size += len(name) + len(metadata)

@@ -20,19 +20,24 @@ from bmq.core.wire import messages as m
 MEMBER_ID_PREFIX_MAX = 255
 """Characters of a client or instance id that go into a member id."""
 PROTOCOLS_MAX = 100
-"""Of one member: a consumer has one for each of its assignors."""
+"""Most protocols of one member.  A consumer has one for each of its assignors."""
 MEMBER_METADATA_BYTES_MAX = 2 << 20
-"""Names and metadata of all protocols of one member.  A consumer that owns 100,000 partitions in 10,000 topics names
-them for each of its assignors, in half a megabyte."""
+"""Most bytes of names and metadata of all protocols of one member.  A consumer that owns 100,000 partitions in 10,000
+topics lists them for each of its assignors, in half a megabyte."""
 
 
 async def join_group(
     shards: Shards, settings: CoordinatorSettings, request: m.JoinGroupRequest, client_id: str, host: str
 ) -> m.JoinGroupResponse:
+    """Serve a JoinGroup.  The response may wait for other members to join.  Errors are in the response."""
     try:
         _check_group_id(request.group_id)
         if not settings.session_min_ms <= request.session_timeout_ms <= settings.session_max_ms:
-            raise RequestError(ErrorCode.INVALID_SESSION_TIMEOUT, f"{request.session_timeout_ms} ms")
+            raise RequestError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"session timeout {request.session_timeout_ms} ms is not between {settings.session_min_ms} and "
+                f"{settings.session_max_ms} ms",
+            )
         join = _join_of(request, client_id, host)
         serving = await shards.serving_members(request.group_id)
         answer = await serving.join(request.group_id, join)
@@ -42,9 +47,12 @@ async def join_group(
 
 
 async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
+    """Serve a SyncGroup.  The response may wait for the leader's assignment.  Errors are in the response."""
     try:
         if request.API_VERSION >= 5 and (request.protocol_type is None or request.protocol_name is None):
-            raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "version 5 names type and protocol (KIP-559)")
+            raise RequestError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 must name protocol type and protocol (KIP-559)"
+            )
         _check_group_id(request.group_id)
         serving = await shards.serving_members(request.group_id)
         answer = await serving.sync(
@@ -73,12 +81,13 @@ async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroup
 def heartbeat(
     shards: Shards, request: m.HeartbeatRequest
 ) -> m.HeartbeatResponse | Coroutine[Any, Any, m.HeartbeatResponse]:
+    """Serve a Heartbeat: at once, or after the shard has confirmed its ownership (`Freshness`)."""
     group_id = request.group_id
     if not group_id:
         return m.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     try:
         serving = shards.loaded(group_id)
-        if serving is None:  # loading: its members' sessions begin when that is done (Kafka answers the same)
+        if serving is None:  # the shard is loading: sessions begin when it is loaded (Kafka responds the same)
             return m.HeartbeatResponse(error_code=ErrorCode.NONE)
         if not serving.freshness.is_fresh:
             return _renewed_heartbeat(serving, request)
@@ -102,6 +111,7 @@ def _heartbeat(serving: ActiveShard, request: m.HeartbeatRequest) -> ErrorCode:
 
 
 async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGroupResponse:
+    """Serve a LeaveGroup.  From version 3 on it names several members, each with its own error (KIP-345)."""
     if request.API_VERSION >= 3:
         leaving = [(each.member_id, each.group_instance_id) for each in request.members]
     else:
@@ -130,7 +140,7 @@ async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGr
 async def _leave(
     serving: ActiveShard, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
 ) -> list[ErrorCode]:
-    """A turn's worth of those who leave."""
+    """Remove the members that fit into one turn of the event loop, and return an error code for each."""
     if not is_first:
         await next_turn()
     if serving.is_closed:
@@ -139,27 +149,36 @@ async def _leave(
 
 
 def as_bytes(data: Any) -> bytes:
-    """A bytes field as decoded: maybe a view, maybe null."""
+    """Return a decoded bytes field, which may be a view or null, as bytes."""
     return bytes(data) if data else b""
 
 
 def _check_group_id(group_id: str | None) -> None:
     if not group_id or len(group_id.encode()) > STRING_BYTES_MAX:
-        raise RequestError(ErrorCode.INVALID_GROUP_ID, "it is empty, or too long to be stored")
+        raise RequestError(
+            ErrorCode.INVALID_GROUP_ID, f"the group id is empty, or longer than {STRING_BYTES_MAX} bytes"
+        )
 
 
 def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
     version = request.API_VERSION
     if len(request.protocols) > PROTOCOLS_MAX:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(request.protocols)} protocols: {PROTOCOLS_MAX} are taken")
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"{len(request.protocols)} protocols: at most {PROTOCOLS_MAX} are allowed"
+        )
     protocols: dict[str, bytes] = {}
     for each in request.protocols:
         protocols.setdefault(each.name, as_bytes(each.metadata))
     if metadata_bytes(tuple(protocols.items())) > MEMBER_METADATA_BYTES_MAX:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"protocols of over {MEMBER_METADATA_BYTES_MAX} bytes")
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"the member's protocols have more than {MEMBER_METADATA_BYTES_MAX} bytes"
+        )
     texts = (request.group_instance_id or "", request.protocol_type, *protocols)
     if any(len(text.encode()) > STRING_BYTES_MAX for text in texts):
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"a name of over {STRING_BYTES_MAX} bytes")
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST,
+            f"the instance id, the protocol type or a protocol's name has more than {STRING_BYTES_MAX} bytes",
+        )
     prefix = request.group_instance_id if request.group_instance_id is not None else client_id
     return Join(
         member_id=request.member_id,
@@ -177,6 +196,7 @@ def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
 
 
 def join_response(request: m.JoinGroupRequest, answer: JoinAnswer) -> m.JoinGroupResponse:
+    """Return the response to ``request``.  Before version 7 a missing protocol is the empty name, not null."""
     protocol = answer.protocol
     return m.JoinGroupResponse(
         error_code=answer.error,

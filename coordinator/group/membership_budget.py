@@ -1,7 +1,7 @@
-"""The memory of members in all groups of a process.
+"""Bound on the memory of members in all groups of a process.
 
-Members are kept for the length of their session though their connection is gone, for half an hour at most; a client
-that joins ever more groups, or ever under a new id, must not take the process's memory.
+A member whose connection is lost is kept until its session ends, half an hour at most.  So a client that joins ever
+more groups, or the same group under ever new ids, would fill the process's memory without this bound.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from bmq.coordinator.group.group import Group
 
 GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES = 3_000, 2_000, 1_000
-"""Of memory, about, without the members' metadata."""
+"""About the memory of a group, a member and a pending member, without the members' metadata."""
 
 
 def membership_bytes(group: Group) -> int:
-    """Return about the memory of the members, and of those that have only an id yet; 0 when there are none."""
+    """Return about the memory of a group's members, pending ones included; 0 if it has none."""
     members, pending = len(group.members), len(group.pending)
     if not members and not pending:
         return 0
@@ -21,7 +21,7 @@ def membership_bytes(group: Group) -> int:
 
 
 class MembershipBudget:
-    """``used`` of ``bytes_max``, of the groups of all shards."""
+    """Memory of the members in all groups of all shards: ``used`` of ``bytes_max``."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -29,11 +29,12 @@ class MembershipBudget:
 
     @property
     def is_exhausted(self) -> bool:
+        """True if no member may be added."""
         return self.used >= self.bytes_max
 
 
 class MembershipAccount:
-    """What the groups of one shard have of the budget."""
+    """One shard's part of the budget, by group."""
 
     def __init__(self, budget: MembershipBudget) -> None:
         self._budget = budget
@@ -41,7 +42,7 @@ class MembershipAccount:
         self._is_closed = False
 
     def charge(self, group: Group) -> None:
-        """Account for the group as it is now."""
+        """Account for the group's present members, in place of its earlier ones.  Does nothing after `close`."""
         if self._is_closed:
             return
         now = membership_bytes(group)
@@ -55,11 +56,11 @@ class MembershipAccount:
             del self._groups[group.group_id]
 
     def forget(self, group_id: str) -> None:
-        """The group is deleted."""
+        """Return a deleted group's bytes to the budget."""
         self._budget.used -= self._groups.pop(group_id, 0)
 
     def close(self) -> None:
-        """Give everything back.  Idempotent."""
+        """Return all bytes of the shard to the budget.  Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._budget.used -= sum(self._groups.values())

@@ -1,4 +1,4 @@
-"""What goes into a classic group and what comes out: requests without their versions, answers, and effects."""
+"""Inputs and outputs of a classic group: requests without their versions, responses, and effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmq.core.errors import ErrorCode
 
 
 class Now(NamedTuple):
-    """The time, twice: milliseconds of the monotonic clock for deadlines, wall time for what is stored."""
+    """The time by two clocks, in milliseconds: monotonic for deadlines, wall time for stored timestamps."""
 
     ms: int
     wall_ms: int
@@ -20,7 +20,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A JoinGroup.  ``new_member_id`` is what the member gets if it has no id yet."""
+    """A JoinGroup request.  ``new_member_id`` is the id that the member gets if it has none yet."""
 
     member_id: str
     new_member_id: str
@@ -32,15 +32,15 @@ class Join:
     protocol_type: str
     protocols: Protocols
     requires_known_id: bool = True
-    """Version 4 on: a member without an id is told one and comes back with it (KIP-394)."""
+    """From version 4 on: a member without an id gets one and must join again with it (KIP-394)."""
     can_skip_assignment: bool = True
-    """Version 9 on: a static leader that comes back learns the members but does not assign (KIP-814)."""
+    """From version 9 on: a static leader that comes back gets the list of members but does not assign (KIP-814)."""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """A SyncGroup.  ``assignments`` by member id, from the leader."""
+    """A SyncGroup request.  Only the leader's has ``assignments``, by member id."""
 
     member_id: str
     instance_id: str | None = None
@@ -51,7 +51,7 @@ class Sync:
 
 
 class JoinAnswer(NamedTuple):
-    """What JoinGroup answers.  ``members`` only to the leader."""
+    """Response to a `Join`.  Only the leader's has ``members``."""
 
     error: ErrorCode
     member_id: str
@@ -64,6 +64,8 @@ class JoinAnswer(NamedTuple):
 
 
 class SyncAnswer(NamedTuple):
+    """Response to a `Sync`."""
+
     error: ErrorCode
     protocol_type: str | None = None
     protocol: str | None = None
@@ -71,7 +73,10 @@ class SyncAnswer(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Give ``answer`` to whoever waits with ``token``, and may have gone.  A rebalance makes one for each member."""
+    """Effect: send ``answer`` to the request parked under ``token``, if its client is still connected.
+
+    A rebalance makes one for each member.
+    """
 
     token: Token
     answer: JoinAnswer | SyncAnswer
@@ -79,21 +84,21 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Append the group's record, then tell the group with ``stored``, or with ``store_refused`` if it is too large."""
+    """Effect: append the group's record, then call `Group.stored`, or `Group.store_refused` if it is too large."""
 
     value: StoredGroup
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment(Store):
-    """The leader has assigned: a generation becomes stable once this is durable."""
+    """Effect: store the leader's assignment.  The generation becomes stable once this is durable."""
 
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRenamed(Store):
-    """A static member has a new id: it is told so once this is durable."""
+    """Effect: store a static member's new id.  Its join gets a response once this is durable."""
 
     member_id: str
     old_member_id: str

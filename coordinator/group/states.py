@@ -7,6 +7,8 @@ from enum import Enum
 
 
 class State(Enum):
+    """State of a classic group, by the name that Kafka sends (``ClassicGroupState``)."""
+
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
@@ -21,6 +23,7 @@ COMES_AFTER = {
     State.STABLE: {State.COMPLETING},
     State.DEAD: set(State),
 }
+"""The states from which each state may be entered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +33,5 @@ class GroupRules:
     initial_delay_ms: int = 3_000
     size_max: int = 2_147_483_647
     metadata_bytes_max: int = 64 << 20
-    """Of all members of a group: its leader is sent them in one response, and the chosen protocol's must fit into the
-    group's record, which the log's largest batch bounds."""
+    """Most bytes of protocol names and metadata of all members of a group.  The leader gets all metadata in one
+    response, and the chosen protocol's must fit into the group's record, which the log's largest batch bounds."""

@@ -1,8 +1,8 @@
-"""The one thing that a coordinator reads of what consumers tell each other: the topics that a member subscribes to.
+"""Consumers' embedded protocol, as far as it is read here: subscribed topics and assigned partitions.
 
-ConsumerProtocolSubscription: i16 version, i32 count, count times (i16 length, UTF-8 name), then what later versions
-added.  Version 0 is a prefix of all others, so later ones are read alike.  Source: Kafka's ``ConsumerProtocol`` and
-``ClassicGroup.computeSubscribedTopics``.
+ConsumerProtocolSubscription: i16 version, i32 count, count times (i16 length, UTF-8 name), then fields that later
+versions added.  Version 0 is a prefix of all others, so one reader serves all versions.  Source: Kafka's
+``ConsumerProtocol`` and ``ClassicGroup.computeSubscribedTopics``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from bmq.core.errors import FormatError
 
 CONSUMER = "consumer"
-"""The protocol type of consumers; other types' metadata is never looked into."""
+"""The protocol type of consumers; the metadata of other types is never parsed."""
 
 _HEAD = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
@@ -21,7 +21,10 @@ _COUNT = struct.Struct(">i")
 
 
 def parse_topics(metadata: bytes) -> tuple[list[str], int]:
-    """Return the topic names of one member's metadata, and where they end.  Raises FormatError for no subscription."""
+    """Return the topic names in one member's metadata, and the position after them.
+
+    Raises FormatError if the metadata is not a subscription.
+    """
     try:
         version, count = _HEAD.unpack_from(metadata)
         if version < 0 or count < 0:
@@ -40,10 +43,10 @@ def parse_topics(metadata: bytes) -> tuple[list[str], int]:
 
 
 def parse_assignment(data: bytes) -> dict[str, list[int]]:
-    """Return the partitions by topic that the leader gave a member (ConsumerProtocolAssignment).
+    """Return the partitions, by topic, that the leader assigned to a member (ConsumerProtocolAssignment).
 
-    i16 version, i32 count, count times (i16 length, UTF-8 name, i32 count, count i32 numbers), then what later versions
-    added.  Raises FormatError when it is no assignment.
+    i16 version, i32 count, count times (i16 length, UTF-8 name, i32 count, count i32 numbers), then fields that later
+    versions added.  Raises FormatError if ``data`` is not an assignment.
     """
     try:
         version, count = _HEAD.unpack_from(data)
@@ -69,20 +72,20 @@ def parse_assignment(data: bytes) -> dict[str, list[int]]:
 
 
 def subscribed_topics(protocol_type: str | None, metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics of a group whose members chose these metadata; None when that cannot be known.
+    """Return all topics that a group's members subscribe to by these metadata; None if they cannot be read.
 
-    Then Kafka takes a consumer group as subscribed to everything: none of its offsets expire while it has members.
+    For None, Kafka takes a consumer group as subscribed to all topics: no offset of it expires while it has members.
     """
     if protocol_type != CONSUMER:
         return None
     topics: set[str] = set()
-    names = b""  # those read last, as they stand: mostly the same of every member, whatever follows them
+    names = b""  # the bytes parsed last: most members have the same topics, only what follows them differs
     for each in set(metadata):
         if names and each.startswith(names):
             continue
         try:
             found, end = parse_topics(each)
-        except FormatError:  # a client's own format under the consumer type: legal, and not ours to judge
+        except FormatError:  # a client's own format under the consumer type is legal
             return None
         topics.update(found)
         names = each[:end]

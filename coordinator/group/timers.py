@@ -1,8 +1,8 @@
-"""Deadlines of one shard: a heap whose entries are moved only when they come up.
+"""Deadlines of one shard: a heap whose entries move only when they reach the top.
 
-A heartbeat sets its member's timer later, which is one assignment: the entry in the heap stays where it is, and is
-pushed anew when it is popped too early.  So a member costs one heap operation a session timeout, however often it
-beats.  Times are milliseconds of the monotonic clock.
+A heartbeat sets its member's timer to a later time, which is one assignment: the entry in the heap stays where it is,
+and is pushed again if it is popped too early.  So a member costs one heap operation a session timeout, however many
+heartbeats it sends.  Times are milliseconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _COMPACT_MIN = 64
 
 
 class Kind(Enum):
-    """What ends when a timer does."""
+    """The period that a timer ends."""
 
     SESSION = "session"
     PENDING = "pending member"
@@ -24,7 +24,7 @@ class Kind(Enum):
 
 
 class Timer:
-    """One deadline of one group.  ``at`` is when it ends, ``NEVER`` when it is off."""
+    """One deadline of one group.  ``at`` is its time, `NEVER` while it is off."""
 
     __slots__ = ("at", "group_id", "kind", "member_id", "queued")
 
@@ -33,7 +33,7 @@ class Timer:
         self.kind = kind
         self.member_id = member_id
         self.at = NEVER
-        self.queued = NEVER  # where its entry stands in the heap; earlier than ``at``, or the same
+        self.queued = NEVER  # time of its entry in the heap: ``at`` or earlier
 
     @property
     def is_set(self) -> bool:
@@ -41,7 +41,7 @@ class Timer:
 
 
 class Deadlines:
-    """All timers of a shard.  Memory: at most twice the timers that are set, and a little."""
+    """All timers of a shard.  The heap has at most about twice as many entries as timers are set."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
@@ -49,6 +49,7 @@ class Deadlines:
         self._dead = 0  # entries of timers that are off, and entries that were replaced by an earlier one
 
     def set(self, timer: Timer, at: int) -> None:
+        """Set the timer to ``at``, whether it is on or off."""
         if timer.at == NEVER and timer.queued != NEVER:
             self._dead -= 1
         timer.at = at
@@ -58,6 +59,7 @@ class Deadlines:
             self._push(timer, at)
 
     def cancel(self, timer: Timer) -> None:
+        """Switch the timer off, if it is on.  Its entry stays in the heap until it is popped or compacted away."""
         if timer.at == NEVER:
             return
         timer.at = NEVER
@@ -67,11 +69,14 @@ class Deadlines:
             self._compact()
 
     def next(self) -> int:
-        """No timer ends before this; NEVER when none is queued.  It may be early, then ``pop`` gives nothing."""
+        """Return a time before which no timer ends; `NEVER` if none is queued.
+
+        The time may be too early; `pop` then returns None.
+        """
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self, now_ms: int) -> Timer | None:
-        """A timer that has ended, and is off now; None when there is no more."""
+        """Return a timer that has ended, and switch it off; None if no other has ended."""
         while self._heap and self._heap[0][0] <= now_ms:
             at, _, timer = heapq.heappop(self._heap)
             if at != timer.queued:  # replaced by an earlier entry
