@@ -1,7 +1,7 @@
 """Leader epochs between the cluster and its clients (KIP-320).
 
 Metadata gives none, and an epoch that a client sends nevertheless, which it has from records or from ListOffsets, is
-compared with the owner's.  docs/design/departures.md, (ac).
+compared with the owner's.  docs/design/decisions.md, (ac).
 """
 
 from __future__ import annotations

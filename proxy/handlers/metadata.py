@@ -9,7 +9,7 @@ Version notes: 0 takes an empty list for all topics, later ones null.  4 may for
 cluster's operations.  10 and 11 carry topic ids that the server must not be asked for (Kafka: INVALID_REQUEST); from
 12 topics may be asked for by id.  13 has an error for the whole answer; it is never set.
 
-Not implemented: leader epochs, which are always -1 (docs/design/departures.md).  All proxies are in every answer; a
+Not implemented: leader epochs, which are always -1 (docs/design/decisions.md).  All proxies are in every answer; a
 partition's replicas are one proxy a zone.
 """
 

@@ -1,0 +1,101 @@
+"""Files, modules and classes that the documentation names exist in the repository."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ROOMS = (
+    "bench",
+    "broker",
+    "cli",
+    "console",
+    "controller",
+    "coordinator",
+    "core",
+    "demo",
+    "endpoint",
+    "meta",
+    "proxy",
+    "server",
+    "spark",
+    "storage",
+    "tests",
+)
+FOREIGN = frozenset({"broker.rack"})
+"""Kafka's names that look like modules."""
+_CODE = re.compile(r"`([^`\n]+)`")
+_FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"[\w./-]+\.(?:py|proto)")
+_MODULE = re.compile(rf"(?:{'|'.join(room for room in ROOMS if room != 'spark')})(?:\.[a-z_]\w*)+")
+_CLASS = re.compile(r"[A-Z][a-z]\w*")
+
+
+def pages() -> list[Path]:
+    return sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+
+
+@cache
+def sources() -> tuple[str, ...]:
+    """Return the path of each source file, from the root on, with a slash before it."""
+    return tuple(
+        f"/{path.relative_to(ROOT)}"
+        for room in ROOMS
+        for suffix in ("*.py", "*.proto")
+        for path in (ROOT / room).rglob(suffix)
+    )
+
+
+@cache
+def classes() -> frozenset[str]:
+    text = "\n".join((ROOT / name.lstrip("/")).read_text() for name in sources() if name.endswith(".py"))
+    return frozenset(re.findall(r"^ *class (\w+)", text, re.MULTILINE))
+
+
+def quoted(page: Path) -> list[str]:
+    return [text for text in _CODE.findall(_FENCE.sub("", page.read_text())) if "…" not in text]
+
+
+def is_file(name: str) -> bool:
+    """Say whether a source file ends in this name, as in "machine.py" or "broker/partition/machine.py"."""
+    return any(path.endswith(f"/{name}") for path in sources())
+
+
+def is_module(name: str) -> bool:
+    """Say whether this is a module or a package, or a name in a module."""
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file() or path.parent.with_suffix(".py").is_file()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    texts = quoted(page)
+    files = {text for text in texts if _FILE.fullmatch(text) and not is_file(text)}
+    modules = {text for text in texts if _MODULE.fullmatch(text) and not is_file(text) and not is_module(text)}
+    assert files | modules - FOREIGN == set()
+
+
+@pytest.mark.parametrize(("name", "mark"), [("glossary.md", "`"), ("README.md", ".py`")])
+def test_classes_that_the_tables_of_the_design_name_exist(name: str, mark: str) -> None:
+    text = (ROOT / "docs" / "design" / name).read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|") and mark in line]
+    named = {text for line in rows for text in _CODE.findall(line) if _CLASS.fullmatch(text)}
+    assert len(named) > 20
+    assert named - classes() == set()
+
+
+def test_what_does_not_exist_is_found() -> None:
+    assert is_file("broker/partition/machine.py")
+    assert is_file("machine.py")
+    assert not is_file("achine.py")
+    assert not is_file("broker/machine.py")
+    assert is_module("broker.store_waits")
+    assert is_module("bench.hdfs_read")
+    assert is_module("broker.store_waits.StoreWaits")
+    assert not is_module("broker.places")
+    assert not is_module("broker.partition.places")
+    assert "PartitionMachine" in classes()
