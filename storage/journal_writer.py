@@ -458,6 +458,8 @@ class JournalWriter:
             await self._begin(old if fuller else None)
             if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
                 self._appender = old
+                if self._queue:
+                    self._wake.set()
                 return
             if await self._close_file(old) and has_all_copies:
                 self._closed = [*self._closed, old.lease.paths[0]][-self._keep_closed :]

@@ -1036,6 +1036,24 @@ def test_a_file_is_tried_once_a_second_while_none_is_open_and_no_checkpoint_wait
     run(main())
 
 
+@pytest.mark.parametrize("after_s", [0.1, 0.5, 1.5])
+def test_a_probe_goes_to_the_open_file_when_that_is_full_and_there_is_no_next_one(after_s: float) -> None:
+    async def main() -> None:
+        world, fs = full_world(roll_bytes=300)
+        fs.is_full = False
+        async with world.running():
+            await world.append(full(1))
+            fs.is_always_full = True
+            fs.asked.clear()
+            while not fs.asked:
+                await world.append(full(1))
+            await asyncio.sleep(after_s)
+            await asyncio.wait_for(world.journal.probe(), 2)
+            assert await world.files() == [1]
+
+    run(main())
+
+
 def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
     async def main() -> None:
         told: list[str] = []
