@@ -36,9 +36,9 @@ _BLOCK_BYTES_MIN = 64 << 20
 _COPIES_PATIENCE_S = 5.0
 """So long the next file waits for room for all its copies: more than a datanode's heartbeat (3 s), which tells the
 NameNode of room that was made.  Takeovers wait as long."""
-_RENEW_AGAIN_S = 1.0
-"""From a renewal that storage did not serve to the next try, whatever is written meanwhile: nothing waits for it, and
-each try is a file of the NameNode."""
+_ROLL_AGAIN_S = 1.0
+"""From a roll that storage did not serve to the next try, whatever is written to the open file meanwhile: nothing waits
+for it, the block has room for more, and each try is a file of the NameNode."""
 _IDLE_RETRY_S = 1.0
 """From a next file that storage did not serve to the next try, while no checkpoint waits for it."""
 _FULLER_S = 5.0
@@ -121,7 +121,7 @@ class JournalWriter:
         self._ended = False
         self._appender: Appender | None = None
         self._renewal: asyncio.Future[None] | None = None
-        self._renew_at = 0.0
+        self._roll_at = 0.0  # not before
         self._probe: asyncio.Future[None] | None = None
         self._n = 0
         self._no_room_since: float | None = None  # for the next file
@@ -216,10 +216,8 @@ class JournalWriter:
                     continue
                 await self._write_queue()
                 await self._delete_old_files()
-                if self._appender is not None and (self._is_full(self._appender) or self._is_renewal_due):
+                if self._appender is not None and self._is_roll_due(self._appender):
                     await self._roll()
-                    if self._renewal is not None:  # no new file yet
-                        self._renew_later()
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
                     self._look_for_copies_later()
                     await self._roll(fuller=True)
@@ -245,19 +243,19 @@ class JournalWriter:
         self._closing = True
         self._wake.set()
 
-    @property
-    def _is_renewal_due(self) -> bool:
-        return self._renewal is not None and asyncio.get_running_loop().time() >= self._renew_at
+    def _is_roll_due(self, appender: Appender) -> bool:
+        is_wanted = self._renewal is not None or self._is_full(appender)
+        return is_wanted and asyncio.get_running_loop().time() >= self._roll_at
 
     @property
     def _has_checkpoints(self) -> bool:
         """Whether something is queued that a takeover may need.  A probe is not: nobody is held up by it."""
         return any(queued.future is not self._probe for queued in self._queue)
 
-    def _renew_later(self) -> None:
+    def _roll_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._renew_at = loop.time() + _RENEW_AGAIN_S
-        loop.call_at(self._renew_at, self._wake.set)
+        self._roll_at = loop.time() + _ROLL_AGAIN_S
+        loop.call_at(self._roll_at, self._wake.set)
 
     def _is_full(self, appender: Appender) -> bool:
         return appender.position > max(self._roll_bytes, 4 * self._snapshot_bytes)
@@ -458,6 +456,7 @@ class JournalWriter:
             await self._begin(old if fuller else None)
             if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
                 self._appender = old
+                self._roll_later()
                 if self._queue:
                     self._wake.set()
                 return
