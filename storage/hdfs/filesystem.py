@@ -6,8 +6,9 @@ All of it over asyncio, but for large reads: these are threads' work.  See docs/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from bmq.storage.filesystem import (
     Appender,
@@ -17,6 +18,7 @@ from bmq.storage.filesystem import (
     Lease,
     NoSuchFile,
     StorageError,
+    StorageUnavailable,
     Unsupported,
 )
 from bmq.storage.hdfs import messages_pb2 as pb
@@ -34,6 +36,12 @@ from bmq.storage.hdfs.native_reader import ClosedFiles
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import StorageHealth
 
+T = TypeVar("T")
+
+READ_AGAIN_S = 0.1
+"""Before a read that all replicas refused is tried once more: a datanode renames a replica within milliseconds."""
+REFUSED_WITHIN_S = 1.0
+"""A read that took longer waited for datanodes that do not respond."""
 _DEFAULTS = CreateOptions()
 
 
@@ -179,17 +187,29 @@ class HdfsFileSystem:
                 return await self._read_located(known, position, length)
             except StorageError:  # blocks may have moved: those of now are asked for below
                 self._closed_files.forget(full)
+        return await _again_if_refused(lambda: self._read_now(full, position, length))
+
+    async def _read_now(self, full: str, position: int, length: int) -> bytes:
+        """Read from where the NameNode says that the blocks are, and remember that for a closed file."""
         locations = await self._client.namenode.block_locations(full, position, length)
         if self._closed_files.is_worth_it(locations):
             everything = await self._client.namenode.block_locations(full)
             if self._closed_files.is_worth_it(everything):
                 locations = everything
-                self._closed_files.remember(full, everything, loop.time())
-        return await self._read_located(locations, position, length)
+                self._closed_files.remember(full, everything, asyncio.get_running_loop().time())
+        try:
+            return await self._read_located(locations, position, length)
+        except StorageError:
+            self._closed_files.forget(full)
+            raise
 
     async def read_into(self, path: str, position: int, out: memoryview) -> int:
         """As ``read``, for much at once: see ``bmq.storage.bulk``."""
-        locations = await self._client.namenode.block_locations(self._address.full_path(path), position, len(out))
+        full = self._address.full_path(path)
+        return await _again_if_refused(lambda: self._read_into_now(full, position, out))
+
+    async def _read_into_now(self, full: str, position: int, out: memoryview) -> int:
+        locations = await self._client.namenode.block_locations(full, position, len(out))
         filled = 0
         for located, start, stop, is_open in _stretches(locations, position, position + len(out)):
             place = out[start - position : stop - position]
@@ -265,6 +285,25 @@ class HdfsFileSystem:
             read = read_block_by_thread if is_large else read_block
             parts.append(await read(self._client, located, start - located.offset, stop - start, is_open=is_open))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
+    """Read, and once more with the block locations of then if all replicas refuse at once.
+
+    A datanode has no file at the replica's place for a moment while it finalizes or moves it ("No data exists for
+    block"), and just after a file was closed the NameNode may know of one replica only.  HDFS's own client asks for
+    the locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not
+    respond, fails.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        return await read()
+    except StorageUnavailable:
+        if loop.time() - began > REFUSED_WITHIN_S:
+            raise
+    await asyncio.sleep(READ_AGAIN_S)
+    return await read()
 
 
 def _stretches(
