@@ -1,9 +1,10 @@
-r"""Kafka's error codes, and the exceptions of the server.
+"""Kafka's error codes, and the exceptions of the server.
 
-======================  ===================================================================== ``RequestError``
-carries a Kafka code; it is sent, and the connection goes on other ``BmqError``\ s   the operation failed: storage, the
-metadata store or bytes at fault any other exception     a bug: logged, and the connection or the partition is closed
-======================  =====================================================================
+=====================  ========================================================================
+``RequestError``       has a Kafka code, which the response carries; the connection goes on
+other ``BmqError``     the operation failed: storage, the metadata store or the bytes at fault
+any other exception    a bug: logged, and the connection or the partition is closed
+=====================  ========================================================================
 
 Codes and names: Kafka's protocol guide.
 """

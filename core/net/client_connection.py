@@ -1,13 +1,13 @@
-"""One client's connection: frames in, dispatched in order; answers out, in the same order.
+"""A client's connection: frames in, dispatched in order; responses out, in the same order.
 
 Requests stand in two queues, oldest first::
 
     started                                waiting
-    [answer ready?] [running] [running]    [frame] [frame] ...
+    [response ready?] [running] [running]  [frame] [frame] ...
      └ sent as soon as it is first          └ begins when it may: ``_begin_waiting``
 
-A pipelined request (Produce) may begin while others run; any other begins when nothing is started, so that all before
-it are answered.  Nothing begins out of order, and nothing begins while the client does not read its answers.
+A pipelined request (Produce) may begin while others run.  Any other begins when nothing is started, so that all before
+it have their responses.  Nothing begins out of order, and nothing begins while the client does not read its responses.
 
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
@@ -29,21 +29,21 @@ from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Response
 from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S, RequestBudget
 
 UNANSWERED_MAX = 256
-"""Requests of a connection that are read and not answered; librdkafka would send a million."""
+"""Requests of a connection that are read and have no response yet; librdkafka would send a million."""
 UNANSWERED_BYTES_MAX = 16 << 20
-"""And their bytes.  What one read brings may pass both, and a frame that has begun is read to its end."""
+"""Bytes of those requests.  One read may bring more than both bounds, and a frame that has begun is read to its end."""
 BEGUN_A_TURN = 100
 """Requests of a connection that begin in one turn of the loop.  One read may bring five thousand small ones, and each
 takes 20 to 100 us: at 100 us, a turn takes 10 ms."""
 _JOIN_MAX = 4 << 10
-"""Small buffers are joined: a copy of this costs less than one more element of a vector write."""
+"""Responses up to this size are joined: copying one costs less than one more element of a vector write."""
 _WRITE_MAX = 64 << 10
-"""Answers of requests that were read together are written together, up to this."""
+"""Responses to requests that were read together are written together, up to this size."""
 _SIZE = struct.Struct(">i")
 
 
 class ConnectionOwner(Protocol):
-    """The listener that accepted a connection (`core.net.listener.Listener`), as its connections use it."""
+    """A connection's view of the listener that accepted it (`core.net.listener.Listener`)."""
 
     dispatch: Dispatch
     config: NodeConfig
@@ -55,20 +55,20 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
 
     def opened(self, connection: ClientConnection) -> float:
-        """Register a connection, or close it if there are too many; return the time of its first activity."""
+        """Register a connection, or close it if there are too many.  Return the time of its first activity."""
 
     def lost(self, connection: ClientConnection) -> None:
-        """Forget a connection whose socket is closed."""
+        """Remove a connection whose socket is closed."""
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
-        """Count and log a connection that is closed since its bytes are no request."""
+        """Count and log a connection that is closed because its bytes are not a request."""
 
     def bug(self, connection: ClientConnection, error: BaseException) -> None:
         """Log an exception that no request may cause."""
 
 
 class Exchange:
-    """A request that has begun, until its answer is sent."""
+    """A request that has begun, until its response is sent."""
 
     __slots__ = ("answer", "bytes_held", "connection", "future")
 
@@ -83,7 +83,7 @@ class Exchange:
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The protocol of a socket, and the ``Client`` of its requests.
+    """The protocol of a client's socket, and the ``Client`` of its requests.
 
     Needs a loop that reads into the buffer in the call that gets it (selectors, uvloop; not Windows' proactor): one
     receive buffer serves all connections.
@@ -96,7 +96,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                  "client_software", "host", "is_closed", "peer")  # fmt: skip
 
     def __init__(self, listener: ConnectionOwner, dispatch: Dispatch | None = None) -> None:
-        """``dispatch`` answers its requests instead of the listener's own."""
+        """``dispatch`` handles the connection's requests in place of the listener's own."""
         self._dispatch = dispatch or listener.dispatch
         self.client_id: str | None = None
         self.client_software = ("", "")
@@ -107,24 +107,24 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._started: deque[Exchange] = deque()
         self._waiting: deque[memoryview] = deque()
-        self._bytes_held = 0  # of complete requests that are not answered
-        self._counted = self._counted_complete = 0  # what the budget knows
-        self._out: list[Buffer] = []  # framed, to be written when the event is over
+        self._bytes_held = 0  # of complete requests without a response
+        self._counted = self._counted_complete = 0  # as the budget has counted them
+        self._out: list[Buffer] = []  # framed, to be written at the event's end
         self._out_size = 0
         self._out_releases: list[Callable[[], None]] = []
-        self._unsent: list[Callable[[], None]] = []  # releases of what the kernel has not taken
-        self._unsent_bytes = 0  # when last looked at
+        self._unsent: list[Callable[[], None]] = []  # releases of responses that the kernel has not taken
+        self._unsent_bytes = 0  # at the last check
         self._on_close = Subscribers[[]]()
         self._is_reading = True
-        self._is_gated = False  # waits in the budget's line
+        self._is_gated = False  # waits for the budget to call ``read_on``
         self._is_blocked = False  # the kernel does not take all that was written
         self._is_draining = False
         self._is_write_due = False
         self._is_begin_due = False  # more may begin than began in this turn
-        self._seen = self._since = 0.0  # last activity; since when its bytes are kept by its client
-        self._frame_since = 0.0  # when its frame began, was let through, or was fast enough last
+        self._seen = self._since = 0.0  # last activity; since when its client keeps its bytes
+        self._frame_since = 0.0  # when its frame began, was let through, or was last fast enough
         self._frame_mark = 0  # and what had arrived of it then
-        self._read_since = 0.0  # when its responses were too many for the kernel, or were read fast enough last
+        self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
         self._read_mark = 0  # and what the kernel had not taken of them then
 
     def __repr__(self) -> str:
@@ -134,10 +134,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             f"{' closed' if self.is_closed else ''}>"
         )
 
-    # ---------------------------------------------------------------------------------------- for who serves it
+    # ------------------------------------------------------------------------------------------- for request handlers
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See ``core.net.request.Client``.  After the close it is called at once."""
+        """Call ``call`` at the close: see ``core.net.request.Client``.  After the close it is called at once."""
         if self.is_closed:
             call()
             return _nothing
@@ -145,7 +145,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def has_begun(self) -> bool:
-        """A part of a frame has arrived."""
+        """True if a part of a frame has arrived."""
         return self._frames.is_partial
 
     # ------------------------------------------------------------------------------------------ transport's events
@@ -157,7 +157,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._seen = self._since = self._listener.opened(self)
         if self.is_closed:
             return
-        # Blocked as soon as the kernel does not take everything: what was written is then known to be sent or not.
+        # Blocked as soon as the kernel does not take everything: whether what was written is sent is then certain.
         stream.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
@@ -191,7 +191,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._settle(has_completed=bool(frames))
 
     def eof_received(self) -> None:
-        """The client has gone: as in Kafka, what it did not wait for is not sent."""
+        """Return None, which closes the connection: as in Kafka, the client's outstanding responses are not sent."""
 
     def pause_writing(self) -> None:
         assert self._transport is not None
@@ -215,7 +215,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -------------------------------------------------------------------------------------------------- requests
 
     def _take(self, frame: memoryview) -> None:
-        """A complete frame: begin it, or let it wait."""
+        """Begin the request of a complete frame, or queue it."""
         if self._waiting or not self._may_begin(frame):
             self._hold(frame)
         else:
@@ -240,7 +240,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._begin(frame)
 
     def _begin_later(self) -> None:
-        """Begin more in the next turn of the loop."""
+        """Begin more requests in the next turn of the loop."""
         if not self._is_begin_due:
             self._is_begin_due = True
             self._listener.loop.call_soon(self._begin_more)
@@ -254,7 +254,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _begin(self, frame: memoryview) -> None:
         try:
             answer = self._dispatch(frame, self)
-        except Exception as error:  # noqa: BLE001  # no request may end the process: see Dispatch
+        except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch
             self._close_failed(error)
             return
         if isinstance(answer, Response):
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         exchange.future.add_done_callback(exchange.done)
 
     def answered(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
-        """The answer is ready, or there will be none."""
+        """Take the result of a request: its response, or the exception that closes the connection."""
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if self.is_closed:
             if error is None:
@@ -285,15 +285,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         exchange.future = None
         self._bytes_held -= exchange.bytes_held
         if exchange is not self._started[0]:
-            return  # the one before it sends it
+            return  # sent after the response before it
         if len(self._started) == 1:
             self._go_on()
-        elif not self._is_write_due:  # answers that come in one turn of the loop go out in one write
+        elif not self._is_write_due:  # responses of one turn of the loop go out in one write
             self._is_write_due = True
             self._listener.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Something was answered: send it, and begin what waited for that."""
+        """Send the responses that are ready, and begin requests that waited for them."""
         self._is_write_due = False
         if not self.is_closed:
             self._send_ready()
@@ -324,7 +324,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._write()
 
     def _write(self) -> None:
-        """Hand everything to the transport, which gives it to the kernel at once or blocks us."""
+        """Give everything to the transport, which passes it to the kernel at once or calls ``pause_writing``."""
         out = self._out
         releases, self._out_releases = self._out_releases, []
         if out:
@@ -345,7 +345,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --------------------------------------------------------------------------------------------------- reading
 
     def _settle(self, *, has_completed: bool = False) -> None:
-        """The end of every event: write, tell the budget, read on or not.  Others may run from here."""
+        """End an event: write, update the budget, read on or pause.  The budget may call other connections."""
         if self._out or self._out_releases:
             self._write()
         held = self._bytes_held + self._frames.partial_bytes
@@ -361,7 +361,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _read_or_pause(self) -> None:
         if self._is_gated:
-            return  # ``read_on`` comes
+            return  # until ``read_on``
         reads = (
             not self._is_blocked
             and not self._is_draining
@@ -383,7 +383,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def read_on(self) -> None:
-        """The budget lets it through."""
+        """Read again: the budget has let this connection through."""
         self._is_gated = False
         self._since = self._frame_since = self._listener.loop.time()
         self._frame_mark = self._frames.partial_bytes
@@ -394,17 +394,20 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is under way, nor unsent."""
+        """True if no request is in progress and no response is unsent."""
         return not (self._started or self._waiting or self._is_blocked)
 
     def is_idle(self, now: float, limit_s: float) -> bool:
-        """Whether nothing has happened for ``limit_s``.  What works for its client, or is read by it, is not idle."""
+        """Return whether nothing has happened for ``limit_s`` seconds.
+
+        A connection whose requests run, or whose responses are being read, is not idle.
+        """
         if self._is_running or self._has_sent_more():
             self._seen = now
         return now - self._seen >= limit_s
 
     def is_stuck(self, now: float) -> bool:
-        """It has kept bytes for STUCK_S, and only its client can change that."""
+        """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that."""
         if self._is_running or self._is_gated or not self._counted:
             return False
         if self._has_sent_more():
@@ -426,9 +429,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         return None
 
     def slow_read_rate(self, now: float) -> float | None:
-        """Return the bytes a second at which its responses are read, if that is below LEAST_RATE for STUCK_S or longer.
+        """Return the bytes a second at which its client reads, if that is below LEAST_RATE for STUCK_S or longer.
 
-        None if the kernel has taken all of them, or if they are read fast enough: its time then begins again.
+        None if the kernel has taken all responses, or if they are read fast enough: its time then begins again.
         """
         age = now - self._read_since
         if not self._is_blocked or age < STUCK_S:
@@ -453,7 +456,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return before != self._unsent_bytes
 
     def drain(self) -> None:
-        """Read no more; close once everything that was read is answered."""
+        """Read no more; close once everything that was read has its response."""
         self._is_draining = True
         if self._is_gated:
             self._is_gated = False
@@ -461,7 +464,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._settle()
 
     def close(self) -> None:
-        """At once.  What the kernel has not taken of earlier answers is lost."""
+        """Close at once.  What the kernel has not taken of earlier responses is lost."""
         if self.is_closed:
             return
         was_blocked = self._is_blocked
@@ -473,7 +476,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _close_malformed(self, why: str) -> None:
-        self._write()  # what came before was answered
+        self._write()  # responses to what came before
         self._listener.malformed(self, why)
         self.close()
 
@@ -485,7 +488,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _leave(self) -> None:
-        """Give everything back.  Idempotent."""
+        """Give back everything that the connection holds.  Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -517,7 +520,7 @@ def _release(answer: Response) -> None:
 
 
 def _call_all(releases: list[Callable[[], None]]) -> None:
-    """Call each once; the list is empty then."""
+    """Call each release once, and empty the list."""
     calls = releases.copy()
     releases.clear()
     for call in calls:
@@ -525,11 +528,11 @@ def _call_all(releases: list[Callable[[], None]]) -> None:
 
 
 def _nothing() -> None:
-    """What there is to forget of a call that was made."""
+    """Do nothing: the unsubscribing function for a callback that was called at once."""
 
 
 def _names(peer: object) -> tuple[str, str]:
-    """(host, host:port) of what a transport says of its other side; IPv6 hosts in brackets before a port."""
+    """Return (host, host:port) of a transport's peer name; IPv6 hosts in brackets before a port."""
     if not isinstance(peer, tuple) or len(peer) < 2:
         return "unknown", "unknown"
     host, port = peer[0], peer[1]

@@ -1,6 +1,7 @@
-"""Bytes of a connection into frames: four bytes of size, then that many bytes of request.
+"""A connection's bytes cut into frames: four bytes of size, then that many bytes of request.
 
-Pure: ``buffer`` says where the next bytes go, ``received`` takes them and gives the frames that they complete.
+Pure: ``buffer`` returns the memory for the next bytes, ``received`` takes them and returns the frames that they
+complete.
 
 * Every frame is memory of its own.  Produce numbers batches in place, and the log keeps them.
 * Small frames arrive in a buffer that all connections share, and are copied out: a connection between two requests
@@ -15,13 +16,13 @@ import struct
 from collections.abc import Callable
 
 SHARED_BYTES = 64 << 10
-"""Of the shared buffer: what one small read may bring."""
+"""Size of the shared buffer: what one small read may bring."""
 STEP_BYTES = 1 << 20
-"""A frame is at most so much longer than what has arrived of it: most produces fit in one step."""
+"""Largest step by which a frame is allocated ahead of its bytes: most produces fit in one step."""
 SIZE_LEAST = 8
-"""API key, version and correlation id: a frame below this is no request."""
+"""API key, version and correlation id: a smaller frame is not a request."""
 _DIRECT_LEAST = 16 << 10
-"""A rest below this comes by way of the shared buffer, together with the frames behind it."""
+"""Remaining bytes of a frame below which they arrive in the shared buffer, together with the frames behind it."""
 _CREDIBLE = 4 << 10
 _FIRST_STEP_BYTES = 64 << 10
 """The step before ``_CREDIBLE`` bytes have arrived: sizes alone must not fill the memory."""
@@ -30,11 +31,11 @@ _SIZE = struct.Struct(">i")
 _unset: Callable[[None, int], bytearray] = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
     ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
 )
-"""A bytearray of bytes that nobody has set: what is received is written once, not zeroed before."""
+"""Return a bytearray of uninitialized bytes: what is received is written once, not zeroed before."""
 
 
 class FrameReader:
-    """One connection's.  Once ``error`` says why what came is no frame, nothing more is read."""
+    """The reader of one connection.  Once ``error`` says why the bytes are not a frame, no more are read."""
 
     __slots__ = ("_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_max", "_view", "error")
 
@@ -42,8 +43,8 @@ class FrameReader:
         self.error = ""
         self._shared = shared
         self._size_max = size_max
-        self._head = b""  # the part of a size that has arrived
-        self._frame: bytearray | None = None  # the frame that has begun: as long as what is allocated for it
+        self._head = b""  # the part of a size field that has arrived
+        self._frame: bytearray | None = None  # the frame that has begun, as long as its allocated part
         self._size = 0
         self._filled = 0
         self._is_direct = False
@@ -54,23 +55,25 @@ class FrameReader:
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes that have arrived of the frame that has begun.  What is allocated beyond them is untouched memory, or
-        at most as much again (see ``_grown``)."""
+        """Bytes that have arrived of the frame that has begun.
+
+        What is allocated beyond them is untouched memory, or at most as much again (see ``_grown``).
+        """
         return 0 if self._frame is None else self._filled
 
     @property
     def is_partial(self) -> bool:
-        """A frame has begun and is not complete."""
+        """True if a frame has begun and is not complete."""
         return self._frame is not None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; to be filled and told to ``received`` before this is called again."""
+        """Return the memory for the next bytes.  ``received`` must follow before the next call."""
         frame = self._frame
         if frame is None or not (self._is_direct or self._size - self._filled >= _DIRECT_LEAST):
             return self._shared
         self._is_direct = True
         if self._view is not None:
-            self._view.release()  # whoever got it may still refer to it, and a bytearray in use cannot grow
+            self._view.release()  # its user may still refer to it, and a bytearray in use cannot grow
         if self._filled == len(frame):
             frame = self._frame = self._grown(frame)
         self._view = memoryview(frame)[self._filled :]
@@ -91,7 +94,10 @@ class FrameReader:
         return whole
 
     def received(self, count: int) -> list[memoryview]:
-        """Take the first ``count`` bytes of ``buffer``; the frames that they complete, each of its own memory."""
+        """Take the first ``count`` bytes of ``buffer``.
+
+        Return the frames that they complete, each of its own memory.
+        """
         if self._is_direct:
             self._filled += count
             return [self._complete()] if self._filled == self._size else []
@@ -129,7 +135,7 @@ class FrameReader:
         return frames
 
     def drop(self) -> None:
-        """Forget the frame that has begun: its connection is closed."""
+        """Free the frame that has begun: its connection is closed."""
         self._frame = self._view = None
         self._is_direct = False
 
@@ -142,7 +148,7 @@ class FrameReader:
 
 
 def _what_is_wrong(size: int, size_max: int, start: bytes) -> str:
-    """For the log: Kafka's InvalidReceiveException, and what the bytes look like when they are no Kafka at all."""
+    """Return the text for the log: as Kafka's InvalidReceiveException, and a guess at what protocol it is."""
     if size < 0:
         text = f"a request of {size} bytes"
     elif size < SIZE_LEAST:

@@ -1,13 +1,13 @@
-"""A connection of another process of the cluster: answers go out as they come, and nothing waits for its turn.
+"""A connection of another process of the cluster: responses go out as they come, in any order.
 
-What a request holds up is its own answer.  A produce to a partition whose pipeline is slow, a group that waits for its
-members, a parked fetch: none keeps those behind it from beginning, nor reading from going on.  A caller bounds what it
-has under way by credit, and this side bounds the sum: past ``queued.max.request.bytes`` of its listener, connections
-that hold more than ``SHARE_BYTES`` stop reading until answers have gone out.  The others go on, so that a ping, a
-question or a new connection is answered however much is waiting for storage: a process with much to do must not look
-dead.  Bound: the limit, one frame of socket.request.max.bytes, and for each connection ``SHARE_BYTES`` and one read.
+A request holds up only its own response.  A produce to a partition whose pipeline is slow, a group that waits for its
+members, a parked fetch: none keeps those behind it from beginning, nor reading from going on.  A caller bounds its
+outstanding requests by credit, and this side bounds the sum: past ``queued.max.request.bytes`` of its listener,
+connections that hold more than ``SHARE_BYTES`` stop reading until responses have gone out.  The others go on, so that a
+ping, a query or a new connection is served however much waits for storage: a busy process must not look dead.  Bound:
+the limit, one frame of socket.request.max.bytes, and for each connection ``SHARE_BYTES`` and one read.
 
-As towards clients, nothing begins and nothing is read while the other side does not take its answers.
+As towards clients, nothing begins and nothing is read while the other side does not read its responses.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bmq.core.net.request import Dispatch, Response
 
 SHARE_BYTES = 1 << 20
 SILENCE_S = 60.0
-"""A connection is closed of which nothing was heard for so long.  Its caller pings every second: it is gone, and nobody
-has told us.  This takes the place of connections.max.idle.ms."""
+"""Seconds without a byte after which a connection is closed, in place of connections.max.idle.ms.  Its caller pings
+every second, so it is gone, and its end was not notified."""
 
 
 class UnorderedConnection(ClientConnection):
-    """``_started``, what has begun in order, holds only answers here, from when they come until they are sent."""
+    """An internal connection.  ``_started`` holds only requests with a response, from its arrival until it is sent."""
 
     __slots__ = ("_running",)
 
@@ -52,7 +52,7 @@ class UnorderedConnection(ClientConnection):
         super().answered(exchange, future)
 
     def _go_on(self) -> None:
-        if self._running and not self._is_write_due:  # others may be answered in this turn: one write for all
+        if self._running and not self._is_write_due:  # other responses may come in this turn: one write for all
             self._is_write_due = True
             self._listener.loop.call_soon(self._go_on)
         else:
@@ -65,7 +65,7 @@ class UnorderedConnection(ClientConnection):
         holds_little = self._bytes_held + self._frames.partial_bytes <= SHARE_BYTES
         if self._is_gated:
             if not holds_little:
-                return  # ``read_on`` comes
+                return  # until ``read_on``
             self._is_gated = False
             budget.forget(self)
         reads = not self._is_blocked and not self._is_draining and len(self._waiting) < UNANSWERED_MAX
@@ -82,7 +82,10 @@ class UnorderedConnection(ClientConnection):
         return not self._running and super().is_quiet
 
     def is_idle(self, now: float, limit_s: float) -> bool:
-        """Whether nothing was heard of it.  Who is not read from, or reads its answers, is not silent."""
+        """Return whether nothing has arrived for ``limit_s`` seconds.
+
+        A connection that is not read from, or whose responses are being read, is not silent.
+        """
         if self._is_gated or self._has_sent_more():
             self._seen = now
         return now - self._seen >= limit_s
@@ -92,6 +95,6 @@ class UnorderedConnection(ClientConnection):
         return bool(self._running)
 
     def _leave(self) -> None:
-        self._started.extend(self._running)  # to be given back with the others
+        self._started.extend(self._running)  # given back with the others
         self._running.clear()
         super()._leave()

@@ -1,7 +1,7 @@
-"""A listening port: accepts connections, within limits, and closes those that must go.
+"""A listening port: accepts connections, within limits, and closes idle and stuck ones.
 
 ``core.net.client_connection`` is one connection of a client, ``core.net.internal_connection`` one of another process of
-the cluster, ``core.net.frames`` their bytes, ``core.net.request_budget`` what all of them may hold.
+the cluster, ``core.net.frames`` cuts their bytes, ``core.net.request_budget`` bounds what all of them hold.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bmq.core.net.request_budget import STUCK_S, RequestBudget
 __all__ = ["ClientConnection", "Listener"]
 
 BACKLOG = 1_000
-"""Connections that the kernel accepts ahead of us: as many may come back at once after a restart."""
+"""Connections that the kernel accepts ahead of the process: as many may come back at once after a restart."""
 _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Listening addresses and their connections: limits, request memory and the one timer are of all of them.
+    """Listening addresses and their connections, with common limits, request memory and one timer.
 
-    ``in_order`` False is for the cluster's own processes: their answers go out as they come, any number of them may
+    ``in_order`` False is for the cluster's own processes: their responses go out as they come, any number of them may
     share a host, and they are closed for silence (``core.net.internal_connection``) instead of idleness.
     """
 
@@ -44,13 +44,13 @@ class Listener:
         in_order: bool = True,
         is_response_room_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_response_room_wanted`` says whether responses wait for memory that unsent ones hold."""
+        """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold."""
         self.dispatch = dispatch
         self._is_response_room_wanted = is_response_room_wanted
         self.config = config
         self.metrics = metrics
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
-        self.connections: dict[ClientConnection, None] = {}  # in the order in which they came
+        self.connections: dict[ClientConnection, None] = {}  # oldest first
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.now = 0.0  # the loop's time at the last tick
         self.loop: asyncio.AbstractEventLoop
@@ -61,7 +61,7 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
         self._idle_s = config.connections_max_idle_ms / 1000 if in_order else SILENCE_S
         self._tick_s = max(0.01, min(STUCK_S / 4, self._idle_s / 16)) if self._idle_s >= 0 else STUCK_S / 4
-        self._shut_seen = (0, 0.0)  # which time the budget is shut for, and since when as far as ticks saw it
+        self._shut_seen = (0, 0.0)  # the number of the budget's last shut time that a tick saw, and since when
         self._is_stopping = False
         self._all_gone: asyncio.Event | None = None
 
@@ -71,8 +71,8 @@ class Listener:
     async def start(self, host: str, port: int, *, is_shared: bool = False, dispatch: Dispatch | None = None) -> int:
         """Listen on one more address and return its port; port 0 takes a free one.
 
-        ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` answers requests that come by
-        this address instead of the listener's own.  Raises OSError if the address cannot be had.
+        ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` handles requests that come by
+        this address in place of the listener's own.  Raises OSError if the address is not available.
         """
         server = await asyncio.get_running_loop().create_server(
             partial(self._kind, self, dispatch), host, port, backlog=BACKLOG,
@@ -83,7 +83,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """Return the port of the first address."""
+        """The port of the first address."""
         assert self._servers, "start comes first"
         return _port(self._servers[0])
 
@@ -94,8 +94,10 @@ class Listener:
             server.close()
 
     async def drain(self, timeout_s: float) -> None:
-        """Stop accepting; close connections once everything that they sent is answered, and the rest after
-        ``timeout_s``."""
+        """Stop accepting; close connections once everything that they sent has its response.
+
+        The rest are closed after ``timeout_s`` seconds.
+        """
         self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()
@@ -106,16 +108,16 @@ class Listener:
         self.close()
 
     def close(self) -> None:
-        """At once, answers under way or not.  Idempotent."""
+        """Close all connections at once, requests in progress or not.  Idempotent."""
         self.stop_accepting()
         for connection in list(self.connections):
             connection.close()
         self._stop_timer()
 
-    # ----------------------------------------------------------------------------------- what connections tell
+    # --------------------------------------------------------------------------------------- events of connections
 
     def opened(self, connection: ClientConnection) -> float:
-        """Register it, or close it when there are too many.  The time that counts as its first activity."""
+        """Register a connection, or close it if there are too many.  Return the time of its first activity."""
         self.loop = asyncio.get_running_loop()
         metrics = self.metrics
         metrics.connections_total += 1
@@ -141,7 +143,7 @@ class Listener:
         return self.now
 
     def lost(self, connection: ClientConnection) -> None:
-        """Its socket is gone."""
+        """Remove a connection whose socket is closed."""
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -157,13 +159,14 @@ class Listener:
                 self._all_gone.set()
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
+        """Count and log a connection that is closed because its bytes are not a request."""
         self.metrics.connections_malformed += 1
         _log.warning(
             "closing a connection: what it sent cannot be answered", extra=fields(**_about(connection), error=why)
         )
 
     def bug(self, connection: ClientConnection, error: BaseException) -> None:
-        """An exception that no request may cause."""
+        """Log an exception that no request may cause."""
         _log.error("closing a connection: its request failed", exc_info=error, extra=fields(**_about(connection)))
 
     # -------------------------------------------------------------------------------------------------- the timer
@@ -172,7 +175,7 @@ class Listener:
         self.now = now = self.loop.time()
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         if self._idle_s >= 0:
-            limit_s = self._idle_s + self._tick_s  # activity is noted with the time of the tick before it
+            limit_s = self._idle_s + self._tick_s  # activity has the time of the tick before it
             for connection in [each for each in self.connections if each.is_idle(now, limit_s)]:
                 self.metrics.connections_idle_closed += 1
                 _log.debug("closing a connection: idle", extra=fields(connection=connection.peer))
@@ -180,7 +183,7 @@ class Listener:
         self._relieve(now)
 
     def _relieve(self, now: float) -> None:
-        """Close who keeps others from reading: see ``core.net.request_budget``."""
+        """Close connections that keep others from reading: see ``core.net.request_budget``."""
         if self.budget.is_tight:
             self._close_slow_frames(now)
         if self._is_response_room_wanted():

@@ -1,4 +1,4 @@
-"""Kafka's listeners: named addresses of one endpoint, and what clients of each are told to connect to.
+"""Kafka's listeners: named addresses of one endpoint, and the addresses advertised to the clients of each.
 
 Settings have Kafka's names, forms and rules (`SocketServerConfigs`, `CoreUtils.listenerListToEndPoints`)::
 
@@ -6,8 +6,8 @@ Settings have Kafka's names, forms and rules (`SocketServerConfigs`, `CoreUtils.
     advertised.listeners            INSIDE://proxy-0.bmq:9092,OUTSIDE://kafka.example.org:31000
     listener.security.protocol.map  INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT
 
-A client is told the addresses of the listener that it connected to.  `listen` and `advertise` are the short form of one
-listener named PLAINTEXT.
+A client receives the addresses of the listener that it connected to.  `listen` and `advertise` are the short form of
+one listener named PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from itertools import pairwise
 PLAINTEXT = "PLAINTEXT"
 PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 LISTENERS_MAX = 16
-"""Of one process.  Each keeps its own encoded metadata."""
+"""Listeners of one process at most.  Each keeps its own encoded metadata."""
 NAME_LENGTH_MAX = 64
 ANY_HOST = ("0.0.0.0", "::")
-"""Listened on, these mean every address of the machine."""
+"""Hosts that mean every address of the machine."""
 _NAME = re.compile(r"[A-Z0-9][A-Z0-9_.-]*")
 
 
 class ListenerError(ValueError):
-    """A setting of listeners is wrong; ``str`` names it and says what would be right."""
+    """A wrong setting of listeners; ``str`` names it and says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress:
-    """Where one listener listens, and the address that its clients are told, if that is another: else it is empty."""
+    """The address of one listener, and the address advertised to its clients: empty if it is the same."""
 
     name: str
     host: str
@@ -44,14 +44,17 @@ class ListenerAddress:
 
     @property
     def told_host(self) -> str:
-        """The host that clients are told, before a wildcard becomes the machine's name."""
+        """The host advertised to clients, before a wildcard is replaced by the machine's name."""
         return self.advertised_host or self.host
 
 
 def resolve(
     listeners: Sequence[str], advertised: Sequence[str], protocols: Sequence[str]
 ) -> tuple[ListenerAddress, ...]:
-    """Return the listeners of the three settings, in the order of the first.  Raises ListenerError."""
+    """Return the listeners of the three settings, in the order of the first.
+
+    Raises ListenerError, which names the setting, if one is wrong or they contradict each other.
+    """
     found = _parse(listeners, "listeners")
     _check_ports(found)
     _check_protocols([each.name for each in found], protocols)
@@ -76,9 +79,9 @@ def resolve(
 
 
 def check_apart(listeners: Sequence[ListenerAddress], ports: int) -> None:
-    """Refuse listeners of which one reaches into the next: each has so many ports, one after another.
+    """Check that no listener's ports reach into the next one's: each has `ports` of them, one after another.
 
-    Raises ListenerError.
+    Raises ListenerError if they do.
     """
     ordered = sorted(each.port for each in listeners if each.port)
     for port, following in pairwise(ordered):
@@ -95,12 +98,12 @@ def address_text(host: str, port: int) -> str:
 
 
 def listener_text(name: str, host: str, port: int) -> str:
-    """Return one listener as the settings have it."""
+    """Return a listener in the settings' form."""
     return f"{name}://{address_text(host, port)}"
 
 
 def _parse(parts: Sequence[str], setting: str) -> tuple[ListenerAddress, ...]:
-    """Return the listeners of a setting; an empty host means every address, as in Kafka."""
+    """Return the listeners of a setting.  An empty host means every address, as in Kafka."""
     found: dict[str, ListenerAddress] = {}
     for part in parts:
         name, colon, rest = part.partition("://")
@@ -117,7 +120,7 @@ def _parse(parts: Sequence[str], setting: str) -> tuple[ListenerAddress, ...]:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Return the two; port -1 if it is not one."""
+    """Return host and port; port -1 if `text` is not an address."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535 or set(host) & set("/ @?#"):
@@ -126,7 +129,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 def _check_ports(listeners: Sequence[ListenerAddress]) -> None:
-    """Refuse one port of two listeners, unless one has an IPv4 and the other an IPv6 address (KIP-797)."""
+    """Refuse two listeners on one port, unless one has an IPv4 and the other an IPv6 address (KIP-797)."""
     by_port: dict[int, list[ListenerAddress]] = {}
     for each in listeners:
         if each.port:
@@ -164,7 +167,10 @@ def _check_protocols(names: Sequence[str], parts: Sequence[str]) -> None:
 
 
 def _protocol_map(parts: Sequence[str]) -> Mapping[str, str]:
-    """Return the protocol of each listener's name; none given is Kafka's default, the protocols by themselves."""
+    """Return the protocol of each listener's name.
+
+    Kafka's default, if none is given: each protocol by its own name.
+    """
     if not parts:
         return {name: name for name in PROTOCOLS}
     found: dict[str, str] = {}

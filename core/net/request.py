@@ -1,8 +1,8 @@
-"""One Kafka request and its answer, between a connection and whoever answers.
+"""A Kafka request and its response, between a connection and the endpoint that handles it.
 
-``core.net.listener`` cuts a connection's bytes into frames, hands each to the endpoint's ``Dispatch`` in the order of
-arrival, and sends the answers in that order.  The dispatch of a frame runs up to its first await before the next frame
-is looked at, so what is decided there (a produce's place in its partition) has the order of the requests.
+``core.net.client_connection`` cuts a connection's bytes into frames, passes each to the endpoint's ``Dispatch`` in the
+order of arrival, and sends the responses in that order.  The dispatch of a frame runs up to its first await before the
+next frame is dispatched, so what is decided there (a produce's place in its partition) has the order of the requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Client(Protocol):
-    """The connection that a request came by."""
+    """The connection that a request came by, as its handler sees it."""
 
     @property
     def peer(self) -> str:
@@ -26,19 +26,19 @@ class Client(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """The client has gone: what it waits for may be dropped."""
+        """True once the client has gone: work that it waits for may be dropped."""
 
     client_software: tuple[str, str]
-    """Name and version, as ApiVersions gave them; empty texts when it did not."""
+    """Name and version from ApiVersions; empty texts if it had none."""
     client_id: str | None
-    """The start of the one that its last ApiVersions request had, for log lines."""
+    """The beginning of the client id in its last ApiVersions request, for log lines."""
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Have ``call`` run once when the connection closes; the answer forgets it again."""
+        """Call ``call`` once, when the connection closes.  Return a function that unsubscribes it."""
 
 
 class Request:
-    """A frame with its header read.  ``body`` is what follows the header: writable, and this request's own."""
+    """A frame with its header parsed.  ``body`` is what follows the header: writable, and this request's own."""
 
     __slots__ = ("api_key", "api_version", "arrived", "body", "client", "client_id", "correlation_id")
 
@@ -64,8 +64,8 @@ class Request:
 class Response:
     """A response: its header and body in pieces, sent one after another and never joined if they are large.
 
-    ``release`` is called once, when the last piece was handed to the kernel or the connection has gone: it gives
-    reserved bytes back.
+    ``release`` is called once, when the kernel has taken the last piece or the connection has closed: it gives reserved
+    bytes back.
     """
 
     __slots__ = ("buffers", "release", "size")
@@ -77,20 +77,20 @@ class Response:
 
 
 NO_RESPONSE = Response(())
-"""Nothing is sent: a produce with acks=0."""
+"""A response of no bytes, for a produce with acks=0."""
 
 
 class CloseConnection(Exception):
-    """What came is no request that may be answered: close the connection, with one log line that says ``str``."""
+    """Bytes that are not a request: close the connection, with one log line that has ``str`` as its reason."""
 
 
 class Dispatch(Protocol):
-    """The endpoint: from a frame (without its size field) to an answer.
+    """An endpoint: from a frame (without its size field) to a response.
 
-    An ``Response`` at once, or an awaitable of one that has run up to its first await already.  CloseConnection, raised
-    or awaited, closes the connection; any other exception is a bug, logged and answered by closing too.
-    ``is_pipelined`` says, from the frame alone, whether this request may be dispatched while earlier ones of its
-    connection are still unanswered (Produce); all others wait for their turn, as in Kafka.
+    Called, it returns a ``Response`` at once, or an awaitable of one that has run up to its first await already.
+    CloseConnection, raised or awaited, closes the connection; any other exception is a bug, which is logged and closes
+    it too. ``is_pipelined`` returns, from the frame alone, whether this request may be dispatched while earlier ones of
+    its connection have no response (Produce); all others are dispatched in turn, as in Kafka.
     """
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]: ...

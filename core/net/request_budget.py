@@ -1,21 +1,21 @@
-"""The bytes of requests that were read and are not answered, over all connections (queued.max.request.bytes).
+"""A bound on the bytes of requests that were read and have no response, over all connections.
 
-Two gates keep them bounded::
+The setting is queued.max.request.bytes.  Two gates::
 
-    crowded   frames that have begun hold three quarters of the limit          who has begun a frame waits
-    shut      complete requests hold the limit, or what such frames leave of it  nobody reads
+    crowded   frames that have begun hold three quarters of the limit            connections with one begun wait
+    shut      complete requests hold the limit, or what such frames leave of it  no connection reads
 
-The first opens at a half, the second at seven eighths.  Those who wait read on, first those with a frame begun, each in
-the order in which it came.  Frames that have begun count for three quarters at most, so that those that do not go on
-never shut out the connections between two frames: a quarter is left for requests that arrive whole.
+The first opens at a half, the second at seven eighths.  Waiting connections then read on, first those with a frame
+begun, each in the order in which it came.  Frames that have begun count for three quarters at most, so that those that
+do not go on never shut out the connections between two frames: a quarter is left for requests that arrive whole.
 
 Why this cannot lock up.  Held bytes are of complete requests, or of frames that have begun.  While there are complete
 requests, their responses come without anything being read, and give bytes back.  Where frames that have begun are in
-the way, those that have waited longest are let through as *finishers*.  All bytes together may then reach five quarters
-of the limit; the first finisher reads its frame to the end whatever its size.  Its request is answered, and the next
-one is the first.
+the way, the connections that have waited longest are let through as *finishers*.  All bytes together may then reach
+five quarters of the limit; the first finisher reads its frame to the end whatever its size.  Its request gets its
+response, and the next finisher is the first.
 
-What is left are clients that do not go on: that send a part of a frame, or do not read their responses.  The
+What remains are clients that do not go on: that send a part of a frame, or do not read their responses.  The
 ``Listener`` closes the former when their frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read, the
 slowest first and as many as are needed; and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
 
@@ -30,42 +30,43 @@ from typing import Protocol
 from bmq.core.metrics.counters import Metrics
 
 FRAME_BYTES = 400
-"""What a waiting request takes beside its bytes: many tiny ones count as what they are."""
+"""Memory of a waiting request beside its bytes, so that many tiny requests count as the memory that they take."""
 STUCK_S = 30.0
 STALL_S = 10.0
 LEAST_RATE = 16 << 10
 """Bytes a second.  What a client has sent already waits in the kernel: one that sends at all is above it at once."""
 FINISHERS_MAX = 256
-"""Connections that finish their frames at once; what they bring together is bounded apart."""
+"""Connections that finish their frames at a time; their bytes together have a bound of their own."""
 
 
 class Reader(Protocol):
-    """A connection, as the budget knows it."""
+    """The budget's view of a connection."""
 
     @property
     def has_begun(self) -> bool:
-        """A part of a frame has arrived."""
+        """True if a part of a frame has arrived."""
 
     def read_on(self) -> None:
-        """The gate lets you through: ask again and read."""
+        """Read again, after a new ``may_read``: a gate has let the connection through."""
 
 
 class RequestBudget:
-    """Pure but for the calls of ``read_on``; who is called may call back."""
+    """The count of held bytes, and the gates.  Pure but for its calls of ``read_on``, which may call back."""
 
     def __init__(self, limit: int, metrics: Metrics) -> None:
         self.limit = limit
         self.is_tight = False
-        """Whether one of the gates is closed: ``may_read`` must be asked."""
+        """True if one of the gates is closed: ``may_read`` must be called before reading."""
         self.is_shut = False
         self.is_crowded = False
         self.times_shut = 0
         self._metrics = metrics
         self._complete = 0  # bytes of complete requests
-        self._begun: dict[Reader, None] = {}  # waits with a frame begun; in order
+        self._begun: dict[Reader, None] = {}  # connections that wait with a frame begun, in order
         self._between: dict[Reader, None] = {}
-        self._finishers: dict[Reader, None] = {}  # finish their frames; the first is bound by nothing
-        self._held_back: dict[Reader, None] = {}  # those of them that wait, since all together have brought too much
+        self._finishers: dict[Reader, None] = {}  # connections that finish their frames; the first has no bound
+        # those of the finishers that wait, because all together have brought too much
+        self._held_back: dict[Reader, None] = {}
 
     def __repr__(self) -> str:
         gates = f"{' shut' if self.is_shut else ''}{' crowded' if self.is_crowded else ''}"
@@ -80,7 +81,7 @@ class RequestBudget:
 
     @property
     def excess_begun_bytes(self) -> int:
-        """Bytes by which frames that have begun pass the half that reopens their gate."""
+        """Bytes by which frames that have begun exceed the half that reopens their gate."""
         return max(0, self._begun_bytes - self.limit // 2)
 
     @property
@@ -89,13 +90,13 @@ class RequestBudget:
 
     @property
     def _weight(self) -> int:
-        """Bytes as the gate for everybody counts them."""
+        """Bytes as the gate for all connections counts them."""
         return self._complete + min(self._begun_bytes, self.limit * 3 // 4)
 
     def change(self, reader: Reader, held: int, complete: int, *, has_completed: bool) -> None:
-        """Count bytes of ``reader`` more or less; ``complete`` is the part of its complete requests.
+        """Add to the bytes that ``reader`` holds, or subtract; ``complete`` is the part of its complete requests.
 
-        ``has_completed``: a frame of it is complete, whose turn is over.
+        ``has_completed``: a frame of it is complete, which ends its turn as a finisher.
         """
         self._metrics.request_bytes_held += held
         self._complete += complete
@@ -111,7 +112,7 @@ class RequestBudget:
             self._let_through()
 
     def may_read(self, reader: Reader) -> bool:
-        """Return whether to read now; else ``read_on`` is called when it is its turn."""
+        """Return whether to read now.  If not, ``read_on`` is called when its turn comes."""
         if reader in self._finishers:
             if self._goes_on(reader):
                 return True
@@ -131,7 +132,7 @@ class RequestBudget:
         return False
 
     def forget(self, reader: Reader) -> None:
-        """It reads no more.  Its bytes are given back by ``change``."""
+        """Remove a connection that reads no more.  Its bytes are given back by ``change``."""
         self._begun.pop(reader, None)
         self._between.pop(reader, None)
         if reader in self._finishers:
@@ -139,7 +140,7 @@ class RequestBudget:
             self._let_through()
 
     def _may_finish(self) -> bool:
-        """Return whether one more may finish its frame; while responses are to come, they are waited for first."""
+        """Return whether one more may finish its frame.  While responses are to come, they are waited for first."""
         return len(self._finishers) < FINISHERS_MAX and not (self.is_shut and self._complete)
 
     def _goes_on(self, finisher: Reader) -> bool:

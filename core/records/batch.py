@@ -17,8 +17,8 @@
     57  recordsCount          i32
     61  records
 
-The checks are those of Kafka's ``UnifiedLog.analyzeAndValidateRecords`` and ``LogValidator`` that need no look at
-single records; ``core.records.check`` looks at those.
+The checks are those of Kafka's ``UnifiedLog.analyzeAndValidateRecords`` and ``LogValidator`` that need only the header;
+``core.records.check`` checks single records.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ assert _HEADER.size == HEADER_BYTES
 
 
 class Batch:
-    """One batch's header beside its bytes.  A plain slotted class: there is one for each batch of the hot path."""
+    """A batch's header beside its bytes.  A plain slotted class: there is one for each batch of the hot path."""
 
     __slots__ = (
         "attributes",
@@ -76,7 +76,7 @@ class Batch:
     )
 
     def __init__(self, data: memoryview) -> None:
-        """``data`` is exactly one batch, at least ``HEADER_BYTES`` long."""
+        """Parse the header of ``data``: exactly one batch, at least ``HEADER_BYTES`` long."""
         (
             self.base_offset,
             length,
@@ -121,7 +121,10 @@ class Batch:
         return bool(crc32c(self.data[CRC_START : self.size]) == self.crc)
 
     def assign(self, base_offset: int, leader_epoch: int) -> None:
-        """Number the batch in place (the CRC does not cover these fields); ``data`` must be writable."""
+        """Set the batch's offset and epoch in place (the CRC does not cover these fields).
+
+        ``data`` must be writable.
+        """
         _OFFSET.pack_into(self.data, 0, base_offset)
         _INT.pack_into(self.data, 12, leader_epoch)
         self.base_offset = base_offset
@@ -149,7 +152,7 @@ class Batch:
 
 
 class Appended(NamedTuple):
-    """Where an accepted batch stands.  ``append_time`` (ms) is -1 unless the topic stamps LogAppendTime."""
+    """The place of an accepted batch.  ``append_time`` (ms) is -1 unless the topic stamps LogAppendTime."""
 
     base_offset: int
     append_time: int
@@ -157,7 +160,7 @@ class Appended(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What a partition's owner says of it at one moment: ``log_start <= last_stable_offset <= high_watermark``."""
+    """A partition's ends at one moment, from its owner: ``log_start <= last_stable_offset <= high_watermark``."""
 
     epoch: int
     log_start: int
@@ -166,7 +169,7 @@ class Ends(NamedTuple):
 
 
 def increment_sequence(sequence: int, by: int) -> int:
-    """``sequence + by``, wrapping to 0 after 2^31-1."""
+    """Return ``sequence + by``, wrapped to 0 after 2^31-1."""
     return (sequence + by) & MAX_SEQUENCE
 
 
@@ -181,7 +184,10 @@ class BatchRules:
 
 
 def split_batches(data: memoryview) -> Iterator[memoryview]:
-    """Cut ``data`` into batches by their length fields.  RequestError CORRUPT_MESSAGE when they do not fill it."""
+    """Yield the batches in ``data``, cut by their length fields.
+
+    Raises RequestError CORRUPT_MESSAGE if they do not fill it.
+    """
     position, end = 0, len(data)
     while position < end:
         if end - position < HEADER_BYTES:
@@ -194,10 +200,10 @@ def split_batches(data: memoryview) -> Iterator[memoryview]:
 
 
 def parse_batch(data: memoryview) -> Batch:
-    """The one batch in ``data``, copied when it is read-only.
+    """Return the one batch in ``data``, copied if it is read-only.
 
-    RequestError CORRUPT_MESSAGE when it is cut short, INVALID_RECORD when more than one batch is there: Kafka takes one
-    batch a partition in a produce request.
+    Raises RequestError CORRUPT_MESSAGE if it is cut short, INVALID_RECORD if more than one batch is there: Kafka takes
+    one batch a partition in a produce request.
     """
     if len(data) < HEADER_BYTES:
         raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes are too few for a batch header")
@@ -210,7 +216,10 @@ def parse_batch(data: memoryview) -> Batch:
 
 
 def check_batch(batch: Batch, rules: BatchRules, now_ms: int) -> None:
-    """What Kafka checks of a batch that a client sent.  RequestError with Kafka's code for each fault."""
+    """Check the header of a batch that a client sent, as Kafka does.
+
+    Raises RequestError, with Kafka's code for each fault.
+    """
     if batch.magic != MAGIC:
         raise _invalid(f"magic {batch.magic}: only record batches of magic 2 are accepted")
     if batch.size > rules.max_message_bytes:
@@ -286,7 +295,7 @@ def build_batch(
     attributes: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """An uncompressed batch.  For internal records (barriers, shards), tests and benches: not the hot path."""
+    """Return an uncompressed batch.  For internal records (barriers, shards), tests and benches: not the hot path."""
     body = bytearray(HEADER_BYTES)
     for delta, record in enumerate(records):
         encoded = _encode_record(delta, record)
@@ -316,7 +325,7 @@ def build_batch(
 def build_gap(base_offset: int, end_offset: int, leader_epoch: int) -> Iterator[bytearray]:
     """Yield batches without records for the offsets [base_offset, end_offset): usually one.
 
-    Kafka's readers know them from compacted topics (``DefaultRecordBatch.writeEmptyHeader``).
+    Kafka's readers accept them, as compacted topics have them (``DefaultRecordBatch.writeEmptyHeader``).
     """
     while base_offset < end_offset:
         delta = min(end_offset - base_offset - 1, MAX_SEQUENCE)
@@ -352,7 +361,7 @@ def _put_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def encode_varint(value: int) -> bytes:
-    """Zig-zag varint, as in Kafka's records."""
+    """Return a zig-zag varint, as in Kafka's records."""
     rest = (value << 1) ^ (value >> 63)
     out = bytearray()
     while rest > 0x7F:
@@ -367,14 +376,14 @@ def encode_varint(value: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What stands at a place that should hold a batch: its size, or why there is none."""
+    """The result of a look at one position: the size of the batch there, or the fault that prevents one."""
 
     size: int
     fault: str = ""
 
 
 def peek_batch(data: memoryview, position: int, expected_offset: int, size_max: int) -> Peek:
-    """Whether a whole, right batch stands at ``position``; ``size`` 0 with ``fault`` when not.
+    """Check whether a whole, right batch is at ``position``.  Return its size, or 0 and the ``fault``.
 
     ``fault`` is ``"torn"`` when the bytes end first.  ``size_max`` bounds a batch: a longer length field is garbage.
     """
@@ -392,6 +401,6 @@ def peek_batch(data: memoryview, position: int, expected_offset: int, size_max: 
     crc = _UINT.unpack_from(data, position + 17)[0]
     if crc32c(data[position + CRC_START : position + size]) != crc:
         return Peek(0, "CRC")
-    if base_offset != expected_offset:  # outside the CRC, so asked last: the batch is otherwise right
+    if base_offset != expected_offset:  # outside the CRC, so checked last: the batch is otherwise right
         return Peek(0, f"base offset {base_offset}, expected {expected_offset}")
     return Peek(size)

@@ -1,9 +1,9 @@
-"""Compressing a batch's records again, for topics with a ``compression.type`` of their own.  Never on the produce path
-of others, and never on the loop: a batch of 1 MB takes milliseconds.
+"""Recompression of a batch's records, for topics with a ``compression.type`` of their own.
 
-The records' bytes stay as the producer encoded them; that they are what the header says is ``core.records.check``'s to
-find.  Framing is what Kafka's clients write (``record_reader`` reads
-all of it):
+Never on the produce path of other topics, and never on the loop: a batch of 1 MB takes milliseconds.
+
+The records' bytes stay as the producer encoded them; ``core.records.check`` checks that they are what the header says.
+Framing is what Kafka's clients write (``core.records.reader`` reads all of it):
 
 * gzip, zstd: one member, one frame.
 * snappy: ``xerial``'s: 16 bytes of head, then blocks of 32 KB, each behind its i32 length.
@@ -32,33 +32,37 @@ _LZ4_BLOCK_BYTES = 64 << 10
 _LZ4_END = bytes(4)
 _LZ4_STORED = 1 << 31  # the block is not compressed
 _LZ4_FAST_LEVEL = 9
-"""Kafka's default level is 9, which its code takes as "the fast compressor" (``Lz4BlockOutputStream``)."""
+"""Kafka's default level, 9, which its code takes as "the fast compressor" (``Lz4BlockOutputStream``)."""
 _GZIP = 31  # zlib's number for "gzip framing, largest window"
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """What batches are to be stored with: a name of ``CODECS`` and its level, as Kafka's ``compression.<codec>.level``
-    has it (no meaning for none and snappy)."""
+    """A codec, by its name in ``CODECS``, and its level, as in Kafka's ``compression.<codec>.level``.
+
+    The level has no meaning for none and snappy.
+    """
 
     codec: str
     level: int = 0
 
     @property
     def number(self) -> int:
-        """As in a batch's attributes."""
+        """The codec's number in a batch's attributes."""
         return CODECS.index(self.codec)
 
 
 def recompress(batch: Batch, compression: Compression, *, bytes_max: int = RECORDS_BYTES_MAX) -> bytearray:
-    """The same batch with its records under another codec.  FormatError when they cannot be decompressed within
-    ``bytes_max``."""
+    """Return the same batch with its records under another codec.
+
+    Raises FormatError if they cannot be decompressed within ``bytes_max`` bytes.
+    """
     plain = decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size], bytes_max)
     return repack(batch, plain, compression)
 
 
 def repack(batch: Batch, plain: memoryview, compression: Compression) -> bytearray:
-    """Return the batch with its decompressed records under a codec."""
+    """Return the batch with its decompressed records ``plain`` under a codec."""
     out = bytearray(batch.data[:HEADER_BYTES])
     out += compress(compression, plain)
     struct.pack_into(">i", out, 8, len(out) - LENGTH_OVERHEAD)
@@ -68,7 +72,7 @@ def repack(batch: Batch, plain: memoryview, compression: Compression) -> bytearr
 
 
 def compress(compression: Compression, data: memoryview) -> bytes | bytearray | memoryview:
-    """``data`` under the codec, framed as Kafka's clients frame it."""
+    """Return ``data`` under the codec, framed as Kafka's clients frame it."""
     return _COMPRESS[compression.codec](data, compression.level)
 
 

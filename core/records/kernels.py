@@ -1,7 +1,7 @@
 """The loop over a batch's records, compiled by numba: the twin of ``core.records.walk.walk_python``, fault by fault.
 
-Nothing that is read is believed: each length is compared with what is left before it is followed.  The machine code is
-kept on disk, so whatever is used here must be defined here; ``core.machine_code`` finds the place.  A test compares
+Nothing that is read is trusted: each length is compared with what is left before it is followed.  The machine code is
+kept on disk, so whatever is used here must be defined here; ``core.machine_code`` chooses the folder.  A test compares
 the two walks.
 """
 
@@ -42,7 +42,7 @@ def _compiled(signature: Any) -> Callable[[_F], _F]:
 
 @_inlined
 def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
-    """Return a zig-zag number and the place behind it; -1 for the place if no such number ends before ``end``."""
+    """Return a zig-zag number and the position behind it; position -1 if no such number ends before ``end``."""
     value = Int64(0)
     shift = 0
     stop = min(end, at + bytes_max)

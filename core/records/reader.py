@@ -38,12 +38,13 @@ _XERIAL_HEAD_BYTES = 16
 _GZIP = 31  # zlib's number for "gzip framing, largest window"
 _GZIP_PIECE_BYTES = 64 << 10
 _GZIP_MEMBERS_MAX = 1024
-"""Kafka's clients write one.  Each costs a decompressor, so empty ones would be work for nothing."""
+"""Members of one gzip stream at most.  Kafka's clients write one.  Each costs a decompressor, so empty ones would be
+work for nothing."""
 _SNAPPY_RATIO = 64 / 3
-"""Most that raw snappy compresses: a copy of 64 bytes takes 3."""
+"""The most that raw snappy compresses: a copy of 64 bytes takes 3."""
 _LZ4_RATIO = 255
 _FRAME_BYTES = 64
-"""Room for what a ratio does not tell of short data."""
+"""Room beyond the ratio, which does not hold for short data."""
 _FIRST_BUFFER_BYTES = 64 << 10
 _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
@@ -60,9 +61,10 @@ class StoredRecord(NamedTuple):
 
 
 def read_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[StoredRecord]:
-    """The batch's records in order.  FormatError names the record, the place in the (decompressed) bytes and the fault.
+    """Yield the batch's records in order.
 
-    The CRC is not looked at here: it covers the compressed bytes, and whoever found the batch has checked it.
+    Raises FormatError, which names the record, its place in the (decompressed) bytes and the fault.  The CRC is not
+    checked here: it covers the compressed bytes, and the code that found the batch has checked it.
     """
     data = decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size], bytes_max)
     is_append_time = bool(batch.attributes & LOG_APPEND_TIME)
@@ -122,7 +124,10 @@ def _read_bytes(data: memoryview, at: int, name: str) -> tuple[bytes | None, int
 
 
 def read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
-    """A zig-zag number and the place behind it.  IndexError when the bytes end, FormatError when it does not."""
+    """Return a zig-zag number and the position behind it.
+
+    Raises IndexError if the bytes end first, FormatError if the number is longer than `bytes_max`.
+    """
     value = shift = 0
     for index in range(at, at + bytes_max):
         byte = data[index]
@@ -137,7 +142,7 @@ def read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -
 
 
 def decompress(codec: int, data: memoryview, bytes_max: int) -> memoryview:
-    """``data`` as it was before compression.  FormatError when it is damaged or would exceed ``bytes_max``."""
+    """Return ``data`` decompressed.  Raises FormatError if it is damaged or would exceed ``bytes_max`` bytes."""
     if codec >= len(CODECS):
         raise FormatError(f"codec {codec} is not known")
     name = CODECS[codec]
@@ -152,7 +157,7 @@ def _none(data: memoryview, bytes_max: int) -> memoryview:
 
 
 def _gzip(data: memoryview, bytes_max: int) -> memoryview:
-    """One or more members, fed in pieces: what is left behind a member's end is copied, so it must be little."""
+    """Decompress one or more members, fed in pieces: a member's unused rest is copied, so it must be short."""
     out = bytearray()
     at = 0
     for _ in range(_GZIP_MEMBERS_MAX):
@@ -189,7 +194,7 @@ def _snappy(data: memoryview, bytes_max: int) -> memoryview:
 
 
 def _snappy_block(block: memoryview, before: int, bytes_max: int) -> bytearray:
-    """A raw block tells its size first; ``before`` bytes of the batch are there already."""
+    """Decompress a raw block, which begins with its size; ``before`` bytes of the batch were decompressed already."""
     size = cramjam.snappy.decompress_raw_len(block)
     if size > len(block) * _SNAPPY_RATIO + _FRAME_BYTES:
         raise FormatError(f"a snappy block of {len(block)} bytes promises {size}, which it cannot hold")
@@ -214,7 +219,7 @@ def _zstd(data: memoryview, bytes_max: int) -> memoryview:
 def _into_buffer(
     name: str, decompress_into: Callable[[memoryview, bytearray], int], data: memoryview, bytes_max: int
 ) -> memoryview:
-    """Frames need not tell their size: try with a buffer that grows fourfold, up to the limit."""
+    """Decompress a frame, whose size may be unknown: retry with a buffer that grows fourfold, up to the limit."""
     size = min(max(4 * len(data), _FIRST_BUFFER_BYTES), bytes_max)
     while True:
         out = bytearray(size)
@@ -229,7 +234,7 @@ def _into_buffer(
 
 
 class TooLarge(FormatError):
-    """Data that decompresses to more than is allowed."""
+    """Data that decompresses to more than the limit."""
 
 
 def _too_large(name: str, bytes_max: int) -> TooLarge:

@@ -5,7 +5,7 @@ record's timestamp.  Two implementations give the same verdict for the same byte
 
 * ``walk_python``: always there; one to two microseconds a record.
 * ``core.records.kernels.walk``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
-  ``load_compiled`` switches to it; numba is what the extra `fast` installs.
+  ``load_compiled`` switches to it; the extra `fast` installs numba.
 
 Stricter than Kafka: offset deltas must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers (compressed) a batch
 whose deltas are not, which no current client sends.
@@ -52,8 +52,11 @@ MEANING = {
 
 
 class Walk(NamedTuple):
-    """A verdict.  ``number`` is that of the faulty record, the count when all are right; ``max_timestamp`` that of the
-    records seen, -1 (none) at least, as Kafka counts it."""
+    """A verdict on a batch's records.
+
+    ``number`` is that of the faulty record, or the count if all are right; ``max_timestamp`` the largest of the records
+    seen, at least -1 (none), as Kafka counts it.
+    """
 
     fault: int
     number: int
@@ -61,7 +64,7 @@ class Walk(NamedTuple):
 
 
 def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, latest: int) -> Walk:
-    """Walk ``count`` records in ``data``, whose timestamps (ms) must be in [earliest, latest], or -1 for none."""
+    """Walk ``count`` records in ``data``.  Their timestamps (ms) must be in [earliest, latest], or -1 for none."""
     at, end = 0, len(data)
     max_timestamp, untimely, number = NO_TIMESTAMP, -1, 0
     try:
@@ -133,7 +136,7 @@ def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, lat
 
 
 def _varint(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
-    """Return a zig-zag number and the place behind it.  Raises IndexError if no such number is there."""
+    """Return a zig-zag number and the position behind it.  Raises IndexError if no such number is there."""
     value = shift = 0
     for index in range(at, at + bytes_max):
         byte = data[index]
@@ -146,15 +149,15 @@ def _varint(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
 
 
 def _wrapped(value: int) -> int:
-    """Return the sum as Java's ``long`` has it."""
+    """Return the sum as Java's ``long`` overflows."""
     return ((value - _LONG_MIN) & _UNSIGNED) + _LONG_MIN
 
 
-# ------------------------------------------------------------------------------------------------- which of the two
+# ---------------------------------------------------------------------------------------- the implementation in use
 
 
 class Walker:
-    """The walk as this process can do it; compiled from ``load_compiled`` on, in Python before and without numba."""
+    """The walk of one process: compiled from ``load_compiled`` on, in Python before and without numba."""
 
     __slots__ = ("_compiled", "_from_buffer", "_uint8")
 
@@ -167,7 +170,10 @@ class Walker:
         return self._compiled is not None
 
     def load_compiled(self) -> bool:
-        """Load the compiled walk; False if numba is not installed.  Takes half a second, seconds the first time."""
+        """Load the compiled walk.  Return False if numba is not installed.
+
+        Takes half a second, and seconds the first time.
+        """
         if self._compiled is None and importlib.util.find_spec("numba") is not None:
             import numpy as np
 
@@ -186,4 +192,4 @@ class Walker:
 
 
 WALKER = Walker()
-"""This process's."""
+"""The walker of this process."""
