@@ -1,1 +1,1 @@
-"""Open files of a broker: segments, spares, journals, flushes, and the health of their datanodes."""
+"""Open files of a broker: segments, spares, journals and their flushes, and the health of their datanodes."""

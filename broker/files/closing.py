@@ -1,4 +1,4 @@
-"""How the files of one partition end: dropped unused, closed and indexed, or taken over from ourselves."""
+"""The end of a partition's files: dropped unused, closed and indexed, or taken over by their own writer."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.segment import IDX_OVERHEAD, encode_idx
 
 OPENINGS_WAIT_S = 20.0
-"""Seconds at most for which the takeover of a broken segment waits while files are opened: a broker that rolls many
-segments opens files all the time."""
+"""Longest wait, in seconds, of the takeover of a broken segment for files that are being opened: a broker that rolls
+many segments opens files all the time.
+"""
 SEAL_TURN_S = 5.0
-"""Seconds after which the next one in line has the turn of a takeover that still goes on: it waits for lease recovery,
-which takes minutes and costs little.  Who waits does not go on by itself instead: hundreds would at once, each slower
-by the others, until all of them time out and begin again."""
+"""Seconds after which the next waiting takeover gets the turn of one that still runs: that one waits for lease
+recovery, which takes minutes and costs storage little. The turn is passed on instead of letting each waiting takeover
+start by itself: hundreds would start at once, slow each other down until all of them time out, and begin again.
+"""
 
 
 class Closing:
-    """One partition's.  ``is_ours`` asks the store whether it is the owner still (KvError).
+    """The closing of one partition's files.
 
-    ``has_successor``: it is being handed over, to somebody who will be told.  Then a segment counts as closed before it
-    is indexed, and ``left`` has its index (``broker.files.deferred_indexes``).
+    ``is_ours`` reads from the metadata store whether this broker still owns the partition, and may raise KvError.
+
+    While ``has_successor`` is set, the partition is being handed over to a broker that gets a release note. A segment
+    then counts as closed before its index is on storage, and ``left`` holds the index
+    (``broker.files.deferred_indexes``).
     """
 
     __slots__ = ("_files", "_is_moving", "_is_ours", "_segments", "_shared", "_waits", "has_successor", "left")
@@ -44,16 +49,19 @@ class Closing:
         self._files = files
         self._is_ours = is_ours
         self._is_moving = False
-        self._waits: set[asyncio.Timeout] = set()  # of takeovers that stand behind others: one a broken segment
+        self._waits: set[asyncio.Timeout] = set()  # one for each takeover that waits for others
         self.has_successor = False
-        self.left: dict[SegmentName, tuple[int, bytes]] = {}  # with the segment's length: one or two of a move
+        self.left: dict[SegmentName, tuple[int, bytes]] = {}  # segment length and index; one or two of a hand-over
 
     async def drop(self, spare: SegmentEntry) -> None:
-        """Close the unused file, or give it up, and delete it (see ``broker.files.unused_files``)."""
+        """Close the unused file, or abort it if it does not close, and delete it (``broker.files.unused_files``)."""
         await self._files.drop(spare)
 
     async def close(self, effect: CloseSegment) -> SegmentEntry | None:
-        """Return the segment as it is when it is closed and indexed; None when it is somebody else's."""
+        """Close and index a segment whose bytes are all acknowledged; return its entry with length and end offset.
+
+        Takes the file over (`seal`) if it does not close. Returns None if another broker owns the partition.
+        """
         entry, checkpoint = effect.entry, effect.checkpoint
         try:
             await self._close_and_index(entry, checkpoint, may_wait=effect.index_may_wait)
@@ -62,10 +70,11 @@ class Closing:
         return _closed(entry, checkpoint)
 
     async def _close_and_index(self, entry: SegmentEntry, checkpoint: Checkpoint | None, *, may_wait: bool) -> None:
-        """Close the file and write its index, or leave the index for the word to the successor.
+        """Close the file and write its index, or leave the index for the release note.
 
-        The index is written while the file is being closed, since a hand-over waits for both; it has its name only
-        once the file is closed."""
+        The index is drafted while the file is being closed, since a hand-over waits for both; the draft gets the
+        index's name only once the file is closed.
+        """
         if checkpoint is None:
             await self._files.close(entry)
             return
@@ -78,13 +87,15 @@ class Closing:
         try:
             await self._files.close(entry)
             await drafting
-        finally:  # no draft goes on behind a file that did not close: it is written again when that was taken over
+        finally:  # if the file did not close, its takeover writes the index again: no draft may still be running then
             drafting.cancel()
             await asyncio.gather(drafting, return_exceptions=True)
         await self._segments.publish_idx(entry.name)
 
     def _index_to_leave(self, checkpoint: Checkpoint) -> bytes:
-        """The index, if the successor is to be told it; it is written when the partition is open there."""
+        """Return the encoded index if it goes into the release note; empty if it is to be on storage before the
+        release.
+        """
         if not self.has_successor or not self._shared.late_indexes.has_room:
             return b""
         if encoded_bytes(checkpoint) > INDEX_BYTES_MAX - IDX_OVERHEAD:
@@ -92,12 +103,15 @@ class Closing:
         return encode_idx(checkpoint)
 
     async def seal(self, entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry | None:
-        """Take our own file over, as a successor would, once the ownership is proven; until it succeeds.
+        """Take this broker's own broken file over, as a successor would; repeat until that succeeds.
 
-        A takeover costs storage more than a new file, and no produce waits for it: so first the partitions that broke
-        with this one get their next files.  A move waits for it, and ends that.
+        Each attempt first reads from the metadata store who owns the partition; returns None if another broker does.
+
+        A takeover costs storage more than a new file, and no produce waits for it. So the partitions whose files broke
+        at the same time get their next files first. A hand-over waits for the takeover, and so ends that wait
+        (`hurry`).
         """
-        await asyncio.sleep(0)  # for the partition's own next file to be asked for
+        await asyncio.sleep(0)  # the partition requests its own next file in this turn of the loop
         async with self._waiting(OPENINGS_WAIT_S):
             await self._shared.places.until_opened()
         config, attempt, is_missing = self._shared.config, 0, False
@@ -113,7 +127,7 @@ class Closing:
                             self._report("storage lost %d flushed bytes of a segment", lost, path=self._log(entry))
                         await self._segments.write_idx(entry.name, checkpoint)
             except NoSuchFile:
-                if not is_missing:  # a successor may have joined it to its neighbour since we looked whose it is
+                if not is_missing:  # a successor may have merged it into its neighbour: check the owner once more
                     is_missing = True
                     continue
                 if checkpoint is not None:
@@ -125,8 +139,7 @@ class Closing:
             return _closed(entry, checkpoint)
 
     def hurry(self) -> None:
-        """Let no takeover of a broken segment wait for others: the partition moves, and nobody else serves it before
-        they are done."""
+        """End the waits of takeovers for others: the partition moves, and no broker serves it before they are done."""
         self._is_moving = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
@@ -135,8 +148,10 @@ class Closing:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the broker's turns, and hold it for `SEAL_TURN_S` at most; go on without one when the
-        partition is to move."""
+        """Wait for one of the broker's takeover turns, and hold it for `SEAL_TURN_S` at most.
+
+        Goes on without a turn if the partition is to move.
+        """
         turn: _Turn | None = None
         async with self._waiting(None):
             await self._shared.seals.acquire()
@@ -149,7 +164,7 @@ class Closing:
 
     @contextlib.asynccontextmanager
     async def _waiting(self, limit_s: float | None) -> AsyncIterator[None]:
-        """Bound a wait for others, which ends at once when the partition is to move."""
+        """Bound a wait for others by ``limit_s`` seconds (None: no bound); a hand-over ends it at once."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self._is_moving else limit_s) as wait:
                 self._waits.add(wait)
@@ -172,7 +187,7 @@ def _closed(entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry:
 
 
 class _Turn:
-    """One of the turns of takeovers, held from here on until ``end`` or for `SEAL_TURN_S`."""
+    """One of the broker's takeover turns, held until ``end`` is called or `SEAL_TURN_S` have passed."""
 
     __slots__ = ("_timer", "_turns")
 
@@ -181,7 +196,7 @@ class _Turn:
         self._timer = asyncio.get_running_loop().call_later(SEAL_TURN_S, self.end)
 
     def end(self) -> None:
-        """Give it to the next one; more than once does nothing."""
+        """Return the turn to the semaphore; repeated calls do nothing."""
         if not self._timer.cancelled():
             self._timer.cancel()
             self._turns.release()

@@ -1,9 +1,9 @@
-"""Indexes of closed segments that are written when there is time for it.
+"""Indexes of closed segments that are written after the partition has changed hands.
 
-A partition that changes hands acknowledges nothing meanwhile, and an index costs a file of its own on storage.  So its
-old owner hands the index over with its word (``broker.partition.release``), and writes it when the new one has opened
-the partition (``BEHIND_MS``); the new one looks later whether that was done (``LOOK_MS``), since the old one may have
-died. In between readers scan the segment, as they do while it is open.
+A partition that changes hands acknowledges nothing meanwhile, and an index is one more file to create. So the old owner
+puts the index into its release note (``broker.partition.release``), and writes it to storage ``BEHIND_MS`` later, when
+the new owner has opened the partition. The new owner checks after ``LOOK_MS`` whether that was done, since the old one
+may have died. In between readers scan the segment, as they do while it is open.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from bmq.broker.files.segment_files import SegmentFiles
 
 BEHIND_MS = 500
+"""Time from the release to the old owner's write of the index."""
 LOOK_MS = 10_000
+"""Time from the takeover to the new owner's check for the index."""
 PARALLEL = 4
-"""Written at once: nobody waits for them."""
+"""Most indexes written at once: nothing waits for them."""
 BYTES_MAX = 16 << 20
-"""Of all that wait; past it indexes are written before their partitions are let go of, and nobody looks later."""
+"""Most bytes of indexes that wait. Past it an index is written before its partition is released, and the new owner does
+not check for it.
+"""
 ATTEMPTS = 3
+"""Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
 
 
 class _Late:
@@ -41,7 +46,7 @@ class _Late:
 
 
 class DeferredIndexes:
-    """One broker's.  Without any waiting it has neither task nor timer."""
+    """Deferred indexes of one broker. While none waits there is neither a task nor a timer."""
 
     def __init__(self, alarms: Alarms, now_ms: Callable[[], int], report: Report) -> None:
         self._alarms = alarms
@@ -50,21 +55,25 @@ class DeferredIndexes:
         self._waiting: dict[_Late, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.turns = asyncio.Semaphore(PARALLEL)
-        """One is held by each that is written."""
+        """Turns of those who write a deferred index, or make one again from its segment: `PARALLEL` at once."""
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<LateIndexes {len(self)}, {self._bytes} bytes>"
+        return f"<DeferredIndexes {len(self)}, {self._bytes} bytes>"
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._tasks)
 
     @property
     def has_room(self) -> bool:
+        """True while fewer than `BYTES_MAX` bytes wait: one more index may be deferred."""
         return self._bytes < BYTES_MAX
 
     def add(self, files: SegmentFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
-        """See that the closed segment, of ``length`` bytes, has its index in a while, if it is still there then."""
+        """Write the index ``data`` of a closed segment after ``after_ms``, if the segment has none by then.
+
+        Does nothing then if the segment is gone, or no longer ``length`` bytes long.
+        """
         late = _Late(files, name, length, data, self._now_ms() + after_ms)
         self._bytes += len(data)
         self._waiting[late] = None
@@ -99,16 +108,22 @@ class DeferredIndexes:
                     await late.files.write_encoded_idx(late.name, late.data)
                 return
             except NoSuchFile:
-                return  # deleted meanwhile, or joined to its neighbour
+                return  # deleted, or merged into its neighbour
             except StorageError as error:
                 if attempt + 1 == ATTEMPTS:
                     path = late.files.path
                     self._report(
-                        "an index is not written", **path.log_fields, path=path.idx(late.name), error=repr(error)
+                        "could not write the index of a segment; readers scan the segment",
+                        **path.log_fields,
+                        path=path.idx(late.name),
+                        error=repr(error),
                     )
 
     async def finish(self) -> None:
-        """Write what waits: what is due soon in its time, since new owners are opening what we let go of."""
+        """Write every index that waits, at shutdown.
+
+        First waits for those due within `BEHIND_MS`, until their time: new owners are still opening these partitions.
+        """
         due = [late.due_ms - self._now_ms() for late in self._waiting]
         soon = [each for each in due if each <= BEHIND_MS]
         if soon:
@@ -118,7 +133,7 @@ class DeferredIndexes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def abandon(self) -> None:
-        """Storage does not let us: whoever owns the segments now looks himself."""
+        """Drop every index that waits: storage does not take them. The segments' present owners check for them."""
         self._waiting.clear()
         tasks = list(self._tasks)
         for task in tasks:

@@ -1,10 +1,10 @@
-"""Turns: which partition may flush now, and who wants to be woken when.
+"""Turns to flush, and one timer for the deadlines of all partitions.
 
-Group commit without a timer.  A lone writer is flushed in the loop turn in which it appends; while a flush is under
-way, the next one of its partition waits for that to land, or until enough has come together (Nagle's rule, RFC 896:
-acknowledgements come in order, so a small flush behind another gains nothing).  With many active partitions the window
-of flushes in flight is the limit (the datanodes' threads are): partitions wait in line, and what they gather meanwhile
-goes out in one flush.
+Group commit without a timer: a single writer is flushed in the loop turn in which it appends. While a flush of a
+partition is in flight, its next one waits until that is acknowledged, or until enough bytes have come together (Nagle's
+rule, RFC 896: acknowledgements come in order, so a small flush behind another gains nothing). With many active
+partitions the window of flushes in flight is the limit, as the datanodes' threads are. Partitions then queue for a
+turn, and one flush takes all that was appended meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Protocol
 
 
 class Flusher(Protocol):
-    """A partition's side of the bargain."""
+    """One partition as the scheduler uses it; the scheduler keeps ``in_line`` and ``flights``."""
 
     in_line: bool
     flights: int
 
     def send(self) -> bool:
-        """Send one flush; False when there was nothing to send."""
+        """Send one flush; return False if there was nothing to send."""
 
     @property
     def has_unsent(self) -> bool: ...
@@ -33,9 +33,10 @@ class Flusher(Protocol):
 
 
 class FlushScheduler:
-    """At most ``window`` flushes in flight, at most ``per_partition`` of one partition; first come, first served.
+    """Turns for flushes, in the order of the requests.
 
-    A partition's second flush and later ones have ``gather_bytes`` at least.
+    At most ``window`` flushes are in flight, and at most ``per_partition`` of one partition. A partition's flush behind
+    another one in flight has at least ``gather_bytes``.
     """
 
     def __init__(self, window: int, per_partition: int, gather_bytes: int = 0) -> None:
@@ -47,17 +48,21 @@ class FlushScheduler:
         self.outstanding = 0
 
     def want(self, flusher: Flusher) -> None:
-        """``flusher`` has something to send."""
+        """Queue ``flusher`` for a turn, unless it is queued, at its limit, or has too few bytes behind a flush in
+        flight.
+        """
         if flusher.in_line or flusher.flights >= self._per_partition:
             return
         if flusher.flights and flusher.unsent_bytes < self._gather_bytes:
-            return  # when the flight lands
+            return  # `landed` queues it
         flusher.in_line = True
         self._line.append(flusher)
         self._arm()
 
     def landed(self, flusher: Flusher) -> None:
-        """One of its flushes is over, well or badly."""
+        """Count one flush of ``flusher`` as over, whether acknowledged, failed or given up, and queue what it has
+        unsent.
+        """
         self.outstanding -= 1
         flusher.flights -= 1
         if flusher.has_unsent:
@@ -81,13 +86,13 @@ class FlushScheduler:
                     flusher.flights += 1
                     if flusher.has_unsent:
                         self.want(flusher)
-        finally:  # one partition's bug must not hold up the line
+        finally:  # an exception in one partition must not stop the others' flushes
             if self._line:
                 self._arm()
 
 
 class Alarms:
-    """One timer for all partitions' deadlines: idle ones cost nothing."""
+    """One timer for the deadlines of all partitions: an idle partition costs nothing."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -98,7 +103,7 @@ class Alarms:
         self._is_closed = False
 
     def at(self, time_ms: int, call: Callable[[], None]) -> None:
-        """Call once at ``time_ms`` or shortly after."""
+        """Call ``call`` once, at ``time_ms`` on the monotonic clock or shortly after; never once closed."""
         if self._is_closed:
             return
         self._count += 1  # keeps equal times in order, and callables uncompared
@@ -106,6 +111,7 @@ class Alarms:
         self._set()
 
     def close(self) -> None:
+        """Cancel the timer and drop every deadline."""
         self._is_closed = True
         self._heap.clear()
         if self._timer is not None:
@@ -130,5 +136,5 @@ class Alarms:
         try:
             while self._heap and self._heap[0][0] <= now:
                 heapq.heappop(self._heap)[2]()
-        finally:  # one partition's bug must not stop the others' time
+        finally:  # an exception in one partition must not stop the others' deadlines
             self._set()

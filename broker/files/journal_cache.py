@@ -1,4 +1,4 @@
-"""Other brokers' journals, read once for all the partitions that are taken over from them."""
+"""Checkpoints from other brokers' journals, read once for all the partitions that are taken over from them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,36 @@ from bmq.storage.journal import read_journals
 
 _log = logging.getLogger("bmq.broker.files.journal_cache")
 KEPT = 8
+"""Brokers whose checkpoints are kept."""
 UNSEALED_MAX = 64
-"""Dead brokers whose journals are still to be closed; of more the NameNode closes them (dfs.namenode.lease-hard-limit,
-20 minutes)."""
+"""Most dead brokers whose journals this process still has to close. The NameNode closes those of any more, after
+dfs.namenode.lease-hard-limit (20 minutes).
+"""
 LIVING_PATIENCE_S = 10.0
-"""A living broker goes on in a new file, and closes the old one, within seconds of the trouble that others have with
-it, unless it is itself cut off from storage."""
+"""Time for which a journal of a live broker may be unreadable before it is fenced. That broker goes on in a new file,
+and closes the old one, within seconds of noticing the trouble, unless it is itself cut off from storage.
+"""
 FORGOTTEN_S = 60.0
-"""What was unreadable before nobody asked for so long is another trouble: its broker has its time again.  Takeovers ask
-again within seconds of an answer, which may take as long as storage does to give a dead datanode up."""
+"""Time without a request for a broker's journals after which an unreadable one counts as new trouble, so that its
+broker has ``LIVING_PATIENCE_S`` again. Takeovers ask again within seconds of a failure; one attempt lasts as long as
+storage takes to give up a dead datanode.
+"""
 
 _Reading = tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]
 
 
 class JournalCache:
-    """The last ``KEPT`` brokers' checkpoints, each as good as its journal was long when it was read.
+    """The checkpoints of the last ``KEPT`` brokers' journals, as of the journals' lengths when they were read.
 
-    A takeover must see what its predecessor's journal held when the epoch was raised (a moved log start), so a kept
-    reading is used again only while the journals have not grown.
+    A takeover must see everything that its predecessor's journal held when the epoch was raised (a moved log start,
+    say). So kept checkpoints are used again only while no journal file of that broker has grown.
 
-    A journal that cannot be read is not an empty one: StorageUnavailable is raised, and the takeover begins again.  A
-    journal whose replicas all wait for recovery would stay unreadable until the NameNode recovers its lease, so it is
-    fenced: a dead broker's at once, a living one's after ``LIVING_PATIENCE_S``, since a broker that is cut off from
-    storage does not do so itself.  ``is_alive`` tells whether a broker may be alive; ``own`` is this one.
+    A journal that cannot be read is not an empty one: StorageUnavailable is raised, and the takeover begins again. A
+    journal whose replicas all wait for recovery would stay unreadable until the NameNode recovers its lease. So it is
+    fenced: a dead broker's at once, a live one's after ``LIVING_PATIENCE_S``, since a broker that is cut off from
+    storage does not close its journal itself.
+
+    ``is_alive`` says whether a broker may be alive; ``own`` is this broker's incarnation.
     """
 
     def __init__(self, fs: FileSystem, own: str, is_alive: Callable[[str], bool]) -> None:
@@ -48,22 +55,21 @@ class JournalCache:
         self._kept: OrderedDict[str, _Reading] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._unsealed: OrderedDict[str, None] = OrderedDict()
-        self._unreadable: OrderedDict[str, tuple[float, float]] = OrderedDict()  # of living brokers: first, last time
+        self._unreadable: OrderedDict[str, tuple[float, float]] = OrderedDict()  # live brokers: first, last time
 
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None:
-        """The partition's last checkpoint in the journals of ``incarnation``, None when they hold none.
+        """Return the partition's last checkpoint in the journals of ``incarnation``; None if they hold none.
 
-        ``passes_damaged``: do without a file that has no sound replica.  Raises StorageError if they cannot be read.
+        ``passes_damaged``: skip a file that has no sound replica. Raises StorageError if the journals cannot be read.
         """
         lock = self._locks.setdefault(incarnation, asyncio.Lock())
         sizes = None
-        if (
-            incarnation in self._kept or lock.locked()
-        ):  # a reading that began before this call may have missed something
+        # A read of the journals that began before this call may have missed their last checkpoints: compare lengths.
+        if incarnation in self._kept or lock.locked():
             sizes = await self._sizes_or_fence(incarnation)
             if not sizes:
                 return None
-        async with lock:  # held across the read on purpose: one reading for all who wait for it
+        async with lock:  # held across the read on purpose: one read for all callers that wait for it
             kept = self._kept.get(incarnation)
             if kept is None or sizes is None or not _holds(kept[0], sizes):
                 kept = await self._read(incarnation, passes_damaged=passes_damaged)
@@ -75,9 +81,10 @@ class JournalCache:
         return kept[1].get(key)
 
     async def seal_dead(self) -> None:
-        """Close the journals of dead brokers that were read here; to be called now and then.
+        """Close the journals of dead brokers that were read here; to be called from time to time.
 
-        An open file reserves a block on each of its datanodes.  What cannot be closed now is tried again.
+        An open file reserves a block on each of its datanodes. A journal that cannot be closed now is tried again by
+        the next call.
         """
         for incarnation in list(self._unsealed):
             if self._is_alive(incarnation):
@@ -85,7 +92,10 @@ class JournalCache:
             try:
                 await self._fence(incarnation)
             except StorageError as error:
-                _log.info("journals of a dead broker are not closed yet", extra=fields(member=incarnation, error=error))
+                _log.info(
+                    "could not close the journals of a dead broker, trying again",
+                    extra=fields(member=incarnation, error=error),
+                )
                 continue
             self._unsealed.pop(incarnation, None)
 
@@ -105,6 +115,10 @@ class JournalCache:
         return sizes, checkpoints
 
     async def _sizes_or_fence(self, incarnation: str) -> tuple[tuple[str, int], ...]:
+        """Return each journal file with its visible length; fence those that cannot be read, if that is allowed.
+
+        Raises StorageUnavailable if a journal stays unreadable.
+        """
         sizes, unreadable = await self._sizes(incarnation)
         if not unreadable:
             self._unreadable.pop(incarnation, None)
@@ -114,7 +128,7 @@ class JournalCache:
         if incarnation == self._own or (is_alive and not self._is_patience_over(incarnation)):
             raise error
         _log.warning("journals of a broker cannot be read, fencing them", extra=fields(member=incarnation, error=error))
-        # A living broker's others are left to it: it is writing one of them.
+        # A live broker is writing one of its other journals: only the unreadable ones are fenced.
         await self._fence(incarnation, only=unreadable if is_alive else None)
         sizes, unreadable = await self._sizes(incarnation)
         if unreadable:
@@ -132,7 +146,7 @@ class JournalCache:
         return now - since >= LIVING_PATIENCE_S
 
     async def _sizes(self, incarnation: str) -> tuple[tuple[tuple[str, int], ...], dict[str, StorageUnavailable]]:
-        """Return each journal file and what is visible of it, and those of which that cannot be told now."""
+        """Return each journal file with its visible length, and the error of each whose length is not available now."""
         found, unreadable = [], {}
         async for path in self._paths(incarnation):
             try:
@@ -148,10 +162,10 @@ class JournalCache:
             if only is not None and path not in only:
                 continue
             try:
-                # On disk, as far as it was before: a closed file that loses its end cannot be read at all.
+                # Synced, since what was on disk must stay so: a closed file that loses its end cannot be read at all.
                 await self._fs.fence(Lease(paths=(path,), holder=incarnation, file_id=0), sync=True)
             except NoSuchFile:
-                continue  # swept meanwhile
+                continue  # removed by the janitor meanwhile
 
     async def _paths(self, incarnation: str) -> AsyncIterator[str]:
         async for status in self._fs.list(layout.JOURNALS, after=f"{incarnation}-"):
@@ -162,6 +176,6 @@ class JournalCache:
 
 
 def _holds(kept: tuple[tuple[str, int], ...], sizes: tuple[tuple[str, int], ...]) -> bool:
-    """Whether a reading made at ``kept`` saw everything that ``sizes`` promises."""
+    """Return whether the files that were read with lengths ``kept`` include everything that ``sizes`` lists."""
     known = dict(kept)
     return all(known.get(path, -1) >= length for path, length in sizes)

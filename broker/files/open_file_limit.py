@@ -1,16 +1,18 @@
-"""Places for open files: who may open one where there are not places for all.
+"""The bound on a broker's open segment files, and the queue for them.
 
-An open file is dear, however little is written to it: it costs two threads on each datanode of its pipeline, and HDFS
-reserves a whole block of room for each replica.  So a broker has a bound on them.  Storage may have room for fewer, is
-shared with others and does not say how many: when it refuses a file for want of room the bound is lowered below what
-is open, and rises again step by step while nothing is refused.  A broker learns of its own refusals only, so where
-there are several the controller divides what there is room for: while a share is in force it is the bound (``share``).
+An open file is expensive, however little is written to it: it costs two threads on each datanode of its pipeline, and
+HDFS reserves a whole block of room for each replica. So a broker has a bound on its open files. Storage may have room
+for fewer, is shared with others, and does not say how many. When it refuses a file for want of room, the bound is
+lowered below the number that is open, and rises again step by step while nothing is refused. A broker sees only its own
+refusals. So where there are several brokers, the controller divides the room among them: while such a share is in
+force, it is the bound (``share``).
 
-Whoever finds no place waits in line, first come, first served.  Meanwhile the broker is asked to close segments that
-others have open (``make_room``).  Nobody who holds a place needs a second one to give it back, so each in line has its
-turn.  After a refusal nobody is let in for a while: thousands that wait must not ask storage all the time.
+A file that may not be opened waits in a queue, in the order of arrival. Meanwhile the broker is asked to close segments
+that other partitions have open (``make_room``). Closing a file never needs a second one, so each waiter gets its turn.
+After a refusal no waiter is admitted for a while: thousands of them must not ask storage all the time.
 
-Costs nothing while there are places for all: the one timer runs while somebody waits or the bound is lowered.
+While all files fit under the bound this costs nothing: the one timer runs only while a file waits or the bound is
+lowered.
 """
 
 from __future__ import annotations
@@ -23,23 +25,34 @@ from typing import NamedTuple
 from bmq.core.logging.fields import Report
 
 BEAT_S = 0.1
-"""Between requests to make room: closing a segment takes about 20 ms."""
+"""Seconds between two calls of ``make_room``: closing a segment takes about 20 ms."""
 BEATS_A_LOOK = 10
-"""After so many the line moves on again after a refusal, or the bound rises by a sixteenth."""
+"""Beats between two checks: then waiters are admitted again after a refusal, or the bound rises by a sixteenth."""
 LOOKS_A_LOWERING = 3
-"""The bound is not lowered sooner again: the NameNode hears of room that was freed with a datanode's next heartbeat
-(dfs.heartbeat.interval, 3 s), and would refuse until then."""
+"""Checks before the bound is lowered again: the NameNode learns of freed room with a datanode's next heartbeat
+(dfs.heartbeat.interval, 3 s), and refuses until then.
+"""
 
 
 class Waiter(NamedTuple):
-    """One that waits in line, and since when by the loop's clock."""
+    """One file that waits, and since when by the loop's clock."""
 
     future: asyncio.Future[None]
     since: float
 
 
 class OpenFileLimit:
-    """One broker's."""
+    """The bound on the open segment files of one broker.
+
+    | in the life of a file           | call                                        |
+    | ------------------------------- | ------------------------------------------- |
+    | wait until it may be opened     | ``enter``, or ``try_enter`` without waiting |
+    | storage created it              | ``opened``                                  |
+    | storage had no room for it      | ``refused``                                 |
+    | it failed for any other reason  | ``failed``                                  |
+    | its close begins                | ``leaves``                                  |
+    | it is closed, or was given up   | ``left``                                    |
+    """
 
     __slots__ = (
         "_beats",
@@ -47,7 +60,7 @@ class OpenFileLimit:
         "_held",
         "_is_closed",
         "_is_refused",
-        "_is_told",
+        "_is_reported",
         "_leaving",
         "_limit",
         "_line",
@@ -72,13 +85,13 @@ class OpenFileLimit:
         self._opening = 0
         self._held = 0
         self._leaving = 0
-        self._line: deque[Waiter] = deque()  # one of each partition at most
-        self._behind: set[asyncio.Future[None]] = set()  # wait until no file is being opened
-        self._refusal = ""  # lately, and why: nobody is let in
+        self._line: deque[Waiter] = deque()  # at most one of each partition
+        self._behind: set[asyncio.Future[None]] = set()  # those in `until_opened`
+        self._refusal = ""  # storage's last error for want of room; no waiter is admitted until it is cleared
         self._refusals = 0
-        self._is_refused = False  # the last one that was asked for
-        self._shared_until: float | None = None  # on the loop's clock: so long the bound is the controller's
-        self._is_told = False  # the operator, of this lowering of the bound
+        self._is_refused = False  # whether the last file that storage was asked for was refused
+        self._shared_until: float | None = None  # end of the controller's share, by the loop's clock
+        self._is_reported = False  # this shortage was logged
         self._beats = 0
         self._looks = LOOKS_A_LOWERING  # since the bound was lowered
         self._timer: asyncio.TimerHandle | None = None
@@ -87,16 +100,16 @@ class OpenFileLimit:
     def __repr__(self) -> str:
         counts = f"opening={self._opening} held={self._held} leaving={self._leaving} waiting={len(self._line)}"
         shared = " shared" if self._shared_until is not None else ""
-        return f"<Places {counts} limit={self._limit}/{self._most}{shared}{' refused' if self._refusal else ''}>"
+        return f"<OpenFileLimit {counts} limit={self._limit}/{self._most}{shared}{' refused' if self._refusal else ''}>"
 
     @property
     def limit(self) -> int:
-        """Files that may be open now."""
+        """The present bound: files that may be open now."""
         return self._limit
 
     @property
     def limit_max(self) -> int:
-        """The bound where storage has room: ``open_pipelines_max``."""
+        """The bound while storage has room for all: ``open_pipelines_max``."""
         return self._most
 
     @property
@@ -106,41 +119,41 @@ class OpenFileLimit:
 
     @property
     def closing(self) -> int:
-        """Files that are being closed: storage keeps their room until they are."""
+        """Files that are being closed: storage keeps their room until that is done."""
         return self._leaving
 
     @property
     def opening(self) -> int:
-        """Files that storage is being asked for."""
+        """Files whose creation is under way."""
         return self._opening
 
     @property
     def refusals(self) -> int:
-        """Files, journals among them, that storage had no room for, since the start."""
+        """Number of times that storage had no room for a file or a write, journals included; counted from the start."""
         return self._refusals
 
     @property
     def is_refused(self) -> bool:
-        """Whether storage had no room for the last file that it was asked for."""
+        """True if storage had no room for the last file that it was asked for."""
         return self._is_refused
 
     @property
     def waiting(self) -> int:
-        """Who waits in line."""
+        """Files that wait in the queue."""
         return len(self._line)
 
     @property
     def longest_wait_s(self) -> float:
-        """Seconds that the first in line has waited; 0 when nobody waits."""
+        """Seconds that the first file in the queue has waited; 0 if none waits."""
         return asyncio.get_running_loop().time() - self._line[0].since if self._line else 0.0
 
     # ------------------------------------------------------------------------------------------------ one file's life
 
     async def enter(self, since: float | None = None) -> float:
-        """Wait until a file may be opened.  ``opened``, ``failed`` or ``refused`` follows, whatever happens.
+        """Wait until a file may be opened; return when the wait began, by the loop's clock.
 
-        `since`: when an attempt that was refused began to wait, by the loop's clock: it has not lost its turn.  Returns
-        when this one began to.
+        The caller then reports `opened`, `failed` or `refused`, whatever happens. ``since``: when an earlier attempt
+        that storage refused began to wait; the new one keeps that place in the queue.
         """
         loop = asyncio.get_running_loop()
         since = loop.time() if since is None else since
@@ -161,13 +174,17 @@ class OpenFileLimit:
         return since
 
     def try_enter(self) -> bool:
-        """Take a place for a file that is opened ahead of its time, if nobody waits for one; then as after `enter`."""
+        """Reserve a place for a file that is opened ahead of its time, unless a file waits for one.
+
+        Returns whether that was done; then the caller reports the outcome as after `enter`.
+        """
         if self._line or not self._has_place:
             return False
         self._opening += 1
         return True
 
     def opened(self) -> None:
+        """Count a file as open, after `enter`."""
         self._opening -= 1
         self._held += 1
         self._is_refused = False
@@ -175,20 +192,22 @@ class OpenFileLimit:
         self._wake()
 
     def failed(self) -> None:
-        """For any reason but room."""
+        """Count an opening as ended without a file, for any reason but want of room."""
         self._opening -= 1
         self._is_refused = False
         self._admit()
         self._wake()
 
     def refused(self, why: str) -> None:
-        """Storage has no room for the file.  What that means is seen when it has answered all that were asked for."""
+        """Count an opening as refused for want of room; the bound follows once all openings under way have ended."""
         self._opening -= 1
         self.lacks_room(why)
 
     def lacks_room(self, why: str) -> None:
-        """Storage has none for a file that needs no place, the journal: segments are closed for it, and nobody is let
-        in before it."""
+        """Note that storage had no room for a file without a place here (a journal), or for a write to an open file.
+
+        Segments are closed to free room, and no waiter is admitted before that.
+        """
         self._refusal = why
         self._refusals += 1
         self._is_refused = True
@@ -198,8 +217,8 @@ class OpenFileLimit:
     async def until_opened(self) -> None:
         """Wait until no file is being opened, or storage has refused one.
 
-        For work that frees storage's room and can wait: when a datanode dies under a thousand open files, as many are
-        opened elsewhere, and produces wait for these.
+        For work that frees room on storage and can wait: if a datanode dies under a thousand open files, as many are
+        opened elsewhere, and produces wait for those.
         """
         if not self._is_opening:
             return
@@ -211,21 +230,21 @@ class OpenFileLimit:
             self._behind.discard(future)
 
     def leaves(self) -> None:
-        """An open file is being closed."""
+        """Count an open file as being closed."""
         self._held -= 1
         self._leaving += 1
 
     def left(self) -> None:
-        """It is closed, or was given up: storage is asked for it no more."""
+        """Count a file as closed or given up: the client makes no more calls to storage for it."""
         self._leaving -= 1
         self._admit()
 
     # -------------------------------------------------------------------------------------------------------- a share
 
     def share(self, limit: int, seconds: float) -> None:
-        """Let `limit` be the bound for `seconds`: this broker's share of what storage has room for, at least one file.
+        """Let ``limit`` (1 at least) be the bound for ``seconds``: this broker's share of storage's room.
 
-        If no other share comes in time the broker raises and lowers the bound again by itself, from where it stands.
+        If no other share comes in that time, the broker raises and lowers the bound by itself again, from where it is.
         """
         self._limit = max(1, min(limit, self._most))
         self._shared_until = asyncio.get_running_loop().time() + seconds
@@ -234,7 +253,7 @@ class OpenFileLimit:
             self._arm()
 
     def close(self) -> None:
-        """No more beats; who still waits is cancelled by its owner."""
+        """Stop the timer. Those that still wait are cancelled by their owners."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -261,7 +280,7 @@ class OpenFileLimit:
                     future.set_result(None)
 
     def _insert(self, waiter: Waiter) -> None:
-        """Put it behind those that have waited for as long: at the end, unless it was refused."""
+        """Queue a waiter behind those that have waited as long or longer: at the end, unless it was refused before."""
         behind = len(self._line)
         if behind and self._line[-1].since > waiter.since:
             behind = next(at for at, other in enumerate(self._line) if other.since > waiter.since)
@@ -282,26 +301,26 @@ class OpenFileLimit:
         self._timer = None
         self._beats += 1
         if self._beats % BEATS_A_LOOK == 0:
-            self._look()
+            self._check()
         self._admit()
-        wanted = self._opening + self._held + self._turns - self._limit
+        wanted = self._opening + self._held + self._turns_due - self._limit
         if wanted > 0:
             self._make_room(wanted)
         if self._line or self._refusal or self._limit < self._most:
             self._arm()
 
     @property
-    def _turns(self) -> int:
-        """How many in line are to get a place at once: not so many that those who have one lose it before its use."""
+    def _turns_due(self) -> int:
+        """Waiters to be admitted at once: few enough that an open segment is not closed before it was of use."""
         return 0 if self._refusal else min(len(self._line), self._limit // 4 + 1)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._looks += 1
         if self._refusal and self._opening:
-            return  # more may be refused, or not
+            return  # openings are under way: whether they are refused is not yet known
         is_shared = self._has_share()
         if self._refusal:
-            self._tell()
+            self._report_shortage()
             if not is_shared:
                 self._lower()
             self._refusal = ""
@@ -310,10 +329,10 @@ class OpenFileLimit:
             return
         self._limit = min(self._most, self._limit + self._limit // 16 + 1)
         if self._limit == self._most:
-            self._is_told = False
+            self._is_reported = False
 
     def _has_share(self) -> bool:
-        """Whether a share is in force; one whose time is over is forgotten."""
+        """Return whether the controller's share is in force; forgets one whose time is over."""
         if self._shared_until is not None and asyncio.get_running_loop().time() >= self._shared_until:
             self._shared_until = None
         return self._shared_until is not None
@@ -324,9 +343,9 @@ class OpenFileLimit:
         self._looks = 0
         self._limit = min(self._limit, max(1, self._held * 3 // 4))
 
-    def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _report_shortage(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
             self._report(
                 "storage has no room for another file beside the %d that are open, partitions take turns; unless a"
                 " quota is the cause, add datanodes or free room (each open file reserves its block on each of its"

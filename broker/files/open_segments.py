@@ -1,5 +1,4 @@
-"""The files that one partition has open, each with its place among the broker's (see
-``broker.files.open_file_limit``)."""
+"""Open files of one partition, each with its place under the broker's bound (``broker.files.open_file_limit``)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,10 @@ from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFail
 
 
 class OpenFiles:
-    """By spare path, the name that a file keeps for life.  A file that is being closed is no longer one of them."""
+    """The open files of one partition, by spare path: the name under which a file was created stays its key here.
+
+    A file that is being closed is no longer among them.
+    """
 
     __slots__ = ("_files", "_segments", "_shared", "_waits_since")
 
@@ -21,7 +23,7 @@ class OpenFiles:
         self._shared = shared
         self._segments = segments
         self._files: dict[str, Appender] = {}
-        self._waits_since: float | None = None  # by the loop's clock, while storage refuses its file: it keeps its turn
+        self._waits_since: float | None = None  # by the loop's clock; kept while storage refuses, so the turn is kept
 
     def __repr__(self) -> str:
         return f"<OpenFiles {sorted(self._files)}>"
@@ -30,15 +32,16 @@ class OpenFiles:
         return len(self._files)
 
     def has(self, spare: str) -> bool:
+        """Return whether the file that was created as ``spare`` is open."""
         return spare in self._files
 
     def __getitem__(self, spare: str) -> Appender:
         return self._files[spare]
 
     async def create(self, effect: ev.CreateSpare) -> Appender:
-        """Return an open file: the one that was made ahead, or a new one as soon as there is a place for it.
+        """Return an open file: the one that was made ahead, or a new one once a place is free.
 
-        Raises TooFewNodes if it has fewer copies than the batch that waits asks for, and StorageError.
+        Raises TooFewNodes if it is on fewer datanodes than the waiting batch needs copies, or StorageError.
         """
         appender = await self._segments.take_first(effect)
         if appender is None:
@@ -67,7 +70,10 @@ class OpenFiles:
         return appender
 
     async def close(self, entry: SegmentEntry) -> None:
-        """Close it in time, or drop it, also when this is cancelled: its pipeline ends in any case.  StorageError."""
+        """Close the segment's file, or abort it after ``close_timeout_ms``, or when this call is cancelled.
+
+        The pipeline has ended in any case. Raises StorageError if the file is not closed.
+        """
         appender = self._files.pop(entry.spare, None)
         if appender is None:
             raise LeaseLost(f"{entry.spare}: its pipeline was given up")
@@ -86,7 +92,7 @@ class OpenFiles:
             self._shared.places.left()
 
     async def drop(self, entry: SegmentEntry) -> None:
-        """Remove the unused file from storage, also when it does not close; nothing if it is open no more."""
+        """Close and delete an unused file, also if it does not close; do nothing if it is not open any more."""
         appender = self._files.pop(entry.spare, None)
         if appender is not None:
             await self._drop(appender)
@@ -99,12 +105,13 @@ class OpenFiles:
             self._shared.places.left()
 
     def abort(self, entry: SegmentEntry) -> None:
-        """Drop it, if it is open."""
+        """Abort the segment's file without a call to storage, if it is open."""
         appender = self._files.pop(entry.spare, None)
         if appender is not None:
             self._abort(appender)
 
     def abort_all(self) -> None:
+        """Abort every open file without a call to storage."""
         files, self._files = self._files, {}
         for appender in files.values():
             self._abort(appender)

@@ -1,9 +1,10 @@
-"""First files of partitions that are on their way here, made while the old owner is still closing its own.
+"""First files of partitions that are about to move here, created while the old owner still closes its own.
 
-A file costs several round trips on storage, and it is the first batch that waits for it.  It is made only when somebody
-waits for the partition already, under the epoch that we are about to claim, as a spare like any other: one that nobody
-takes is closed and deleted, and what a dead process leaves of it is swept by a later owner.  Each has its place among
-the broker's files (``broker.files.open_file_limit``), and none is made while somebody waits for one.
+Creating a file takes several round trips to storage, and the first batch would wait for it. A file is created ahead
+only if a request waits for the partition already, under the epoch that this broker is about to claim. It is a spare
+like any other: one that is not taken is closed and deleted, and what a dead process leaves of it is removed by the
+janitor of a later owner. Each has its place under the broker's bound (``broker.files.open_file_limit``), and none is
+created while another file waits for a place.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageErro
 from bmq.storage.layout import PartitionPath
 
 SERIAL = 0
-"""In the spare's name: partitions count theirs from 1."""
+"""Serial number in the name of such a spare: a partition numbers its own from 1."""
 CLOSE_S = 10.0
+"""Limit of closing, and of deleting, an unused file, in seconds."""
 
 Create = Callable[[ev.CreateSpare], Awaitable[Appender]]
 
@@ -35,7 +37,7 @@ class _Made:
 
 
 class PrecreatedSegments:
-    """One broker's: at most ``most`` at once, each for ``keep_ms`` at most."""
+    """The files of one broker that were created ahead: at most ``most`` at once, each kept for ``keep_ms`` at most."""
 
     def __init__(
         self,
@@ -57,13 +59,13 @@ class PrecreatedSegments:
         self._dropping: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<FirstFiles {len(self._made)}, {len(self._dropping)} being dropped>"
+        return f"<PrecreatedSegments {len(self._made)}, {len(self._dropping)} being dropped>"
 
     def __len__(self) -> int:
         return len(self._made)
 
     def make(self, path: PartitionPath, asked: ev.CreateSpare, create: Create) -> None:
-        """Begin to create it, unless one is there, or too many are, or there is no place for it."""
+        """Begin to create a file, unless the partition has one, there are ``most``, or no place is free."""
         if path in self._made or len(self._made) + len(self._dropping) >= self._most or not self._places.try_enter():
             return
         now_ms = self._now_ms()
@@ -72,9 +74,10 @@ class PrecreatedSegments:
         self._alarms.at(now_ms + self._keep_ms, lambda: self._expire(path, made))
 
     async def take(self, path: PartitionPath, wanted: ev.CreateSpare) -> Appender | None:
-        """Return the file that was made, with its place, if it will do; None: create another.
+        """Return the file that was made ahead, with its place, if it has the right epoch and a block at least as large.
 
-        Its checksum chunks may be wider than asked.
+        Returns None if there is none, or if it failed; the caller then creates one. Its checksum chunks may be wider
+        than ``wanted`` says.
         """
         made = self._made.pop(path, None)
         if made is None:
@@ -91,17 +94,17 @@ class PrecreatedSegments:
             raise
         if appender.failure is None:
             return appender
-        self._drop(made)  # its pipeline broke while it waited
+        self._drop(made)  # its pipeline broke before it was taken
         return None
 
     def forget(self, path: PartitionPath) -> None:
-        """Nobody will take it."""
+        """Close and delete the partition's file, if there is one: it will not be taken."""
         made = self._made.pop(path, None)
         if made is not None:
             self._drop(made)
 
     def drop_older(self, most: int, age_ms: int) -> int:
-        """Drop at most `most` files that nobody took in `age_ms`, for others that wait for a place; return how many."""
+        """Drop at most ``most`` files that were not taken within ``age_ms``, to free their places; return how many."""
         before_ms = self._now_ms() - age_ms
         old = [path for path, made in self._made.items() if made.asked_ms <= before_ms and made.task.done()]
         for path in old[: max(most, 0)]:
@@ -109,6 +112,7 @@ class PrecreatedSegments:
         return min(len(old), max(most, 0))
 
     async def close(self) -> None:
+        """Remove every file, and wait until that has ended."""
         for path in list(self._made):
             self.forget(path)
         await asyncio.gather(*self._dropping, return_exceptions=True)
@@ -138,7 +142,7 @@ class PrecreatedSegments:
         try:
             appender = await made.task
         except StorageError:
-            return  # it was never there
+            return  # it was not created
         self._places.leaves()
         try:
             await remove_unused(self._fs, appender, CLOSE_S)

@@ -1,4 +1,4 @@
-"""A segment's files on storage: the spare, its final name, its index."""
+"""One partition's segment files on storage: the spare, its final name, its index."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from bmq.storage.segment import encode_idx_steps
 
 
 class TooFewNodes(StorageUnavailable):
-    """Storage gives a new file fewer nodes than it is to have."""
+    """Storage gave a new file fewer datanodes than the waiting batch needs copies."""
 
 
 def copies_of(appender: Appender) -> int:
-    """Nodes that an open file is written to; 1 where storage has no such thing, as a local folder."""
+    """Return the number of datanodes that an open file is written to; 1 where storage has none, as a local folder."""
     return max(1, len(appender.nodes))
 
 
 class SegmentFiles:
-    """One partition's."""
+    """The calls to storage for the segment files of one partition."""
 
     __slots__ = ("_replication", "_shared", "is_synced", "path")
 
@@ -46,34 +46,36 @@ class SegmentFiles:
         self.path = path
 
     def lease(self, entry: SegmentEntry) -> Lease:
-        """Under its final name or still under its spare one."""
+        """Return the segment's lease, under its final name or its spare name: the file has one of the two."""
         return Lease(paths=(self.path.log(entry.name), entry.spare), holder=entry.holder, file_id=entry.file_id)
 
     async def fence(self, entry: SegmentEntry) -> int:
-        """Stop the segment's writer and close it; return its final length.
+        """Stop the segment's writer and close the file; return its final length in bytes.
 
-        Whole batches behind the last acknowledged one are kept: they are shown and acknowledged (to who sends them
-        again) from here on, so they become as durable as the topic asks for.  Raises StorageError.
+        Whole batches behind the last acknowledged one are kept. From here on they are visible, and acknowledged to a
+        producer that repeats them, so they become as durable as the topic asks for. Raises StorageError.
         """
         return await self._shared.fs.fence(self.lease(entry), sync=self.is_synced)
 
     async def fence_copy(self, entry: SegmentEntry) -> int:
-        """Close a file that has the segment's final name and another id; return its length.
+        """Close a file that has the segment's final name and another file id; return its length in bytes.
 
-        The log gives no name twice: an operator has put it there, from a snapshot say, since the segment's own file is
-        gone.  Raises NoSuchFile if there is none, and StorageError.
+        No name is given twice in a log. So an operator has put the file there, from a snapshot say, because the
+        segment's own file is gone. Raises NoSuchFile if there is none, or StorageError.
         """
         lease = Lease(paths=(self.path.log(entry.name),), holder=entry.holder, file_id=0)
         return await self._shared.fs.fence(lease, sync=self.is_synced)
 
     def make_first(self, epoch: int) -> None:
-        """Make a file for the first batch under an epoch that is not ours yet, if there is a place for more than those
-        that are written."""
+        """Begin to create a file for the partition's first batch under ``epoch``, which is not claimed yet.
+
+        Does nothing unless a place for one more file is free (``broker.files.precreated``).
+        """
         effect = ev.CreateSpare(epoch, SERIAL, self._shared.config.block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
         self._shared.first_files.make(self.path, effect, self.create)
 
     async def take_first(self, effect: ev.CreateSpare) -> Appender | None:
-        """Return the file that was made for the partition on its way here, which has its place, if there is one."""
+        """Return the file that was made before the partition was claimed, with its place; None if there is none."""
         return await self._shared.first_files.take(self.path, effect)
 
     async def drop(self, appender: Appender) -> None:
@@ -81,7 +83,7 @@ class SegmentFiles:
         await remove_unused(self._shared.fs, appender, self._shared.config.close_timeout_ms / 1000)
 
     async def create(self, effect: ev.CreateSpare) -> Appender:
-        """Return a new open file under a spare name, on nodes that are not known to be bad.  Raises StorageError."""
+        """Return a new open file under a spare name, on datanodes that are not excluded. Raises StorageError."""
         shared = self._shared
         path = self.path.spare(effect.epoch, effect.serial, shared.incarnation)
         options = CreateOptions(
@@ -90,7 +92,7 @@ class SegmentFiles:
             replication=self._replication,
             exclude=shared.health.excluded(shared.now_ms()),
             all_copies=True,
-            sync=self.is_synced,  # one that the record lists and that was never written is found so after it, too
+            sync=self.is_synced,  # a loss of power must not undo the creation: the record may list the file unwritten
         )
         try:
             return await shared.fs.create(path, options)
@@ -99,7 +101,7 @@ class SegmentFiles:
             raise
 
     async def is_in_place(self, entry: SegmentEntry) -> bool:
-        """Whether the segment's file stands under its final name."""
+        """Return whether the segment's own file has its final name. Raises StorageError."""
         try:
             status = await self._shared.fs.status(self.path.log(entry.name))
         except NoSuchFile:
@@ -107,7 +109,10 @@ class SegmentFiles:
         return status.file_id == entry.file_id
 
     async def rename(self, entry: SegmentEntry, final: str) -> None:
-        """Give the spare its final name; an earlier attempt of ours may have done so unheard."""
+        """Give the spare its final name; do nothing if an earlier attempt did so without its response arriving.
+
+        Raises StorageError.
+        """
         try:
             await self._shared.fs.rename(entry.spare, final)
         except (NoSuchFile, AlreadyExists):
@@ -116,27 +121,31 @@ class SegmentFiles:
                 raise
 
     async def write_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
-        """Once; one that is there already says the same of the bytes it covers.
+        """Write the segment's index, unless there is one: that says the same of the bytes it covers.
 
-        It gets its name when it is whole: a torn index would stand in the way of a right one.  It is as durable as
-        its segment's records: one that a loss of power damages is no index, and the segment is scanned.
+        The index gets its name once it is whole, since a torn one would stand in the way of a sound one. It is as
+        durable as its segment's records: after a loss of power a damaged index counts as none, and the segment is
+        scanned.
         """
         await self.write_encoded_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
-        """The same with what ``encode_idx`` has made."""
+        """Write the bytes that ``encode_idx`` returned as the segment's index, as `write_idx` does."""
         await self._draft_idx(name, data)
         await self.publish_idx(name)
 
     async def lacks_idx(self, name: SegmentName, length: int) -> bool:
-        """Whether the closed segment is still as long as that, and has no index.  NoSuchFile: it is gone."""
+        """Return whether the closed segment is still ``length`` bytes long and has no index.
+
+        Reports a segment that has become shorter. Raises NoSuchFile if the segment is gone, or StorageError.
+        """
         fs = self._shared.fs
         found = (await fs.status(self.path.log(name))).length
         if found < length:
             text = "storage lost %d of the %d bytes of a segment"
             self._shared.report(text, length - found, length, **self.path.log_fields, path=self.path.log(name))
         if found != length:
-            return False  # joined with its neighbour, under an index of its own
+            return False  # joined with its neighbour: the merge wrote an index
         try:
             await fs.status(self.path.idx(name))
         except NoSuchFile:
@@ -144,19 +153,21 @@ class SegmentFiles:
         return False
 
     async def draft_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
-        """The index under a name that nobody reads; it may be written while its segment is being closed."""
+        """Write the index under a name that no reader looks for, so that this may begin while the segment is being
+        closed.
+        """
         await self._draft_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def _draft_idx(self, name: SegmentName, data: bytes) -> None:
         fs, draft = self._shared.fs, self._draft(name)
         try:
             await write_once(fs, draft, data, sync=self.is_synced)
-        except AlreadyExists:  # from an attempt that was given up
+        except AlreadyExists:  # left by an attempt that was given up
             await fs.delete(draft)
             await write_once(fs, draft, data, sync=self.is_synced)
 
     async def publish_idx(self, name: SegmentName) -> None:
-        """Give the draft its final name: its segment is closed."""
+        """Give the draft its final name, once the segment is closed."""
         try:
             await self._shared.fs.rename(self._draft(name), self.path.idx(name))
         except AlreadyExists:

@@ -1,16 +1,23 @@
-"""A gray broker: alive, with something to write, and storage acknowledges nothing.  Pure, time as an argument.
+"""Detection of a gray broker: it is alive and has something to write, and storage acknowledges nothing.
 
-One partition's trouble is no stall: its segment fails over, and others' flushes go on.  Nor is idleness: without
-anything to write, or any takeover under way, nothing is expected of storage.  A stalled broker that is emptied has
-work still: to write something (``broker.files.storage_watch``).  Nor is a read that fails, whose file may be to blame:
-it is a reason to write something, too, and only if that is not acknowledged is the broker stalled.
+Pure, with time as an argument.
+
+| not a stall                         | because                                                      |
+| ----------------------------------- | ------------------------------------------------------------ |
+| one partition's writes fail         | its segment fails over, and other partitions' flushes go on  |
+| nothing to write, and no takeover   | nothing is expected of storage                               |
+| a read fails                        | its file may be the cause; a trial write starts              |
+
+A stalled broker whose partitions were moved away keeps one piece of work: a trial write
+(``broker.files.storage_watch``). A read that fails or is late starts such a trial too; only if that is not acknowledged
+is the broker stalled.
 """
 
 from __future__ import annotations
 
 
 class StallDetector:
-    """Told now and then (``look``); late by as long as that takes."""
+    """The state of a stall, updated by ``look`` from time to time; it shows at the first call after ``limit_ms``."""
 
     __slots__ = ("_limit_ms", "_progress", "_since_ms", "is_stalled")
 
@@ -21,10 +28,14 @@ class StallDetector:
         self.is_stalled = False
 
     def __repr__(self) -> str:
-        return f"<Stalls since={self._since_ms} is_stalled={self.is_stalled}>"
+        return f"<StallDetector since={self._since_ms} is_stalled={self.is_stalled}>"
 
     def look(self, now_ms: int, *, has_work: bool, progress: int) -> None:
-        """``has_work``: something waits for storage now.  ``progress`` counts what storage has done for us, ever."""
+        """Update ``is_stalled``.
+
+        ``has_work``: something waits for storage now. ``progress`` counts everything that storage has ever done for
+        this broker.
+        """
         if not has_work or progress != self._progress:
             self._progress = progress
             self._since_ms = now_ms if has_work else None
@@ -36,19 +47,19 @@ class StallDetector:
 
 
 class ReadDoubts:
-    """Reads that fail or are late while storage does nothing else for this broker.  Bounded in what it asks for."""
+    """Reads that fail or are late while storage does nothing else for this broker. Bounds the trials they cause."""
 
     __slots__ = ("_failed", "_late_ms", "_oldest", "_progress", "_rest_ms", "_rests_until_ms", "_since_ms")
 
     def __init__(self, late_ms: int, rest_ms: int) -> None:
-        """A read is late when it has been seen waiting for ``late_ms``; ``rest_ms`` pass between two trials."""
+        """Set the limits: a read is late once it was seen waiting for ``late_ms``; trials are ``rest_ms`` apart."""
         self._late_ms = late_ms
         self._rest_ms = rest_ms
         self._rests_until_ms = 0
         self._progress = 0
         self._failed = 0
         self._oldest = 0
-        self._since_ms = 0  # when ``_oldest`` was seen first, or progress last
+        self._since_ms = 0  # when ``_oldest`` or progress last changed
 
     def __repr__(self) -> str:
         return f"<ReadDoubts oldest={self._oldest} since={self._since_ms} rests until={self._rests_until_ms}>"
@@ -56,8 +67,9 @@ class ReadDoubts:
     def look(self, now_ms: int, *, oldest: int, failed: int, progress: int) -> bool:
         """Return whether storage is to be tried now.
 
-        ``oldest``: the number of the read that has waited for longest, 0 if none waits.  ``failed`` counts reads that
-        storage did not answer, ``progress`` all that it has done for us, ever: whatever it does ends the doubt.
+        ``oldest``: the number of the read that has waited longest, 0 if none waits. ``failed`` counts reads without a
+        response from storage. ``progress`` counts everything that storage has done for this broker, ever: any progress
+        ends the doubt.
         """
         if progress != self._progress or oldest != self._oldest:
             self._oldest, self._since_ms = oldest, now_ms

@@ -1,7 +1,7 @@
-"""Storage as one broker finds it: too few datanodes, slow ones, or nothing that is acknowledged.
+"""One broker's watch of storage: too few datanodes, slow ones, or no acknowledgement at all.
 
-``StorageWatch`` asks storage and looks at what the broker's partitions meet; ``broker.files.stalls`` and
-``broker.files.datanode_health`` decide.  Others read ``is_stalled`` and ``trouble``.
+``StorageWatch`` makes the calls to storage and reads the state of the broker's partitions; ``broker.files.stalls`` and
+``broker.files.datanode_health`` decide. Other modules read ``is_stalled`` and ``trouble``.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from bmq.storage.filesystem import StorageError
 _log = logging.getLogger("bmq.broker.files.storage_watch")
 _EVERY_S = 1.0
 READ_LATE_MS = 2_000
-"""A read that waits for so long is a reason to try storage: a busy datanode takes a second at times."""
+"""A read that waits this long is a reason to try storage: a busy datanode takes a second at times."""
 READ_TRIAL_REST_MS = 10_000
-"""Between two trials: the reads of a file whose datanodes are gone fail for as long as somebody asks."""
+"""Time between two trials for the sake of reads: reads of a file whose datanodes are gone fail as long as clients send
+them.
+"""
 _LEFT_A_TURN = 200
-"""Writers whose files are looked at in one turn of the loop; up to 50 us each if their files are left."""
+"""Partitions whose files are checked in one turn of the loop; each takes up to 50 us if its files are left."""
 
 
 class StorageWatch:
-    """One broker's watch of storage; ``watch`` and ``probe_nodes`` are tasks of its owner."""
+    """One broker's watch of storage; its owner runs ``watch`` and ``probe_nodes`` as tasks."""
 
     def __init__(self, shared: BrokerContext) -> None:
         self._shared = shared
         self._stalls = StallDetector(shared.config.stalled_ms)
         self._taken_over: set[PartitionDriver] = set()  # being opened now, at most ``open_parallel``
         self._opened = 0  # so far
-        self._trial: asyncio.Future[None] | None = None  # a renewal of the journal, see ``_has_passed_trial``
+        self._trial: asyncio.Future[None] | None = None  # the journal's new file (``_has_passed_trial``)
         self._doubts = ReadDoubts(READ_LATE_MS, READ_TRIAL_REST_MS)
-        self._read_trial: asyncio.Future[None] | None = None  # a probe by the journal, see ``_check_reads``
-        self._done_before_trial = 0  # by storage, ever
+        self._read_trial: asyncio.Future[None] | None = None  # a write by the journal (``_check_reads``)
+        self._done_before_trial = 0  # storage's progress when that trial began
         self._is_shortage_reported = False
 
     def __repr__(self) -> str:
@@ -49,15 +51,16 @@ class StorageWatch:
 
     @property
     def is_stalled(self) -> bool:
-        """Return whether storage has acknowledged nothing for ``stalled_ms`` of what this broker wanted of it.
+        """True once storage has acknowledged nothing for ``stalled_ms`` while this broker had work for it.
 
-        Once the broker has been emptied nothing waits any more; it stays stalled until its journal has been renewed.
+        Once the broker's partitions were moved away, nothing waits any more; it stays stalled until its journal has
+        begun a new file.
         """
         return self._stalls.is_stalled
 
     @property
     def trouble(self) -> str:
-        """Return what an operator is told while the broker is stalled, with storage's last error; else ""."""
+        """The message for operators while the broker is stalled, with storage's last error; else ""."""
         if not self._stalls.is_stalled:
             return ""
         error = self._error
@@ -69,7 +72,9 @@ class StorageWatch:
 
     @contextmanager
     def takeover(self, writer: PartitionDriver) -> Iterator[None]:
-        """Expect something of storage while ``writer`` takes its partition over.  Progress if that ends well."""
+        """Count ``writer`` as taking its partition over while the context is entered; a clean exit is progress of
+        storage.
+        """
         self._taken_over.add(writer)
         try:
             yield
@@ -78,7 +83,7 @@ class StorageWatch:
         self._opened += 1
 
     async def watch(self) -> None:
-        """Check once a second for a shortage and a stall.  Waits for nothing else, least of all for storage."""
+        """Check once a second for a shortage, a stall and a silent metadata store. Awaits nothing but its own timer."""
         while True:
             await asyncio.sleep(_EVERY_S)
             self._check_shortage()
@@ -86,7 +91,7 @@ class StorageWatch:
             self._check_store_waits()
 
     def _check_shortage(self) -> None:
-        """Report, once for each time of shortage, that storage has too few datanodes for min.insync.replicas."""
+        """Report, once per shortage, that storage has too few datanodes for min.insync.replicas."""
         short = self._shared.short
         gone = [writer for writer in short if not writer.partition.is_short or writer.partition.state in TERMINAL]
         short.difference_update(gone)
@@ -105,10 +110,13 @@ class StorageWatch:
     def _check_stall(self) -> None:
         """Check whether storage has done nothing for too long, and report when that begins.
 
-        Work for storage is a takeover that has come as far as storage, bytes to be flushed, and a trial for the sake of
-        reads.  Not work: what waits for the metadata store (a takeover before its claim, bytes of a partition that
-        cannot register its next segment), and bytes that wait for more datanodes.  A stalled broker without work is
-        tried.
+        | work for storage                         | no work for storage                                        |
+        | ---------------------------------------- | ---------------------------------------------------------- |
+        | a takeover that is fencing or recovering | a takeover that waits for the metadata store (its claim)   |
+        | bytes to be flushed                      | bytes of a partition that cannot register its next segment |
+        | a trial for the sake of reads            | bytes that wait for more datanodes                         |
+
+        A stalled broker without work makes a trial write.
         """
         was_stalled = self._stalls.is_stalled
         progress = self._shared.health.flushes + self._opened
@@ -126,9 +134,9 @@ class StorageWatch:
             self._shared.report(text, self._shared.config.stalled_ms, error=self._error or None)
 
     def _check_reads(self, progress: int) -> None:
-        """Have the journal write something if reads fail or are late, and storage does nothing else for this broker.
+        """Let the journal write something if reads fail or are late and storage does nothing else for this broker.
 
-        One trial at a time.  What storage does meanwhile ends it as well.
+        One trial runs at a time. Any progress of storage meanwhile ends it as well.
         """
         reads = self._shared.reads
         done = progress + reads.done
@@ -152,16 +160,17 @@ class StorageWatch:
         return shared.budget.used > shared.store_waits.unflushed_bytes + short_bytes
 
     def _has_passed_trial(self) -> bool:
-        """Return whether the journal has begun a new file on storage since the trial began; begin one if none has.
+        """Return whether the journal has begun a new file since the trial began; begin a trial if there is none.
 
-        For a broker without work, after its partitions were given to others: only a write shows that storage serves.
+        For a stalled broker without work, whose partitions were moved away: only a write shows that storage works
+        again.
         """
         if self._trial is None:
             self._trial = self._shared.journal.renew()
         return self._trial.done()
 
     def _check_store_waits(self) -> None:
-        """Report, once for each time of trouble, that the metadata store has not answered for too long."""
+        """Report, once per outage, that the metadata store has not responded for ``stalled_ms``."""
         waits = self._shared.store_waits
         if trouble := waits.report(self._shared.now_ms()):
             text = (
@@ -172,11 +181,11 @@ class StorageWatch:
     # -------------------------------------------------------------------------------------------- single datanodes
 
     async def leave_broken_files(self) -> None:
-        """Have the segments closed whose pipelines broke while nothing was flushed.
+        """Close the segments whose pipelines broke while no flush was in flight.
 
-        A datanode that restarts breaks all that were written through it, and their copies there cannot be read before
-        the file is closed: a topic that nobody writes to would lose one copy after another while the datanodes are
-        restarted in turn, and then be unreadable.  The takeovers take their turns (``broker.files.closing``).
+        A datanode that restarts breaks every pipeline through it, and its copies cannot be read before the file is
+        closed. A topic without produces would lose one copy after another while the datanodes are restarted in turn,
+        and then be unreadable. The takeovers are limited by turns (``broker.files.closing``).
         """
         turns = Turns(_LEFT_A_TURN)
         broken: list[StorageError] = []
@@ -194,7 +203,7 @@ class StorageWatch:
             )
 
     def leave_slow_nodes(self) -> None:
-        """Have the segments on datanodes that are slow against the others go on in new ones, a few at a time."""
+        """Roll the segments that are written to slow datanodes, a few at a time: each roll takes a token."""
         health, now_ms = self._shared.health, self._shared.now_ms()
         slow = set(health.outliers())
         if not slow:
@@ -205,9 +214,9 @@ class StorageWatch:
                 writer.post(ev.StorageSlow())
 
     async def probe_nodes(self) -> None:
-        """Ask excluded datanodes once a second, one after the other, whether they answer; one that does is used again.
+        """Probe the excluded datanodes once a second, one after the other; a node that responds is used again.
 
-        A probe may wait for minutes for a node that is cut off, so nothing else waits for this.
+        A probe of a node that is cut off may take minutes, so nothing else waits for this.
         """
         while True:
             await asyncio.sleep(_EVERY_S)

@@ -1,4 +1,4 @@
-"""Removal of open files that nothing was written to: spares, and first files made ahead."""
+"""Removal of open files that were never written: spares, and first files made ahead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bmq.storage.filesystem import Appender, FileSystem, StorageError
 async def remove_unused(fs: FileSystem, appender: Appender, within_s: float) -> None:
     """Close the file, then delete it; each may take ``within_s`` seconds.
 
-    In this order: a deleted file's writer would go on being acknowledged.  A file that does not close, since its
-    pipeline broke, is given up, which ends its acknowledgements too, and is deleted as well: HDFS keeps it open for as
-    long as this process lives, and the sweeper leaves alone what is of the partition's present epoch.  A file that
-    cannot be deleted is left to the sweeper of a later owner.
+    The order matters: the writer of a deleted file would go on being acknowledged. A file that does not close, because
+    its pipeline broke, is aborted, which ends its acknowledgements too, and deleted as well. HDFS would keep it open
+    for as long as this process lives, and the janitor does not remove files of the partition's present epoch. A file
+    that cannot be deleted is left to the janitor of a later owner.
     """
     try:
         async with asyncio.timeout(within_s):

@@ -171,7 +171,7 @@ class Takeover:
         try:
             said = self.handed.checkpoint(entry)
         except FormatError as error:
-            self._report("a released partition's facts of an index cannot be read", path.idx(entry.name), error)
+            self._report("the index in a release note is damaged, reading it from storage", path.idx(entry.name), error)
             return None
         if said is None:
             return None
@@ -242,7 +242,8 @@ class Takeover:
                 return
             except StorageError as error:
                 if attempt + 1 == IDX_ATTEMPTS:
-                    self._report("an index is not written", self._segments.path.idx(segment.name), repr(error))
+                    text = "could not write the index of a segment; readers scan the segment"
+                    self._report(text, self._segments.path.idx(segment.name), repr(error))
 
     async def _write_index_late(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
         """Read the segment for its index, unless who closed it has written that by then.
@@ -263,7 +264,8 @@ class Takeover:
                 return  # deleted meanwhile
             except (StorageError, FormatError) as error:
                 if attempt + 1 == IDX_ATTEMPTS:
-                    self._report("an index is not written", path.idx(segment.name), repr(error))
+                    text = "could not write the index of a segment; readers scan the segment"
+                    self._report(text, path.idx(segment.name), repr(error))
 
     async def _has_index(self, name: SegmentName) -> bool:
         try:

@@ -426,7 +426,7 @@ def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert order == [0, 1, 4]
-        assert repr(places) == "<Places opening=0 held=2 leaving=0 waiting=1 limit=2/2>"
+        assert repr(places) == "<OpenFileLimit opening=0 held=2 leaving=0 waiting=1 limit=2/2>"
         tasks[5].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(2 * BEAT_S)
