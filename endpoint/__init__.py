@@ -1,1 +1,1 @@
-"""Kafka's requests served: dispatch, and the Produce and Fetch engine that proxies and brokers share."""
+"""Request dispatch, and the Produce and Fetch engine that proxies and brokers share."""

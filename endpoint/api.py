@@ -1,4 +1,4 @@
-"""An endpoint's APIs, and the services that its handlers work with."""
+"""The description of one API, and the services that its handler works with."""
 
 from __future__ import annotations
 
@@ -38,31 +38,39 @@ class Services:
     """Produces that wait for their partition."""
     large: LargeRequests = field(default_factory=LargeRequests)
     produce_order: ProduceOrder = field(default_factory=ProduceOrder)
-    """Connections with a large produce that is being handed out."""
+    """Order of the produces of connections whose large produce is being handed to the owners."""
     apis: Sequence[Api[Any]] = ()
-    """All that the endpoint serves; it fills this in."""
+    """All APIs that the endpoint serves; `endpoint.dispatch.Endpoint` sets this."""
     responses: ResponseBudget = field(init=False)
-    """Bytes of responses, other than records, that are built or not sent yet."""
+    """Bytes of responses, other than records, that are being built or wait to be sent."""
 
     def __post_init__(self) -> None:
         self.responses = ResponseBudget(self.config.queued_max_request_bytes)
 
     def nearer(self, rack: str) -> Nearer | None:
-        """Return the choice of a node in `rack` to fetch from (KIP-392); None: this process, as on internal ports."""
+        """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
+
+        None: the client fetches from this process, as always on internal ports.
+        """
         return None
 
 
 S = TypeVar("S", bound=Services, contravariant=True)
-"""Services that an API needs: whoever has more serves it, too."""
+"""Services that an API needs; a subclass of `Services` that has more fits, too."""
 
 
 class Api(NamedTuple, Generic[S]):
-    """One API: Kafka's version range, and what answers it.
+    """One API: Kafka's version range, and the handler of its requests.
 
-    ``handle`` gets the decoded message and returns the response message, or the finished answer, at once or awaited; it
-    works in turns of the loop (``core.aio.turns``) on what may be long.  ``handle_raw`` (Produce,
-    Fetch) gets the request with its bytes and returns the finished answer.  Exactly one of the two is set.
-    A RequestError that leaves ``handle`` is a bug: every handler answers errors where Kafka's response has them.
+    ============== ======================== =====================================================
+    field          argument                 result, at once or awaited
+    ============== ======================== =====================================================
+    ``handle``     the decoded message      the response message, or an encoded `Response`
+    ``handle_raw`` the request's bytes      an encoded `Response` (Produce and Fetch)
+    ============== ======================== =====================================================
+
+    Exactly one of the two is set.  A handler does long work in turns of the loop (``core.aio.turns``).  A RequestError
+    that leaves ``handle`` is a bug: a handler puts errors where Kafka's response has a field for them.
     """
 
     key: ApiKey
@@ -71,10 +79,11 @@ class Api(NamedTuple, Generic[S]):
     handle: Callable[[S, Request, Any], Any | Awaitable[Any]] | None = None
     handle_raw: Callable[[S, Request], Response | Awaitable[Response]] | None = None
     response_bytes: Callable[[S, Any], int] | None = None
-    """Estimates from the message what its response takes while it is built; None: no more than a few times the body."""
+    """Estimate, from the message, of the bytes of its response; None: at most a few times the request's body."""
     waits_for_clients: bool = False
-    """Answered only once other clients have sent theirs (JoinGroup): a large request keeps no other waiting so long."""
+    """True if the response waits for other clients' requests (JoinGroup).  While a large request of such an API waits,
+    it does not count in `LargeRequests`, so that others may pass."""
     is_pipelined: bool = False
-    """May begin while earlier requests of its connection are unanswered."""
+    """True if a request may begin while earlier ones of its connection have no response yet."""
     advertised_min: int | None = None
-    """The least version that ApiVersions lists when it is not ``min_version`` (Produce: 0, KAFKA-18659)."""
+    """Lowest version that ApiVersions lists, where it is not ``min_version`` (Produce: 0, KAFKA-18659)."""

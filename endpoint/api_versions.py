@@ -1,14 +1,16 @@
-"""ApiVersions, versions 0 to 4: what this endpoint serves, from the handlers' registrations.
+"""ApiVersions, versions 0 to 4: the APIs that this endpoint serves, from the handlers' registrations.
 
-Behaviour: answered from memory, to anybody, at any time.  A version that we do not know is answered in version 0 with
-UNSUPPORTED_VERSION and the versions of ApiVersions (KIP-511): the client asks again.
+Behaviour: the response comes from memory, for every client, at any time.  A request in an unknown version of
+ApiVersions gets UNSUPPORTED_VERSION and the known versions of ApiVersions, in version 0 (KIP-511): the client then
+sends it again.
 
-Version notes: 3 carries the client's software name and version; names that Kafka would not accept are INVALID_REQUEST.
-4 may list features whose least version is 0.
+Version notes: 3 carries the client's software name and version; a name that Kafka would refuse gets INVALID_REQUEST.
+4 may list features whose lowest version is 0.
 
-Not implemented: features.  None is listed as supported or finalized, and the epoch is -1: each stands for something
-that is not served.  Without ``transaction.version`` a producer takes transactions for version 1, without
-``group.version`` there is no consumer protocol of KIP-848; ``metadata.version`` is between Kafka's own processes.
+Not implemented: features.  No feature is listed as supported or finalized, and the epoch is -1, because each stands for
+something that is not served.  Without ``transaction.version`` a producer assumes transactions of version 1; without
+``group.version`` clients do not use the consumer protocol of KIP-848; ``metadata.version`` is between Kafka's own
+processes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SOFTWARE_SINCE = 3
 CLIENT_ID_KEPT = 256
 """Characters of a client id that a connection keeps, for log lines."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""What Kafka takes for a software name or version (``ApiVersionsRequest``)."""
+"""Software names and versions that Kafka accepts (``ApiVersionsRequest``)."""
 
 
 def handle(services: Services, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -41,7 +43,10 @@ def handle(services: Services, request: Request, message: ApiVersionsRequest) ->
 
 
 def unsupported_version(api: Api[Any]) -> ApiVersionsResponse:
-    """The answer, in version 0, to a version that is not ours; ``api`` is ApiVersions itself."""
+    """Return the response, to be encoded in version 0, to a request in a version that is not served.
+
+    ``api`` is ApiVersions itself.
+    """
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range(api)])
 
 

@@ -1,7 +1,8 @@
-"""From a frame to its answer: header, API and version, decoder, handler, encoder.
+"""The path from a frame to its response: header, API and version, decoder, handler, encoder.
 
-What cannot be answered closes the connection, as in Kafka: an API or version that is not served, a body that is none
-of its version.  The one exception is ApiVersions, whose asker cannot know our versions (KIP-511).
+A request without a possible response closes the connection, as in Kafka: an API or version that is not served, or a
+body that is malformed for its version.  The one exception is ApiVersions, whose client cannot know yet which versions
+are served (KIP-511).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST
 
 RESPONSE_TO_BODY = 4
-"""The response to a large body takes no more than so many times its bytes, where its API gives no estimate."""
+"""Bytes of the response to a large body, at most, for each byte of the body, if the API gives no estimate."""
 
 
 class Endpoint:
-    """Dispatches to the registered APIs.  ``services.apis`` becomes what ApiVersions lists."""
+    """The dispatcher of one kind of listener.  It sets ``services.apis``, which ApiVersions lists."""
 
     def __init__(self, services: S, apis: Sequence[Api[S]]) -> None:
         services.apis = tuple(apis)
@@ -44,9 +45,15 @@ class Endpoint:
         return f"<Endpoint {len(self._apis)} APIs>"
 
     def is_pipelined(self, frame: memoryview) -> bool:
+        """Return whether a frame's request may begin before earlier ones of its connection have their responses."""
         return bytes(frame[:2]) in self._pipelined
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
+        """Serve the request in ``frame`` (without its size field).  Return its response, or an awaitable of it.
+
+        The request is worked on up to its first await before this returns: requests begin in the order of their frames.
+        Raises CloseConnection, here or when awaited, if the request cannot have a response.
+        """
         try:
             header = parse_header(frame)
         except FormatError as error:
@@ -86,7 +93,7 @@ class Endpoint:
         return api.handle(self._services, request, message)
 
     async def _call_in_room(self, api: Api[Any], request: Request, message: Any, size: int) -> Response:
-        """Have the request handled and its response encoded once there is room for that."""
+        """Handle the request and encode its response, once the budget has room for ``size`` bytes."""
         assert api.handle is not None
         responses = self._services.responses
         taken = await responses.take(size)
@@ -100,7 +107,7 @@ class Endpoint:
             raise
 
     async def _call_large(self, api: Api[Any], request: Request) -> Any:
-        """Read the request off the loop, when it is its turn."""
+        """Decode the request in the thread for large ones, in the order of arrival, and handle it."""
         assert api.handle is not None
         async with self._large.admitted(len(request.body)) as leave:
             try:
@@ -131,7 +138,7 @@ class Endpoint:
         return result
 
     async def _encode(self, request: Request, result: Any) -> Response:
-        """Return the response's bytes, encoded off the loop if it is large."""
+        """Return the encoded response; a large one is encoded in the thread for large requests."""
         if type(result) is Response:
             return result
         key, version, correlation_id = request.api_key, request.api_version, request.correlation_id
@@ -160,7 +167,7 @@ class Endpoint:
         return self._answer(request, Response(await self._encode_large(request, box)))
 
     async def _encode_large(self, request: Request, box: list[Any]) -> list[Buffer]:
-        """Count the errors of the one response in `box`, in turns of the loop, and encode it off the loop."""
+        """Count the errors of the one response in `box`, in turns of the loop, and encode it in the thread."""
         turns, counters = Turns(), self._services.metrics.api(request.api_key)
         for code in error_codes(box[0]):
             if turns.is_over():
@@ -170,14 +177,14 @@ class Endpoint:
         return await self._large.encode(request.api_key, request.api_version, request.correlation_id, box)
 
     def _count_errors(self, request: Request, message: Any) -> None:
-        """Count the error codes of a response that is made of few elements."""
+        """Count the error codes of a response with few elements."""
         counters = self._services.metrics.api(request.api_key)
         for code in error_codes(message):
             if code:
                 counters.failed(code)
 
     def _answer(self, request: Request, result: Any) -> Response:
-        """Encode what the handler gave, unless it did so itself, and count the request."""
+        """Encode the handler's result, unless it is encoded already, and count the request."""
         if type(result) is Response:
             answer = result
         else:

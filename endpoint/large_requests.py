@@ -1,12 +1,14 @@
-"""Large requests: read and answered by a thread of their own, few at a time.
+"""Large requests: decoded and encoded by one thread, few at a time.
 
-A body of some kilobytes may hold tens of thousands of elements.  To make objects of them, and bytes of the objects of
-the response, takes longer than the event loop may stand still, and a hundred times the memory of the body.  So one
-thread does it for all of them, and no more bodies are worked on at once than ``BODIES_MAX`` bytes: the others wait in
-the order in which they came.  What a handler does between the two goes on in turns (``core.aio.turns``).
+A body of some kilobytes may hold tens of thousands of elements.  To decode them, and to encode as many elements of the
+response, takes longer than the event loop may stand still, and a hundred times the memory of the body.  So one thread
+does it for all large requests, and the bodies that are worked on at once have ``BODIES_MAX`` bytes at most; the others
+wait in the order of arrival.  Between decoding and encoding, the handler works in turns of the loop
+(``core.aio.turns``).
 
-The cyclic collector would go through all these objects while they live, in 100 ms in which nothing else runs; they have
-no cycles and go as soon as the response is there.  So it makes no full collection meanwhile.
+While these objects live, a full collection of the cyclic garbage collector would visit them all, in 100 ms in which
+nothing else runs.  They have no cycles and are freed as soon as the response is there, so full collections are switched
+off meanwhile.
 """
 
 from __future__ import annotations
@@ -24,19 +26,23 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.limits import PARTITIONS
 
 INLINE_BYTES = 8 << 10
-"""A smaller body is read on the loop: at three bytes an element some milliseconds."""
+"""Bytes of a body that is still decoded on the loop: at three bytes an element, some milliseconds."""
 BODIES_MAX = 4 << 20
-"""Of all bodies that are worked on; one is always, whatever its size."""
+"""Bytes of all bodies that are worked on at once; one body is always admitted, whatever its size."""
 PARTITIONS_MAX = 2 * PARTITIONS
-"""Of all large produces, or parked fetches without a session, under way: at up to a kilobyte each.  One is always."""
+"""Partitions, at up to a kilobyte each, of all large produces under way, or of all large parked fetches without a
+session; one request is always admitted."""
 FULL_COLLECTION_AFTER = 1_000
-"""Large requests, one upon the other: then a full collection may come between two of them."""
+"""Large requests without a pause between them after which full collections are possible again for a moment."""
 _NEVER = 1 << 30
 T = TypeVar("T")
 
 
 class LargeRequests:
-    """One process's.  Its thread begins with the first large request."""
+    """One process's admission of large requests, and the thread that decodes and encodes them.
+
+    The thread is started by the first large request.
+    """
 
     def __init__(self) -> None:
         self._produced = Gate(PARTITIONS_MAX)
@@ -48,32 +54,41 @@ class LargeRequests:
 
     @asynccontextmanager
     async def admitted(self, size: int) -> AsyncIterator[Callable[[], None]]:
-        """Work on a body of ``size`` bytes, in turn.  Gives what ends that early; twice does no harm."""
+        """Hold room for a body of ``size`` bytes; waits for it, in the order of arrival.
+
+        Yields a function that gives the room back early; a second call has no effect.
+        """
         async with self._bodies.admitted(size) as leave:
             with _collector.spared():
                 yield leave
 
     @asynccontextmanager
     async def produced(self, partitions: int) -> AsyncIterator[None]:
-        """Have a produce to so many partitions under way, in turn: from before it is read until it is answered."""
+        """Hold room for a large produce to so many partitions; waits for it, in the order of arrival.
+
+        To be held from before the request is decoded until its response is encoded.
+        """
         async with self._produced.admitted(partitions):
             with _collector.spared():
                 yield
 
     async def decode(self, api_key: int, version: int, body: memoryview) -> Any:
-        """Return ``core.wire.codec.decode_request``'s message.  Raises FormatError."""
+        """Return the message that ``core.wire.codec.decode_request`` reads.  Raises FormatError if it cannot."""
         return await self.run(decode_request, api_key, version, body)
 
     async def encode(self, api_key: int, version: int, correlation_id: int, box: list[Any]) -> list[Buffer]:
-        """Encode the message that is alone in ``box``, which is empty then: the thread frees what it is made of."""
+        """Return the encoded message.
+
+        ``box`` holds that message alone, and is emptied, so that the thread frees it.
+        """
         return await self.run(_encode_and_free, api_key, version, correlation_id, box)
 
     async def free(self, box: list[Any]) -> None:
-        """Empty ``box``.  To free a hundred thousand objects takes long, too."""
+        """Empty ``box`` in the thread: to free a hundred thousand objects takes long, too."""
         await self.run(box.clear)
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Return what ``work`` returns, called by the thread.  It may use nothing that the loop uses meanwhile."""
+        """Return the result of ``work``, called by the thread.  It must not use what the loop uses meanwhile."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "bmq-large-requests")
         with _collector.spared():
@@ -81,7 +96,7 @@ class LargeRequests:
 
 
 class _Collector:
-    """The process's collector; ``spared`` may be entered any number of times."""
+    """The process's cyclic garbage collector, which makes no full collection while anyone is inside ``spared``."""
 
     def __init__(self) -> None:
         self._inside = 0

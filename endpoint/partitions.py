@@ -1,8 +1,7 @@
-"""What the proxy asks of partitions' owners: the seam between proxy and broker.
+"""The interface of partitions' owners, through which handlers read and write: the seam between proxy and broker.
 
-With both in one process a call is a function call; between processes the same goes over ``core.rpc.peers``.  Offsets
-are as in Kafka: ``log_start <= last_stable_offset <= high_watermark``; everything below the watermark is flushed (rule
-2).
+If the owner is in this process, a call is a function call; otherwise it goes over ``core.rpc.peers``.  Offsets are as
+in Kafka: ``log_start <= last_stable_offset <= high_watermark``; everything below the watermark is flushed (rule 2).
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ __all__ = ["Appended", "Ends", "PartitionView", "Owner", "Owners", "FlushListene
 
 
 class PartitionView(Protocol):
-    """One partition as this process reads it: properties cost no call.
+    """One partition as this process reads it: a property costs no request.
 
-    They are the owner's own when it is in this process.  Of an owner elsewhere they are what it told last, so they may
-    be a moment behind: everything below an older watermark is flushed too, and a log start only moves forward.
+    If the owner is in this process, the properties are its own.  Otherwise they are what the owner sent last, so they
+    may be a moment old.  That is safe: everything below an older watermark is flushed, too, and a log start only moves
+    forward.
     """
 
     @property
     def epoch(self) -> int: ...
     @property
     def is_open(self) -> bool:
-        """It has an owner in WRITE, and we hear from it: what the other properties say may be told to a client."""
+        """True while an owner in WRITE is reachable: only then may a response use the other properties."""
 
     @property
     def log_start(self) -> int: ...
@@ -41,96 +41,124 @@ class PartitionView(Protocol):
     def last_stable_offset(self) -> int: ...
     @property
     def has_seen_end(self) -> bool:
-        """The watermark is the owner's word of now: only then may an offset past it be called out of range (rule 2).
-        When it is False, asking has the owner asked, and whoever follows the partition looks again when it answered."""
+        """True if the watermark is the owner's present one: only then is an offset past it out of range (rule 2).
+
+        If it is False, reading this property starts a query to the owner; its response notifies the followers of the
+        partition, which then read it again.
+        """
 
     @property
     def live(self) -> LiveSegment | None:
-        """The open segment, for ``LogReader``, flushed as far as ``high_watermark`` at least; None without one."""
+        """The open segment, for ``LogReader``, flushed up to ``high_watermark`` at least; None if there is none."""
 
     @property
     def knows_live(self) -> bool:
-        """``live`` may be believed; else ``ask_live``."""
+        """True if ``live`` is up to date; otherwise use ``ask_live``."""
 
     async def ask_live(self) -> LiveSegment | None:
-        """``live``, from the owner.  RequestError when it does not answer."""
+        """Return ``live`` as the owner has it now.  Raises RequestError if the owner does not respond in time."""
 
 
 class Owner(Protocol):
-    """One partition's owner, to write to and to ask.  Questions are RequestError when it does not answer in time."""
+    """One partition's owner, for appends and queries.
+
+    Every coroutine but ``room`` raises RequestError if the owner does not respond in time.
+    """
 
     @property
     def key(self) -> PartitionKey: ...
     @property
     def is_open(self) -> bool:
-        """Appends may be handed to it now."""
+        """True while the owner accepts appends."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another batch now; else wait for ``room``."""
+        """True if the owner accepts another batch now; otherwise wait for ``room``."""
 
-    async def room(self) -> None: ...
+    async def room(self) -> None:
+        """Wait until the owner may have room.  Check ``has_room`` again: the owner may also have changed."""
 
     def append(
         self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
     ) -> Appended | asyncio.Future[Appended]:
-        """Accept the batches in ``data`` (one, in Kafka's present versions).
+        """Append the batches in ``data`` (one, in Kafka's present versions), which belongs to the owner from here on.
 
-        The future is done once they are flushed; with ``acks_all`` False the answer may be known at once.  RequestError
-        with Kafka's code when they are refused, now or in the future.  The bytes are the owner's from here on.
-        ``held_until``, on the loop's clock: the next owner, where this one is none any more, is waited for until then.
+        Returns the result, or a future of it that is done once the batches are flushed; with ``acks_all`` False the
+        result may be known at once.  Raises RequestError, here or in the future, if the batches are refused.
+        ``held_until``, on the loop's clock: if this process's view of the owner is out of date, the append waits until
+        then for the next owner.
         """
 
     async def ends(self) -> Ends:
-        """Its epoch and offsets now."""
+        """Return the owner's epoch and offsets as they are now."""
 
     async def settled_ends(self) -> Ends:
-        """Its epoch and offsets once everything that was acknowledged before is flushed."""
+        """Return the owner's epoch and offsets, once all that was acknowledged before the call is flushed."""
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Kafka's OffsetForLeaderEpoch: (largest epoch at or below, where the next one begins); (-1, -1) unknown."""
+        """Return the largest epoch at or below ``epoch``, and its end offset; (-1, -1) if unknown.
+
+        Kafka's OffsetForLeaderEpoch.
+        """
 
     async def offset_of_max_timestamp(self) -> tuple[int, int]:
-        """(offset, timestamp) of the record with the largest timestamp; (-1, -1) of an empty log."""
+        """Return (offset, timestamp) of the record with the largest timestamp; (-1, -1) of an empty log."""
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after ``timestamp``; None when there is none."""
+        """Return (offset, timestamp) of the first record at or after ``timestamp``; None if there is none.
 
-    async def producers(self) -> Sequence[ProducerState]: ...
+        Timestamps are milliseconds, as in Kafka.
+        """
+
+    async def producers(self) -> Sequence[ProducerState]:
+        """Return the state of each idempotent producer, for DescribeProducers."""
 
     async def delete_before(self, offset: int) -> int:
-        """Kafka's DeleteRecords: the new log start.  What was acknowledged before is flushed first.  RequestError
-        OFFSET_OUT_OF_RANGE past that."""
+        """Delete the records below ``offset`` (Kafka's DeleteRecords), and return the new log start.
+
+        -1 stands for the high watermark.  For that, and for an offset past it, what was acknowledged before the call is
+        flushed first.  Raises RequestError OFFSET_OUT_OF_RANGE if ``offset`` is still past the watermark then.
+        """
 
     async def log_bytes(self) -> int:
-        """Bytes on storage, for DescribeLogDirs."""
+        """Return the partition's bytes on storage, for DescribeLogDirs."""
 
 
 class Owners(Protocol):
     """All partitions' owners, wherever they run."""
 
     def get(self, key: PartitionKey) -> Owner | None:
-        """The owner when it can be handed appends now."""
+        """Return the partition's owner; None unless it accepts appends now."""
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
-        """The owner once it can be.  RequestError, always retriable unless the partition is OFFLINE, when that takes
-        longer or cannot come: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the partition's owner, once it accepts appends.
+
+        Raises RequestError if that takes longer than ``timeout_s`` or cannot happen: NOT_LEADER_OR_FOLLOWER,
+        KAFKA_STORAGE_ERROR or UNKNOWN_TOPIC_OR_PARTITION, always retriable unless the partition is OFFLINE.
+        """
 
     def follow(self, key: PartitionKey) -> PartitionView | None:
-        """The partition, for reading.  None when nobody tells of it yet: the ``FlushListener`` hear ``opened`` when
-        that has changed.  One that nobody has asked for in a while is followed no longer."""
+        """Return the partition, for reading; None if no owner sends its state yet.
+
+        Once an owner does, the ``FlushListener`` gets ``opened``.  A partition that is not asked for during a while is
+        no longer followed.
+        """
 
 
 class FlushListener(Protocol):
-    """Who is told of what owners flush: the proxy's tail cache.  Called by owners, in each partition's order."""
+    """Receiver of what owners flush: the process's `FetchService`.  Owners call it in each partition's order."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        """The partition is in WRITE under this epoch."""
+        """Handle that the partition is in WRITE under this epoch."""
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
-        """These batches are below the watermark now.  Their bytes may be kept: nobody writes into them any more."""
+        """Handle that these batches are below the watermark now.
 
-    def log_start_moved(self, key: PartitionKey, log_start: int) -> None: ...
+        Their bytes may be kept: they do not change any more.
+        """
+
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        """Handle that the partition's log begins at ``log_start`` now."""
 
     def closed(self, key: PartitionKey) -> None:
-        """The owner here is none any more: whoever waits must look again."""
+        """Handle that the partition has no owner here any more: parked fetches of it must check again."""

@@ -1,11 +1,11 @@
 """Bytes of responses under way, over all connections: from before they are built until the kernel has taken them.
 
-A request of a few bytes may be answered with megabytes, and a client that does not read keeps them.  So such a response
-takes room before it is built, by an estimate that is corrected once it is encoded, and gives it back when it was sent.
-Without room it waits; the smaller ones pass the larger ones (``endpoint.fetch.memory_budget.MemoryPool``).  Who does
-not read while others wait is closed (``core.net.listener``).
+A request of a few bytes may have a response of megabytes, which stays in memory while its client does not read.  So
+such a response reserves room before it is built, by an estimate that is corrected once it is encoded, and releases it
+when it was sent.  Without room it waits; small ones pass large ones (``endpoint.fetch.memory_budget.MemoryPool``).  The
+connection of a client that does not read while others wait is closed (``core.net.listener``).
 
-A response of up to COUNTED_LEAST bytes neither waits nor counts: max.connections bounds these.  Records of fetches
+A response of less than COUNTED_LEAST bytes neither waits nor counts: max.connections bounds these.  Records of fetches
 count in ``endpoint.fetch.memory_budget.FetchBudget`` instead.
 """
 
@@ -15,43 +15,49 @@ from bmq.core.net.request import Response
 from bmq.endpoint.fetch.memory_budget import MemoryPool, Reservation
 
 COUNTED_LEAST = 64 << 10
+"""Bytes of the smallest response that counts."""
 
 
 class ResponseBudget:
-    """One process's, of ``limit`` bytes.  One response is always built, whatever its size."""
+    """One process's budget of ``limit`` bytes.  One response is always admitted, whatever its size."""
 
     def __init__(self, limit: int) -> None:
-        self._lane = MemoryPool(limit, _nothing)
+        self._pool = MemoryPool(limit, _nothing)
 
     def __repr__(self) -> str:
-        return f"<ResponseBudget {self._lane.used}/{self._lane.limit}, {self._lane.waiting} waiting>"
+        return f"<ResponseBudget {self._pool.used}/{self._pool.limit}, {self._pool.waiting} waiting>"
 
     @property
     def used(self) -> int:
-        return self._lane.used
+        """Bytes that are reserved."""
+        return self._pool.used
 
     @property
     def waiting(self) -> int:
-        """Return the number of responses that wait for room."""
-        return self._lane.waiting
+        """Number of responses that wait for room."""
+        return self._pool.waiting
 
     async def take(self, size: int) -> Reservation:
-        """Reserve ``size`` bytes, in turn."""
-        reservation = await self._lane.take(size)
+        """Reserve ``size`` bytes; waits for room, in the order of arrival.  The caller must release the reservation."""
+        reservation = await self._pool.take(size)
         reservation.resize(size)
         return reservation
 
     def count(self, answer: Response, taken: Reservation | None = None) -> Response:
-        """Have ``answer`` hold its bytes, out of ``taken`` where that was reserved, until it is sent or dropped."""
+        """Reserve the bytes of ``answer`` until it is sent or dropped, and return it.
+
+        ``taken`` is the reservation for its estimate, if there was one; it is resized, or released if the response is
+        too small to count.
+        """
         if answer.size < COUNTED_LEAST or answer.release is not None:
             if taken is not None:
                 taken.release()
             return answer
-        reservation = taken if taken is not None else Reservation(self._lane, 0)
+        reservation = taken if taken is not None else Reservation(self._pool, 0)
         reservation.resize(answer.size)
         answer.release = reservation.release
         return answer
 
 
 def _nothing() -> None:
-    """Nobody shares these bytes."""
+    """Do nothing: no other pool shares these bytes."""

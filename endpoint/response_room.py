@@ -1,19 +1,20 @@
-"""How much one response about several groups may carry.
+"""The bound of a response about several groups.
 
 A request of a few kilobytes can ask for gigabytes: a group may have 64 MB of members' metadata, or a hundred thousand
-offsets with 4 KB of metadata each.  So a response is full at some size, and the groups that have no room are answered
+offsets with 4 KB of metadata each.  So a response is full at some size, and the groups without room in it get
 COORDINATOR_LOAD_IN_PROGRESS: every client asks for those alone again.
 """
 
 from __future__ import annotations
 
 RESPONSE_BYTES_MAX = 16 << 20
-"""100,000 groups of 100 bytes and a few large ones.  One group is told of whatever it has."""
+"""Bytes after which a response is full: 100,000 groups of 100 bytes and a few large ones.  The first group is always
+described in full."""
 NO_ROOM = "the response is full: ask for fewer groups at a time"
 
 
 class ResponseRoom:
-    """Counts the bytes of one response."""
+    """Count of the bytes that are left in one response."""
 
     __slots__ = ("left",)
 
@@ -22,8 +23,9 @@ class ResponseRoom:
 
     @property
     def is_full(self) -> bool:
+        """True if no further group may be described."""
         return self.left <= 0
 
     def take(self, size: int) -> None:
-        """Of a group that is told of; the last one may be larger than what is left."""
+        """Count ``size`` bytes of a group that is described; the last one may be larger than what is left."""
         self.left -= size

@@ -1,8 +1,8 @@
 """The time that one fetch has: the client's ``max_wait_ms``, and longer while a partition has no owner.  Pure.
 
-A planned move leaves a partition without an owner for a moment.  A fetch whose time ends in that moment has nothing to
-tell but NOT_LEADER_OR_FOLLOWER, and librdkafka then leaves the partition alone for ``fetch.error.backoff.ms`` (500 ms).
-So a fetch that has no records waits for an owner for ``patience_s``, counted from when it first missed one.
+A planned move leaves a partition without an owner for a moment.  A fetch whose time ends in that moment could return
+only NOT_LEADER_OR_FOLLOWER, and librdkafka then fetches the partition again only after ``fetch.error.backoff.ms``
+(500 ms).  So a fetch without records waits for an owner for ``patience_s``, counted from when it first missed one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 OWNER_PATIENCE_S = 1.0
 """Twice the move of 1,000 partitions (docs/design/hand-over.md), and far below any client's request time-out."""
 READ_AGAIN_S = 0.1
-"""From a read whose owner could not be asked to the next try, unless something happens earlier."""
+"""Time from a read whose owner did not respond to the next try, unless an event comes earlier."""
 
 
 class FetchTime:
-    """Times are seconds on the loop's clock."""
+    """One fetch's deadline and its patience for missing owners.  Times are seconds on the loop's clock."""
 
     __slots__ = ("_is_lost", "_patience_s", "_since", "deadline")
 
@@ -29,11 +29,14 @@ class FetchTime:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a read from storage failed because an owner could not be asked, and is to be repeated."""
+        """True if a read from storage failed because an owner did not respond, and is to be repeated."""
         return self._is_lost
 
     def on_look(self, now: float, *, waits: bool, reads: bool) -> None:
-        """Note whether partitions wait, and whether some are to be read from storage, after a look at what changed."""
+        """Handle that the changed partitions were checked.
+
+        ``waits``: some of them wait for their owner; ``reads``: some are to be read from storage.
+        """
         self._is_lost &= reads
         if not (waits or self._is_lost):
             self._since = None
@@ -41,21 +44,24 @@ class FetchTime:
             self._since = now
 
     def on_read(self, began: float, *, is_lost: bool) -> None:
-        """Note how a read that began at ``began`` has ended."""
+        """Handle the end of a read from storage that began at ``began``.
+
+        ``is_lost``: it failed because an owner did not respond.
+        """
         self._is_lost = is_lost
         if is_lost and self._since is None:
             self._since = began
 
     def is_up(self, now: float) -> bool:
-        """Whether the client's own time has passed."""
+        """Return whether the client's own time has passed."""
         return now >= self.deadline
 
     def is_patient(self, now: float) -> bool:
-        """Whether a missing owner may still come."""
+        """Return whether there is still time to wait for a missing owner."""
         return self._since is not None and now < self._since + self._patience_s
 
     def next_look_at(self, now: float) -> float:
-        """Return when to look again if nothing happens."""
+        """Return when to check the partitions again if no event comes earlier."""
         end = self.deadline
         if now >= end and self._since is not None:
             end = max(end, self._since + self._patience_s)

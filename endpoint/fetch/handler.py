@@ -1,16 +1,25 @@
 """Fetch, versions 4 to 18 (Kafka 4.x; older ones ask for record formats that are not kept).
 
-Behaviour: ``endpoint.fetch.operation``.  Every proxy serves every partition; an offset is out of range only if its
-owner says so. A client whose rack is another zone than this proxy's is sent to a proxy of its own (KIP-392), by the
-partition's leader as Metadata names it and by no other, as in Kafka with RackAwareReplicaSelector.
+Behaviour: ``endpoint.fetch.operation``.  Every proxy serves every partition; only the owner's state makes an offset out
+of range.  A client whose rack is another zone than this proxy's is sent to a proxy of its own zone (KIP-392), by the
+proxy that Metadata names as the partition's leader and by no other, as in Kafka with RackAwareReplicaSelector.
 
-Version notes: 7 incremental sessions (KIP-227), 9 the client's leader epoch, if it sends one, is checked (KIP-320;
-``endpoint.leader_epochs``), 10 first to know zstd (a batch is sent as it was produced, whatever the version), 12
-``last_fetched_epoch`` is for followers and not looked at, 13 topic ids.  An error that a version's clients may not know
-is told as NOT_LEADER_OR_FOLLOWER.
+Version notes:
 
-Not implemented: fetches of followers (``replica_id`` of 0 or more: every partition is answered
-NOT_LEADER_OR_FOLLOWER, as Kafka does for a replica that it does not know).  No transaction is ever aborted yet.
+======= ===================================================================================================
+version change
+======= ===================================================================================================
+7       incremental sessions (KIP-227)
+9       the client's leader epoch, if it sends one, is checked (KIP-320; ``endpoint.leader_epochs``)
+10      the first whose clients know zstd; a batch is sent as it was produced, whatever the version
+12      ``last_fetched_epoch`` is for followers, and is ignored
+13      topic ids
+======= ===================================================================================================
+
+An error that a version's clients may not know is sent as NOT_LEADER_OR_FOLLOWER.
+
+Not implemented: fetches by followers (with a ``replica_id`` of 0 or more, every partition gets NOT_LEADER_OR_FOLLOWER,
+as in Kafka for an unknown replica); aborted transactions (there are no transactions yet).
 """
 
 from __future__ import annotations
@@ -38,7 +47,7 @@ from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 
 READ_COMMITTED = 1
 KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE: 11}
-"""The version whose clients know the error (Kafka's ``KafkaApis.maybeDownConvertStorageError``; KIP-207)."""
+"""First version whose clients know the error (Kafka's ``KafkaApis.maybeDownConvertStorageError``; KIP-207)."""
 
 
 def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
@@ -161,7 +170,7 @@ def _encode_refused(request: Request, listed: Sequence[SessionPartition]) -> Res
 
 
 def _topics(looks: Sequence[PartitionRead], version: int, *, committed: bool) -> list[FetchedTopic]:
-    """Grouped by topic, in the order in which each is met first."""
+    """Group the partitions by topic, in the order in which each topic comes first."""
     by_topic: dict[str | UUID, list[FetchedPartition]] = {}
     for look in looks:
         by_topic.setdefault(look.wanted.topic, []).append(_partition(look, version, committed=committed))

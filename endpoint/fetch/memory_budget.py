@@ -1,19 +1,19 @@
-"""One bound over the bytes that serve fetches (rule 8): tails, cached blocks, and answers on their way.
+"""One bound over the bytes that serve fetches (rule 8): tails, cached blocks, and responses under way.
 
-``limit`` is shared out so that catch-up readers and tail readers cannot starve each other::
+``limit`` is divided so that catch-up readers and tail readers cannot starve each other::
 
-    tails               up to ``tail_fraction``; the oldest batches go (``endpoint.fetch.tail_cache``)
-    answers, memory     up to half of the rest
-    answers, storage    up to a quarter of the rest: both lanes let fetches wait, first come, first served
-    cached blocks       whatever the three above leave, at least a quarter of the rest; they shrink at once
+    tails               up to ``tail_fraction``; the oldest batches are evicted (``endpoint.fetch.tail_cache``)
+    responses, memory   up to half of the rest
+    responses, storage  up to a quarter of the rest; in both pools fetches wait for room, in the order of arrival
+    cached blocks       what the three above leave, at least a quarter of the rest; they shrink at once
 
-So answers never evict the tail, however many readers lag (AutoMQ #201), and a lagging reader's blocks stay long enough
-to be used.  A reservation may grow: one answer can always proceed, whatever the size of its first batch.
+So responses never evict the tail, however many readers lag (AutoMQ #201), and a lagging reader's blocks stay long
+enough to be used.  A reservation may grow: one response can always proceed, whatever the size of its first batch.
 
-Nobody can fill a lane for long.  A large fetch gets a quarter of what is free, so that each of those that come after it
-finds something, however much each asks for; and the last eighth of a lane is kept for small answers, which pass the
-large ones that wait.  A client's response counts until it has been sent: who does not read it while others wait is
-closed (``core.net.listener``).
+No client can fill a pool for long.  A large fetch gets a quarter of what is free, so that each later one finds
+something, however much each asks for; and the last eighth of a pool is kept for small responses, which pass the large
+ones that wait.  A response counts until it has been sent; the connection of a client that does not read it while others
+wait is closed (``core.net.listener``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 SMALL_BYTES = 1 << 20
-"""A response up to this is small; in a small lane, up to a thirty-second of it."""
+"""Bytes up to which a response is small; in a small pool, up to a thirty-second of it."""
 
 
 class _Ticket:
-    """One request that waits; ``number`` is its place among all that came."""
+    """One request that waits; ``number`` is its place in the order of arrival."""
 
     __slots__ = ("future", "number", "size")
 
@@ -38,33 +38,36 @@ class _Ticket:
 
 
 class Reservation:
-    """Bytes taken from a lane.  ``release`` gives them back; once is enough, twice does no harm."""
+    """Bytes taken from a pool.  ``release`` gives them back; a second call has no effect."""
 
-    __slots__ = ("_lane", "size")
+    __slots__ = ("_pool", "size")
 
-    def __init__(self, lane: MemoryPool, size: int) -> None:
-        self._lane = lane
+    def __init__(self, pool: MemoryPool, size: int) -> None:
+        self._pool = pool
         self.size = size
 
     def resize(self, size: int) -> None:
-        """What it turned out to be.  More is never refused: one batch may be larger than all limits (KIP-74)."""
+        """Change the reservation to ``size`` bytes.
+
+        More is never refused: one batch may be larger than all limits (KIP-74).
+        """
         change, self.size = size - self.size, size
         if change:
-            self._lane.change(change)
+            self._pool.change(change)
 
     def split(self, size: int) -> Reservation:
-        """A part of it, released apart."""
+        """Move ``size`` bytes into a reservation of their own, and return it."""
         self.size -= size
-        return Reservation(self._lane, size)
+        return Reservation(self._pool, size)
 
     def release(self) -> None:
         self.resize(0)
 
 
 class MemoryPool:
-    """Counts the bytes of responses; who finds no room waits for its turn.
+    """Room for ``limit`` bytes of responses; a response without room waits for its turn.
 
-    Unlike a ``core.aio.gate.Gate`` it may grant less than was asked, and lets small responses pass large ones.
+    Unlike a ``core.aio.gate.Gate`` it may grant less than was asked for, and lets small responses pass large ones.
     """
 
     __slots__ = ("_came", "_large_ones", "_on_change", "_small", "_small_ones", "limit", "used")
@@ -81,12 +84,13 @@ class MemoryPool:
 
     @property
     def waiting(self) -> int:
+        """Number of responses that wait for room."""
         return len(self._small_ones) + len(self._large_ones)
 
     def try_take(self, size: int) -> Reservation | None:
-        """Reserve up to ``size`` bytes now: as much as ``_share`` gives.  None if there is no room.
+        """Reserve up to ``size`` bytes now: as much as ``_share`` grants.
 
-        Also None if others wait, unless ``size`` is small.
+        Returns None if there is no room, or if others wait and ``size`` is not small.
         """
         if size > self._small and self.waiting:
             return None
@@ -97,7 +101,10 @@ class MemoryPool:
         return Reservation(self, granted)
 
     async def take(self, size: int) -> Reservation:
-        """Reserve up to ``size`` bytes, in turn: the small and the large have a line each in the same queue."""
+        """Reserve up to ``size`` bytes; waits for room.
+
+        Requests are served in the order of arrival, but small ones do not wait for large ones.
+        """
         reservation = self.try_take(size)
         if reservation is not None:
             return reservation
@@ -109,24 +116,24 @@ class MemoryPool:
             await ticket.future
         except asyncio.CancelledError:
             if line.pop(ticket.number, None) is not None:
-                self.change(0)  # a smaller one may stand behind it
+                self.change(0)  # a smaller one behind it may fit
             elif not ticket.future.cancelled():
                 self.change(-ticket.size)  # granted in the same moment
             raise
         return Reservation(self, ticket.size)
 
     def change(self, by: int) -> None:
-        """Reservations only."""
+        """Count ``by`` bytes more (or less, if negative).  Called by reservations only."""
         self.used += by
         if by <= 0 and (self._small_ones or self._large_ones):
             self._grant()
         self._on_change()
 
     def _share(self, size: int) -> int:
-        """Return how many of ``size`` bytes may be taken now, 0 if it must wait.
+        """Return how many of ``size`` bytes may be taken now; 0 if the request must wait.
 
-        What is small is given whole, from the reserve too.  What is large gets a quarter of what is free before the
-        reserve, though never less than a small one; in an empty lane, up to half of the lane.
+        A small request is granted whole, also from the reserve (the last eighth).  A large one gets a quarter of what
+        is free before the reserve, though never less than a small one; in an empty pool, up to half of the pool.
         """
         if not self.used:
             return min(size, max(self.limit // 2, self._small))
@@ -136,7 +143,10 @@ class MemoryPool:
         return min(size, max(free // 4, self._small)) if free >= self._small else 0
 
     def _grant(self) -> None:
-        """Serve those who wait in their order; the small ones pass the large ones.  Costs what it grants."""
+        """Serve the requests that wait, in their order; small ones pass large ones.
+
+        The cost grows with the number of requests granted, not with the number that wait.
+        """
         is_full = False  # for the large
         while True:
             small = next(iter(self._small_ones.values()), None)
@@ -147,7 +157,7 @@ class MemoryPool:
                 return
 
     def _serve(self, ticket: _Ticket, line: OrderedDict[int, _Ticket]) -> bool:
-        """Grant the first of ``line`` what there is.  False if there is no room for it."""
+        """Grant the first of ``line`` what there is.  Return False if there is no room for it."""
         if ticket.future.done():  # cancelled, and about to notice
             del line[ticket.number]
             return True
@@ -162,7 +172,7 @@ class MemoryPool:
 
 
 class FetchBudget:
-    """Shares ``limit`` out.  ``limit_blocks`` is told how many bytes of blocks may be cached, at each change."""
+    """The division of ``limit`` bytes.  ``limit_blocks`` is called at each change, with the bytes left for blocks."""
 
     def __init__(self, limit: int, tail_fraction: float, limit_blocks: Callable[[int], None]) -> None:
         self.limit = limit
@@ -181,21 +191,21 @@ class FetchBudget:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a fetch waits for room that responses hold."""
+        """True while a fetch waits for room that responses hold."""
         return self.waiting > 0
 
     @property
     def waiting(self) -> int:
-        """Fetches that wait for room that responses hold."""
+        """Number of fetches that wait for room that responses hold."""
         return self.memory.waiting + self.storage.waiting
 
     @property
     def response_bytes(self) -> int:
-        """Bytes of responses that are being made or sent."""
+        """Bytes of responses that are being built or sent."""
         return self.memory.used + self.storage.used
 
     def tail_is(self, size: int) -> None:
-        """What the tail cache keeps now."""
+        """Note that the tail cache holds ``size`` bytes now."""
         if size != self._tail_bytes:
             self._tail_bytes = size
             self._changed()

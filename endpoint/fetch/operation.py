@@ -1,14 +1,14 @@
-"""One fetch on its way: look, read what lies on storage, park, answer.
+"""One fetch: check its partitions, read from storage, park until something changes, respond.
 
-A fetch that finds enough in memory is answered in the call that brought it (``try_now``); all others ``run``.  It ends
-when there are ``min_bytes``, when something went wrong that the client must know, when storage was read, or when its
-time is up: a little later than the client says while an owner is missing (``endpoint.fetch.fetch_time``).  With records
-of other partitions it waits for no owner, and says nothing of one that is missing.  Its bytes are reserved before they
-are read, and released when the answer was sent.
+A fetch that finds enough in memory gets its response in the call that brought it (``try_now``); all others ``run``.  It
+ends when there are ``min_bytes``, when there is an error that the client must know, when storage was read, or when its
+time is up.  While an owner is missing, that is a little later than the client says (``endpoint.fetch.fetch_time``); but
+a fetch that has records of other partitions does not wait for an owner, and does not report one as missing.  Its bytes
+are reserved before they are read, and released when the response was sent.
 
-Storage may be slow.  A fetch that has enough in memory waits for it only shortly; what is read too late is read to its
-end all the same, for the block cache: the next fetch finds it there.  Partitions left out stay at the front of their
-session's order.
+Storage may be slow.  A fetch that has enough in memory waits for storage only a short time.  A read that comes too late
+still goes on to its end, and fills the block cache for the next fetch.  Partitions that are left out stay at the front
+of their session's order.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ from bmq.endpoint.large_requests import PARTITIONS_MAX
 from bmq.meta.catalog import Topic
 
 STORAGE_PATIENCE_S = 10.0
-"""A fetch with nothing else to give waits so long for storage (or its max.wait, if longer): below any client's
-request time-out, since a fetch that is never answered makes librdkafka and franz-go begin again (nisshi #668)."""
+"""Time that a fetch without other records waits for storage (or its max.wait, if longer).  It is below any client's
+request time-out: a fetch that never gets a response makes librdkafka and franz-go begin again (nisshi #668)."""
 SHORT_PATIENCE_S = 0.5
-"""A fetch that has enough without storage waits so long (Kafka's remote.fetch.max.wait.ms)."""
-LANE_PATIENCE_S = 10.0
-"""So long a fetch waits for bytes of the budget; then it is answered without records."""
+"""Time that a fetch with enough records from memory waits for storage (Kafka's remote.fetch.max.wait.ms)."""
+POOL_PATIENCE_S = 10.0
+"""Time that a fetch waits for bytes of the budget; then its response has no records."""
 PARALLEL_READS = 8
 """Partitions that one fetch reads from storage at once."""
 READS_MAX = 1_000
-"""Partitions that one fetch reads from storage; the others come first in its session's next one."""
+"""Partitions that one fetch reads from storage; the others come first in its session's next fetch."""
 LOOKS_A_TURN = 500
-"""Partitions that are looked at, or told of, in one turn of the loop: at 10 us each, 5 ms."""
+"""Partitions that are checked, or put into the response, in one turn of the loop: at 10 us each, 5 ms."""
 READ_BYTES_MIN = 64 << 10
-"""What a read is counted with at least: it gives a whole batch, however little was asked for."""
+"""Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
 READ_COPIES = 2
-"""While a range is read its bytes exist twice: in the reader's window and in the answer."""
+"""Number of copies of a range while it is read: one in the reader's window and one in the response."""
 
 
 Nearer = Callable[[Topic, int], int]
-"""From a topic and the number of its partition to the node id of a proxy."""
+"""Function from a topic and the number of its partition to the node id of a proxy, or -1 for this one."""
 
 
 class FetchParams:
-    """What a request asks for beside its partitions; ``max_wait_s`` in seconds.
+    """A request's fields beside its partitions.
 
-    ``nearer`` returns the proxy that the client is to read a partition from instead, or -1; None: always from this one.
+    ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
+    -1; if ``nearer`` is None, the client always reads from this process.
     """
 
     __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes", "nearer")
@@ -74,7 +75,7 @@ class FetchParams:
 
 
 class FetchResult:
-    """The answer, not encoded yet.  ``release`` gives the budget its bytes back."""
+    """The response, not encoded yet.  ``release`` gives its bytes back to the budget; None if it holds none."""
 
     __slots__ = ("error", "looks", "release", "session_id")
 
@@ -92,7 +93,7 @@ class FetchResult:
 
 
 def _nothing() -> None:
-    """Nobody has to be told that a fetch parks."""
+    """Do nothing when a fetch parks."""
 
 
 class FetchReads(Protocol):
@@ -106,30 +107,35 @@ class FetchReads(Protocol):
     is_draining: bool
     parked: set[asyncio.Future[None]]
     parked_partitions: int
-    """Partitions of parked fetches that are large and have no session."""
+    """Number of partitions of large parked fetches without a session."""
 
     def look(
         self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
     ) -> PartitionRead:
-        """Return what the partition has now, `limit` bytes at most; `follows`: its events are wanted from here on."""
+        """Return what the partition has now, `limit` bytes at most.
+
+        `at_least_one`: the first batch even if it is larger; `committed`: only records below the last stable offset;
+        `follows`: the partition's events count for `wanted` from here on.
+        """
 
     async def read(self, look: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
         """Return the records that `look` found on storage, or this partition's error."""
 
     def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
-        """Let a read that its fetch no longer waits for fill the block cache."""
+        """Let a read, for which its fetch no longer waits, go on and fill the block cache."""
 
     def count(self, look: PartitionRead) -> None:
-        """Count what is sent of a partition."""
+        """Count a partition's part of a response."""
 
     def leave(self, partitions: Collection[SessionPartition]) -> None:
         """Follow these partitions no longer."""
 
-    def end_session(self, session: FetchSession) -> None: ...
+    def end_session(self, session: FetchSession) -> None:
+        """Close a session whose first response could not be sent."""
 
 
 class FetchOperation:
-    """``try_now``; if that gives nothing, ``run``."""
+    """One fetch.  Call ``try_now``; if that returns None, await ``run``."""
 
     __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_is_first", "_left", "_on_park", "_params",
                  "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
@@ -140,11 +146,10 @@ class FetchOperation:
         self._turn = turn
         self._params = params
         self._fresh: list[PartitionRead] = []  # of the last round: records, or what cannot wait
-        self._rest: dict[
-            SessionPartition, PartitionRead
-        ] = {}  # of any round: nothing to read, and nothing has happened since
+        # Of any round: nothing to read, and no event since.
+        self._rest: dict[SessionPartition, PartitionRead] = {}
         self._size = self._planned = self._seen = 0
-        self._left = self._stored = 0  # of the look under way: bytes, and partitions that lie on storage
+        self._left = self._stored = 0  # of the present round: bytes left, and partitions that lie on storage
         self._hurries = self._reads = self._is_first = False
         self._storage_deadline = 0.0
         self._time = FetchTime(0.0, 0.0)  # of ``run``
@@ -160,7 +165,10 @@ class FetchOperation:
             self._watch = turn.watch
 
     def try_now(self) -> FetchResult | None:
-        """The answer, if it needs neither storage nor time, and no more than one turn of the loop."""
+        """Return the response, if it needs neither storage nor a wait, and no more than one turn of the loop.
+
+        None: ``run`` is needed.
+        """
         if len(self._watch.changed) + len(self._watch.waiting) > LOOKS_A_TURN:
             return None
         self._begin_look()
@@ -187,9 +195,10 @@ class FetchOperation:
         return self._found(looks, reservation)
 
     async def run(self, on_park: Callable[[], None] = _nothing) -> FetchResult:
-        """The answer, in time.  Cancelled when the client has gone.  ``on_park`` is called before it waits for records.
+        """Return the response, once there is enough or the fetch's time is up.
 
-        A large fetch without a session waits only while those that wait have PARTITIONS_MAX partitions at most.
+        To be cancelled when the client has gone.  ``on_park`` is called before each wait for records.  A large fetch
+        without a session waits only if all such fetches that wait have PARTITIONS_MAX partitions at most.
         """
         self._on_park = on_park
         now = asyncio.get_running_loop().time
@@ -215,17 +224,17 @@ class FetchOperation:
 
     @property
     def _is_cut_off(self) -> bool:
-        """Its session has ended, or goes on with a later request."""
+        """True if the fetch's session has ended, or goes on with a later request."""
         session = self._turn.session
         return session is not None and (session.is_closed or self._turn.is_overtaken)
 
     def _is_over(self) -> bool:
-        """Whether it is answered with what there is."""
+        """Return whether the fetch must respond with what there is."""
         is_up = self._time.is_up(asyncio.get_running_loop().time())
         return (is_up and self._size > 0) or self._is_late()
 
     def _is_late(self) -> bool:
-        """Whether partitions without an owner are told of: no more time is left for one to come."""
+        """Return whether missing owners are reported, as no time is left to wait for them."""
         if self._is_cut_off or self._reading.is_draining:
             return True
         now = asyncio.get_running_loop().time()
@@ -234,7 +243,7 @@ class FetchOperation:
         return not (self._time.is_patient(now) and (self._time.is_lost or self._lacks_owner()))
 
     def _lacks_owner(self) -> bool:
-        """Whether one of the partitions that wait has no owner; of many only the first are looked at."""
+        """Return whether a partition that waits has no owner; only the first LOOKS_A_TURN are checked."""
         waiting = tuple(islice(self._watch.waiting, LOOKS_A_TURN))
         return any(self._rest_of(wanted).error is ErrorCode.NOT_LEADER_OR_FOLLOWER for wanted in waiting)
 
@@ -245,7 +254,10 @@ class FetchOperation:
     # ----------------------------------------------------------------------------------------------------- look
 
     def _look(self, bytes_max: int | None = None) -> Steps[None]:
-        """Look once at the partitions that may have something, with a pause after each LOOKS_A_TURN of them."""
+        """Check once the partitions that may have something, with a pause after each LOOKS_A_TURN of them.
+
+        ``bytes_max`` is the room for records, if less than the request's limit.
+        """
         self._begin_look(bytes_max)
         for number, part in enumerate(batched(tuple(self._watch.changed), LOOKS_A_TURN)):
             if number:
@@ -254,9 +266,9 @@ class FetchOperation:
                 return
 
     def _begin_look(self, bytes_max: int | None = None) -> None:
-        """Forget what the last look has found.
+        """Begin a round: forget what the last one has found.
 
-        ``bytes_max`` is what there is room for, if that is less than the request's limit.
+        ``bytes_max`` is the room for records, if less than the request's limit.
         """
         limit = self._params.max_bytes
         self._is_first, self._left = True, (limit if bytes_max is None else min(bytes_max, limit))
@@ -267,7 +279,10 @@ class FetchOperation:
         self._hurries = self._reads = False
 
     def _look_at(self, partitions: Sequence[SessionPartition]) -> bool:
-        """Look at these, in the order of service.  False once the bytes are used and the rest need no look."""
+        """Check these partitions, in the order of service.
+
+        Return False once all bytes are used, so that the rest need no check.
+        """
         look_at, watch, follows, committed = self._reading.look, self._watch, self._may_follow, self._params.committed
         is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
         nearer = self._params.nearer
@@ -299,7 +314,7 @@ class FetchOperation:
         return True
 
     def _plan(self, look: PartitionRead) -> int:
-        """Bytes that the partition will take of the answer."""
+        """Count the partition's records, and return the bytes that they take of the response."""
         if look.reads:
             self._reads = True
             self._planned += _cost(look)
@@ -309,7 +324,7 @@ class FetchOperation:
         return look.size
 
     def _sort(self, look: PartitionRead) -> None:
-        """A partition without records: an error or a nearer proxy, which cannot wait, or one for the rest."""
+        """Sort a partition without records: an error or a nearer proxy is reported now, the others are the rest."""
         wanted, watch = look.wanted, self._watch
         if look.preferred >= 0 or (look.error and not look.waits and not look.is_unknown):
             self._rest.pop(wanted, None)
@@ -329,7 +344,7 @@ class FetchOperation:
         return self._size >= self._params.min_bytes or self._hurries or self._knows_nothing()
 
     def _knows_nothing(self) -> bool:
-        """Not one of its partitions exists (or there are none): there is nothing to wait for."""
+        """Return whether none of the fetch's partitions exists (or it has none): there is nothing to wait for."""
         session, partitions = self._turn.session, self._turn.partitions
         count = len(partitions) if partitions is not None else len(session.partitions) if session is not None else 0
         return len(self._watch.unsaid) == count and all(look.is_unknown for look in self._rest.values())
@@ -337,7 +352,7 @@ class FetchOperation:
     # ------------------------------------------------------------------------------------------------- read, park
 
     async def _gather(self) -> FetchResult | None:
-        """Reserve, read from storage, answer.  None when there is nothing after all, and time is left."""
+        """Reserve bytes, read from storage, respond.  Return None if nothing was found after all and time is left."""
         reservation = await self._reserve()
         if reservation is None:
             return await run_in_turns(self._finish_empty())
@@ -353,13 +368,14 @@ class FetchOperation:
             raise
 
     async def _reserve(self) -> Reservation | None:
-        """Reserve bytes for what was found, or for as much of it as there is room for.  None if there is none for long.
+        """Reserve bytes for what was found, or for the part of it that there is room for.
 
-        If room must be waited for, drop what was found (it may be evicted meanwhile) and look again once it is granted.
+        Returns None if there was no room for POOL_PATIENCE_S.  If room must be waited for, drop what was found (it may
+        be evicted meanwhile) and check again once room is granted.
         """
         budget = self._reading.budget
-        lane = budget.storage if self._reads else budget.memory
-        reservation = self._take_now(lane)
+        pool = budget.storage if self._reads else budget.memory
+        reservation = self._take_now(pool)
         if reservation is not None:
             try:
                 await run_in_turns(self._fill(reservation))
@@ -369,8 +385,8 @@ class FetchOperation:
             return reservation
         self._fresh = []
         try:
-            async with asyncio.timeout(LANE_PATIENCE_S):
-                reservation = await lane.take(self._planned)
+            async with asyncio.timeout(POOL_PATIENCE_S):
+                reservation = await pool.take(self._planned)
         except TimeoutError:
             await run_in_turns(self._look())
             return None
@@ -383,18 +399,18 @@ class FetchOperation:
         return reservation
 
     def _fill(self, reservation: Reservation) -> Steps[None]:
-        """Make do with ``reservation``: look again if it is less than was planned."""
+        """Fit what was found into ``reservation``: check again, for fewer bytes, if it is less than planned."""
         if reservation.size < self._planned:
             yield from self._look(self._bytes_of(reservation))
             reservation.resize(self._planned)
 
     def _bytes_of(self, reservation: Reservation) -> int:
-        """Return the bytes of records that a reservation has room for."""
+        """Return the bytes of records that fit into a reservation."""
         return reservation.size // READ_COPIES if self._reads else reservation.size
 
-    def _take_now(self, lane: MemoryPool) -> Reservation | None:
-        """Reserve bytes for what was found, if there are any now; an answer without records waits behind nobody."""
-        return lane.try_take(self._planned) if self._planned else Reservation(lane, 0)
+    def _take_now(self, pool: MemoryPool) -> Reservation | None:
+        """Reserve bytes for what was found; None if there is no room now.  A response without records needs none."""
+        return pool.try_take(self._planned) if self._planned else Reservation(pool, 0)
 
     async def _read(self, reservation: Reservation) -> None:
         """Read what lies on storage, several partitions at once."""
@@ -416,14 +432,14 @@ class FetchOperation:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
         for task, look in tasks.items():
-            if look.reads:  # still: it goes on without us
+            if look.reads:  # still under way: it goes on without this fetch
                 look.reads = False
                 self._reading.adopt(task, reservation.split(_cost(look)))
         self._time.on_read(began, is_lost=any(look.waits for look in self._fresh))
         self._fit()
 
     def _take(self, look: PartitionRead, outcome: bytes | ErrorCode) -> None:
-        """Take a read's records or its error.  NOT_LEADER_OR_FOLLOWER is waited out: it is read again."""
+        """Take a read's records or its error.  After NOT_LEADER_OR_FOLLOWER the read is repeated while time is left."""
         look.reads = False
         if isinstance(outcome, ErrorCode):
             look.fails(outcome, waits=outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -432,7 +448,7 @@ class FetchOperation:
             look.buffers, look.size, look.is_stored = (outcome,), len(outcome), True
 
     def _fit(self) -> None:
-        """Only the first partition that has records may pass the limits, by one batch (KIP-74)."""
+        """Drop records past the limits.  Only the first partition with records may pass them, by one batch (KIP-74)."""
         self._size = 0
         for look in self._fresh:
             size = look.size
@@ -441,9 +457,9 @@ class FetchOperation:
             self._size += look.size
 
     async def _park(self, until: float) -> None:
-        """Wait until enough has been flushed, something has changed, or the loop's clock says ``until``.
+        """Wait until enough has been flushed, something has changed, or the loop's clock reaches ``until``.
 
-        Once the client's own time has passed, anything is enough.
+        Once the client's own time has passed, a single byte is enough.
         """
         self._on_park()
         loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
@@ -452,7 +468,7 @@ class FetchOperation:
         watch.token = future
         began = loop.time()
         watch.park(1 if self._time.is_up(began) else self._params.min_bytes - self._size)
-        self._fresh = []  # what was found may leave the cache meanwhile: it is looked for again
+        self._fresh = []  # the cache may evict these meanwhile: they are read again after the wait
         reading.metrics.parked_fetches += 1
         reading.parked.add(future)
         try:
@@ -471,7 +487,7 @@ class FetchOperation:
     # --------------------------------------------------------------------------------------------------- answer
 
     def _finish(self, reservation: Reservation, *, is_late: bool) -> Steps[FetchResult]:
-        """Tell what was found, with a pause after each LOOKS_A_TURN partitions."""
+        """Build the response from what was found, with a pause after each LOOKS_A_TURN partitions."""
         session, watch = self._turn.session, self._watch
         if session is not None and self._turn.is_overtaken:
             reservation.release()
@@ -489,14 +505,14 @@ class FetchOperation:
         return self._found(looks, reservation)
 
     def _finish_empty(self) -> Steps[FetchResult]:
-        """There was no room in the budget for long: say what else there is to say."""
+        """Build a response without records, after the budget had no room for POOL_PATIENCE_S."""
         for look in self._fresh:
             look.buffers, look.size, look.reads = (), 0, False
         self._size = 0
         return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=self._is_late()))
 
     def _tell(self, looks: Sequence[PartitionRead]) -> None:
-        """Count these as told in the response."""
+        """Note that the response carries these."""
         watch, count = self._watch, self._reading.count
         for look in looks:
             count(look)
@@ -516,9 +532,10 @@ class FetchOperation:
         )
 
     def _news(self, *, is_late: bool) -> tuple[list[PartitionRead], Sequence[SessionPartition]]:
-        """Return what the response carries, everything or in a session what is news, and partitions to look up for it.
+        """Return what the response carries so far, and the partitions that ``_rest_of`` is to add to it.
 
-        The latter have nothing to read: ``_rest_of``.
+        A full response carries every partition, an incremental one only news.  The partitions in the second result have
+        nothing to read.
         """
         if self._turn.partitions is not None:
             looks = [*self._fresh, *self._rest.values()]
@@ -530,11 +547,11 @@ class FetchOperation:
         return looks, (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
 
     def _hide_waiting(self, looks: Sequence[PartitionRead]) -> None:
-        """Tell of no error yet where one may pass: a response must list these partitions, also without news.
+        """Clear errors that may still pass, in a full response, which must list these partitions.
 
-        They have no records and no watermark (-1): one from before a move may lie behind by now, and librdkafka would
-        report the end of the partition there.  Processes of our own look for the next owner themselves, so these are
-        told of a missing one (``owner_patience_s``).
+        They are sent without records and without a watermark (-1): one from before a move may be too low by now, and
+        librdkafka would report the end of the partition there.  A missing owner is reported if ``owner_patience_s`` is
+        0: those clients are processes of this cluster, which find the next owner themselves.
         """
         hides_missing = self._reading.owner_patience_s > 0
         for look in looks:
@@ -542,7 +559,7 @@ class FetchOperation:
                 look.error = ErrorCode.NONE
 
     def _rest_of(self, wanted: SessionPartition) -> PartitionRead:
-        """Its look; a new one if it was looked at by an earlier request of the session."""
+        """Return the partition's last check, or check it now if an earlier request of the session made the last one."""
         look = self._rest.get(wanted)
         if look is None:
             committed, follows = self._params.committed, self._may_follow
@@ -552,15 +569,15 @@ class FetchOperation:
     # --------------------------------------------------------------------------------------------------- follow
 
     def _follow(self) -> None:
-        """From now on events count.  A fetch without a session looks at all of its partitions again."""
+        """Follow the partitions from now on.  A fetch without a session checks all of its partitions again for that."""
         if self._turn.session is None:
             self._follows = True
-            if self._has_looked:  # at few: see ``try_now``
+            if self._has_looked:  # at few partitions: see ``try_now``
                 for wanted in self._turn.partitions or ():
                     self._watch.touch(wanted)
 
     def _may_park(self) -> bool:
-        """Count what it holds while it waits, if that is much.  False if those that wait hold too much already."""
+        """Count a large fetch's partitions while it waits.  Return False if those that wait have too many already."""
         turn, reading = self._turn, self._reading
         count = len(turn.partitions or ()) if turn.session is None else 0
         if count <= LOOKS_A_TURN:
@@ -577,12 +594,12 @@ class FetchOperation:
         if turn.session is None:
             self._reading.leave(turn.partitions or ())
             self._watch.clear()
-        elif turn.is_new and not is_answered:  # the client will never learn of it
+        elif turn.is_new and not is_answered:  # the client will never learn the session's id
             self._reading.end_session(turn.session)
 
 
 def _cost(look: PartitionRead) -> int:
-    """Bytes to reserve for a read from storage."""
+    """Return the bytes to reserve for a read from storage."""
     return READ_COPIES * max(READ_BYTES_MIN, look.limit)
 
 

@@ -1,10 +1,19 @@
-"""What one partition has for a fetch, as its owner and the tail cache say at this moment: pure.
+"""The result of one partition for a fetch, from its owner's present state and the tail cache.  Pure.
 
-Rule 2 decides: nothing at or past the high watermark is shown, and OFFSET_OUT_OF_RANGE is said only by an owner in
-WRITE.  Without such an owner the fetch waits: the partition may be moving.  For an offset past the watermark it waits
-until the owner has proven that it is the owner and has flushed what it acknowledged before (acks=1): then it is out of
-range, or below the watermark.  What is not known by the end of the fetch's time (``endpoint.fetch.fetch_time``) is told
-as a retriable error.
+Rule 2 decides:
+
+====================================== ==================================================================
+the partition                          the fetch
+====================================== ==================================================================
+records at or past the high watermark  never returns them
+no owner in WRITE                      waits: the partition may be moving
+offset below the log start             OFFSET_OUT_OF_RANGE
+offset past the watermark              waits until the owner has confirmed that it is the owner, and has
+                                       flushed what it acknowledged before (acks=1); then the offset is
+                                       OFFSET_OUT_OF_RANGE, or below the watermark
+====================================== ==================================================================
+
+What is not known by the end of the fetch's time (``endpoint.fetch.fetch_time``) is a retriable error.
 """
 
 from __future__ import annotations
@@ -23,16 +32,18 @@ from bmq.storage.log_reader import LiveSegment
 
 
 class PartitionRead:
-    """The outcome.
+    """One partition's result::
 
-    ``error``    to be told; with ``waits`` only when time is up
-    ``buffers``  whole batches of ``size`` bytes, from memory
-    ``reads``    records are there, below ``end``, but on storage: at most ``limit`` bytes are wanted
-    ``has_more`` records are there, but none was taken: they did not fit
-    ``asks``     who is to be asked for the open segment before it is read, instead of ``live``
-    ``is_stored`` the buffers came from storage
-    ``is_gone``  the catalog had this partition when it was looked at last, and has it no more
-    ``preferred`` the proxy that the client is to read the partition from (KIP-392), without records here; else -1
+    error      the partition's error; with ``waits`` it is sent only when the fetch's time is up
+    buffers    whole batches of ``size`` bytes, from memory
+    reads      there are records below ``end``, but on storage: at most ``limit`` bytes are wanted
+    has_more   there are records, but none was taken, as they did not fit
+    asks       view to ask for the open segment before the read; None: use ``live``
+    is_stored  the buffers came from storage
+    is_gone    the catalog had this partition at the last check, and does not have it now
+    preferred  node id of the proxy that the client is to read the partition from (KIP-392), without records
+               here; else -1
+    marks      high watermark, last stable offset and log start
     """
 
     __slots__ = (
@@ -73,26 +84,31 @@ class PartitionRead:
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
 
     def __repr__(self) -> str:
-        return f"<Look {self.wanted!r} {self.error.name} {self.size} bytes marks={self.marks} reads={self.reads}>"
+        return (
+            f"<PartitionRead {self.wanted!r} {self.error.name} {self.size} bytes marks={self.marks} reads={self.reads}>"
+        )
 
     @property
     def is_unknown(self) -> bool:
-        """The catalog has no such partition."""
+        """True if the catalog has no such partition."""
         return self.topic is None
 
     @property
     def is_news(self) -> bool:
-        """Whether an incremental answer must carry it."""
+        """True if an incremental response must carry the partition."""
         return bool(self.size or self.error) or self.preferred >= 0 or self.marks != self.wanted.told
 
     def prefers(self, node_id: int) -> None:
-        """Send the client to this proxy for the partition, and read nothing here."""
+        """Send the client to proxy ``node_id`` for the partition, and read nothing here."""
         self.preferred = node_id
         self.buffers, self.size = (), 0
         self.reads = self.has_more = False
 
     def fails(self, error: ErrorCode, *, waits: bool = False) -> PartitionRead:
-        """Kafka tells no marks beside an error."""
+        """Set the error, and return this object.  As in Kafka, a partition with an error carries no marks.
+
+        ``waits``: the error may pass, and is sent only when the fetch's time is up.
+        """
         self.error = error
         self.waits = waits
         self.marks = UNTOLD
@@ -109,8 +125,10 @@ def read_partition(
     at_least_one: bool,
     committed: bool,
 ) -> PartitionRead:
-    """``wanted.key`` is known.  At most ``limit`` bytes, or one batch if ``at_least_one``; ``committed``: only what is
-    below the last stable offset."""
+    """Return the partition's result: at most ``limit`` bytes, or one batch if ``at_least_one``.
+
+    ``wanted.key`` must be set.  ``committed``: only records below the last stable offset.
+    """
     look = PartitionRead(wanted, topic, limit)
     if followed is None or not followed.is_open:
         return look.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)

@@ -1,15 +1,15 @@
-"""Parked fetches: which partitions they want, what has happened there since they looked, who wakes.  Pure.
+"""Parked fetches: their partitions, the events since the last check, and which of them wake.  Pure.
 
-A *watch* is what polls belong to: a fetch session for as long as it lives, or one fetch without a session.  It follows
-its partitions, and keeps apart those that need a look, so that a poll costs its changed partitions and not all:
+A *watch* belongs to a fetch session, for as long as that lives, or to one fetch without a session.  It follows its
+partitions, and keeps those that need a check apart, so that a fetch costs its changed partitions and not all::
 
-``changed``   something has happened, or there is more to be had: looked at by the next look
-``unsaid``    looked at, nothing to read, but the next answer has something to tell (a new watermark, an unknown topic)
-``waiting``   looked at, and its owner is not known yet: told only when time is up
+    changed   an event has come, or there are more records: the next round checks it
+    unsaid    checked, nothing to read, but the next response has news (a new watermark, an unknown topic)
+    waiting   checked, and its owner is not known yet: reported only when the fetch's time is up
 
-A partition in none of the three is *quiet*: its reader stands at the end, and was told all.  Every event moves its
-partition back to ``changed``.  Events count for a watch whether or not a fetch is parked on it, and a fetch parks only
-if there was none since it looked: so none is lost between the two.
+A partition in none of the three is *quiet*: its reader is at the end, and the client has all its marks.  Every event
+moves its partition back to ``changed``.  Events count for a watch whether or not a fetch is parked on it, and a fetch
+parks only if none has come since it checked: so no event is lost between the two.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from collections.abc import Iterable, Sequence
 from bmq.core.model import PartitionKey
 
 Identity = tuple["str | uuid.UUID", int]
-"""A partition as the client names it: topic name or (from version 13 on) topic id, and number."""
+"""Partition as the client names it: topic name or (from version 13 on) topic id, and number."""
 Marks = tuple[int, int, int]
-"""What an answer tells of a partition beside its records: high watermark, last stable offset, log start."""
+"""Offsets of a partition in a response: high watermark, last stable offset, log start."""
 UNTOLD: Marks = (-1, -1, -1)
+"""Marks of a partition whose marks were not sent, or are not known."""
 
 
 class SessionPartition:
     """One partition that a fetch, or a session of fetches, reads.
 
-    ``key`` is None while the topic is unknown.  ``told`` is what the client has heard of its marks.
+    ``key`` is None while the topic is unknown.  ``told`` are the marks that the client was sent last.
     """
 
     __slots__ = ("key", "leader_epoch", "max_bytes", "offset", "partition", "told", "topic", "watch")
@@ -48,24 +49,24 @@ class SessionPartition:
 
     @property
     def identity(self) -> Identity:
+        """Partition as the client names it: the key in its session."""
         return self.topic, self.partition
 
     def __repr__(self) -> str:
-        return f"<Wanted {self.topic}-{self.partition} from {self.offset} told={self.told}>"
+        return f"<SessionPartition {self.topic}-{self.partition} from {self.offset} told={self.told}>"
 
 
 class FetchWatch:
-    """Partitions wanted together.
+    """The partitions that one session, or one fetch without a session, follows together.
 
-    ``token`` is whatever its owner needs to wake the parked fetch.  ``events`` counts what has happened, ever.
+    ``token`` belongs to the caller, to wake the parked fetch with.  ``events`` counts all events so far.
     """
 
     __slots__ = ("_counted", "_need", "changed", "events", "token", "unsaid", "waiting")
 
     def __init__(self) -> None:
-        self.changed: dict[
-            SessionPartition, None
-        ] = {}  # in the order of service: the front one was not served for longest
+        # In the order of service: the first one has waited longest for records.
+        self.changed: dict[SessionPartition, None] = {}
         self.unsaid: dict[SessionPartition, None] = {}
         self.waiting: dict[SessionPartition, None] = {}
         self.token: object = None
@@ -75,21 +76,22 @@ class FetchWatch:
 
     def __repr__(self) -> str:
         return (
-            f"<Watch changed={len(self.changed)} unsaid={len(self.unsaid)} waiting={len(self.waiting)}"
+            f"<FetchWatch changed={len(self.changed)} unsaid={len(self.unsaid)} waiting={len(self.waiting)}"
             f" need={self._need}>"
         )
 
     @property
     def is_parked(self) -> bool:
+        """True while a fetch waits for bytes or changes."""
         return self._need is not None
 
     def add(self, wanted: SessionPartition) -> None:
-        """One more partition, not looked at yet."""
+        """Add a partition, to be checked."""
         wanted.watch = self
         self.touch(wanted)
 
     def add_all(self, partitions: Iterable[SessionPartition]) -> None:
-        """Many that are new to this watch, not looked at yet."""
+        """Add many partitions that are new to this watch, to be checked."""
         self.events += 1
         changed = self.changed
         for wanted in partitions:
@@ -97,36 +99,43 @@ class FetchWatch:
             changed[wanted] = None
 
     def remove(self, wanted: SessionPartition) -> None:
+        """Remove a partition that the session has forgotten."""
         wanted.watch = None
         self.changed.pop(wanted, None)
         self.unsaid.pop(wanted, None)
         self.waiting.pop(wanted, None)
 
     def clear(self) -> None:
-        """Forget all partitions, which still refer to this: without it only the cyclic collector would free either."""
+        """Forget all partitions.
+
+        They refer to this watch: without this call, only the cyclic garbage collector could free either.
+        """
         for each in (self.changed, self.unsaid, self.waiting, self._counted):
             each.clear()
 
     def touch(self, wanted: SessionPartition) -> None:
-        """It needs a look; it keeps its place if it had one."""
+        """Note an event: the partition needs a check.  It keeps its place in the order if it had one."""
         self.events += 1
         self.changed[wanted] = None
         self.unsaid.pop(wanted, None)
         self.waiting.pop(wanted, None)
 
     def touch_unsaid(self) -> None:
-        """All that the next answer would tell of, though there is nothing to read, needs a look."""
+        """Let the next round check all partitions that have news, but had nothing to read."""
         self.events += 1
         self.changed.update(self.unsaid)
         self.unsaid.clear()
 
     def served(self, wanted: SessionPartition) -> None:
-        """It got records: the others come first next time (KIP-227)."""
+        """Note that a response carries records of the partition: the others come first next time (KIP-227)."""
         self.changed.pop(wanted, None)
         self.changed[wanted] = None
 
     def is_quiet(self, wanted: SessionPartition, *, is_told: bool) -> None:
-        """There is nothing to read: no look before something happens."""
+        """Note that there is nothing to read: no check is needed before the next event.
+
+        ``is_told``: the client has its present marks.
+        """
         self.changed.pop(wanted, None)
         self.waiting.pop(wanted, None)
         if is_told:
@@ -135,23 +144,24 @@ class FetchWatch:
             self.unsaid[wanted] = None
 
     def is_waiting(self, wanted: SessionPartition) -> None:
-        """No owner can speak for it now."""
+        """Note that the partition has no owner now, or none that has confirmed its end."""
         self.changed.pop(wanted, None)
         self.unsaid.pop(wanted, None)
         self.waiting[wanted] = None
 
     def park(self, need_bytes: int) -> None:
-        """Wake when so many bytes more have arrived (at least one)."""
+        """Park a fetch until ``need_bytes`` more bytes (at least one) have arrived."""
         self._need = max(1, need_bytes)
         self._counted.clear()
 
     def unpark(self) -> None:
+        """Note that no fetch is parked any more."""
         self._need = None
 
     def arrived(self, wanted: SessionPartition, size: int) -> bool:
-        """``size`` bytes were flushed there; True when that wakes the parked fetch.
+        """Count ``size`` bytes that were flushed.  Return True, and unpark, if there are enough for the parked fetch.
 
-        A partition counts no further than what it may give in one answer (Kafka's DelayedFetch does the same).
+        A partition counts only up to its ``max_bytes``, as in Kafka's DelayedFetch.
         """
         if self._need is None:
             return False
@@ -168,13 +178,13 @@ class FetchWatch:
 
 
 class FetchPurgatory:
-    """Who follows which partition.  Costs nothing for a partition that nobody follows."""
+    """The followers of each partition.  A partition without followers costs nothing."""
 
     def __init__(self) -> None:
         self._followers: dict[PartitionKey, dict[SessionPartition, None]] = {}
 
     def __len__(self) -> int:
-        """Partitions that are followed."""
+        """Return the number of partitions that are followed."""
         return len(self._followers)
 
     def keys(self) -> Sequence[PartitionKey]:
@@ -182,17 +192,18 @@ class FetchPurgatory:
         return tuple(self._followers)
 
     def is_followed(self, key: PartitionKey) -> bool:
+        """Return whether a fetch or a session follows the partition."""
         return key in self._followers
 
     def follow(self, wanted: SessionPartition, key: PartitionKey) -> None:
-        """Events of ``key`` are for ``wanted`` from now on."""
+        """Let events of ``key`` count for ``wanted`` from now on."""
         if wanted.key != key:
             self.leave(wanted)
             wanted.key = key
         self._followers.setdefault(key, {})[wanted] = None
 
     def leave(self, wanted: SessionPartition) -> None:
-        """It follows nothing any more."""
+        """Let no event count for ``wanted`` any more."""
         if wanted.key is None:
             return
         followers = self._followers.get(wanted.key)
@@ -203,7 +214,7 @@ class FetchPurgatory:
         wanted.key = None
 
     def flushed(self, key: PartitionKey, size: int) -> Sequence[FetchWatch]:
-        """Bytes became readable; the watches whose parked fetch wakes."""
+        """Handle that ``size`` bytes became readable.  Return the watches whose parked fetch wakes."""
         woken: list[FetchWatch] = []
         for wanted in self._followers.get(key, ()):
             watch = wanted.watch
@@ -214,7 +225,10 @@ class FetchPurgatory:
         return woken
 
     def changed(self, key: PartitionKey) -> Sequence[FetchWatch]:
-        """Its owner, its log start or its topic has changed: whoever waits looks again."""
+        """Handle a change of the partition's owner, log start or topic.  Return the watches whose parked fetch wakes.
+
+        All parked fetches that follow the partition wake, and check again.
+        """
         woken: list[FetchWatch] = []
         for wanted in self._followers.get(key, ()):
             watch = wanted.watch

@@ -1,7 +1,7 @@
-"""Everything that serves Fetch: what owners flush comes in, fetches are answered.
+"""The Fetch service of one process: it receives what owners flush, and serves fetches from that and from storage.
 
-Three places hold what a consumer may want (DESIGN, Reading): the tail cache, the parked fetch that waits for the next
-flush, and storage.  Nothing here polls, and nothing here exists for an idle partition.
+A fetch is served from one of three: the tail cache, the next flush (it is parked until then), or storage.  Nothing here
+polls, and an idle partition costs nothing here.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ from bmq.storage.log_reader import LogReader, MissingRecords, OffsetNotFound
 
 _log = logging.getLogger("bmq.endpoint.fetch.service")
 LEFT_AT_ONCE = 2_000
-"""Partitions that are followed no longer, in one turn of the loop: half a microsecond each."""
+"""Partitions that are left (or woken) in one turn of the loop: half a microsecond each."""
 READERS_MAX = 1_000
-"""Partitions whose segment names are remembered; one costs a name for each of its segments."""
+"""Partitions whose `LogReader` is kept, with the name of each of its segments; the least recently used ones are
+dropped."""
 
 
 class FetchService:
-    """One process's.  It is a ``endpoint.partitions.Tails``: owners call it, synchronously, in each partition's order.
+    """The Fetch service, and the ``endpoint.partitions.FlushListener`` that owners call synchronously.
 
-    A process that is proxy and broker has two: one for clients, and one for the proxies that follow what it owns, which
-    stands ``beside`` the first.  They have the tails, the bytes, the readers and the register of who follows what in
-    common, so there is one copy of a tail, and owners tell the first one alone: whoever waits for a partition wakes,
-    whichever of the two he asked.  Sessions, parked fetches and counters are each one's own.  ``served`` is told of the
-    bytes of each partition that is answered for.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
+    A process that is proxy and broker has two: one for clients, and one, ``beside`` the first, for the proxies that
+    follow the partitions it owns.  They share the tails, the budget, the readers and the purgatory, so there is one
+    copy of a tail, and owners notify only the first one: a parked fetch wakes, whichever of the two it belongs to.
+    Each has its own sessions, parked fetches and counters.  ``served`` is called with the bytes of each partition in a
+    response.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
     """
 
     def __init__(
@@ -95,23 +96,23 @@ class FetchService:
         self._clock = clock
         self.tracer: Tracer | None = None
         self.wait_ms = Histogram()
-        """How long fetches waited for records."""
+        """Milliseconds that parked fetches waited for records."""
         self.read_ms = Histogram()
-        """How long reads of one partition from storage, or from its blocks in memory, took."""
+        """Milliseconds that reads of one partition, from storage or from its cached blocks, took."""
         self.parked: set[asyncio.Future[None]] = set()
         self.is_draining = False
         self._sends_away = False
         self.parked_partitions = 0
-        """Of large fetches without a session."""
+        """Number of partitions of large parked fetches without a session."""
         self._leaving: set[asyncio.Task[object]] = set()
         self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
 
     def __repr__(self) -> str:
-        return f"<Reading {self.tails!r} {self.budget!r} {self.sessions!r} followed={len(self.poll)}>"
+        return f"<FetchService {self.tails!r} {self.budget!r} {self.sessions!r} followed={len(self.poll)}>"
 
     def drain(self) -> None:
-        """Answer fetches that are parked, and park none any more: the process is about to end."""
+        """Let parked fetches respond now, and park no more: the process is about to end."""
         self.is_draining = True
         for future in self.parked:
             if not future.done():
@@ -120,8 +121,8 @@ class FetchService:
     def send_away(self, sends_away: bool) -> None:
         """Refuse all partitions with NOT_LEADER_OR_FOLLOWER from now on, or no longer, so that clients ask Metadata.
 
-        For a process that is not a member: what it is told of partitions may be of those that own them no more.
-        Fetches that are parked are answered soon.
+        For a process that is not a member of the cluster: its view of partitions may be that of former owners.  Parked
+        fetches check again, and so respond soon.
         """
         if sends_away == self._sends_away:
             return
@@ -129,7 +130,7 @@ class FetchService:
         self._spawn(map_in_turns(lambda key: _wake(self.poll.changed(key)), self.poll.keys(), LEFT_AT_ONCE))
 
     async def close(self) -> None:
-        """End the work that nobody waits for."""
+        """Cancel late reads and unfinished background work, and wait for their end."""
         tasks = [*self._late, *self._leaving]
         for task in tasks:
             task.cancel()
@@ -147,7 +148,10 @@ class FetchService:
         *,
         by_id: bool,
     ) -> FetchResult | Coroutine[Any, Any, FetchResult]:
-        """Answer one request: at once if that needs no wait."""
+        """Serve one request.  Return its result, or a coroutine of it if the request must wait.
+
+        The session arguments are those of ``FetchSessions.begin_in_steps``.
+        """
         now_ms = int(self._clock.monotonic() * 1000)
         turn = self.sessions.begin(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
         refused = self._begun(turn)
@@ -167,7 +171,7 @@ class FetchService:
         by_id: bool,
         on_park: Callable[[], None],
     ) -> FetchResult:
-        """Answer a request that names many partitions, in turns of the loop.  ``on_park`` is called before it waits."""
+        """Serve a request that names many partitions, in turns of the loop.  ``on_park`` is called before it waits."""
         now_ms = int(self._clock.monotonic() * 1000)
         turn = await run_in_turns(
             self.sessions.begin_in_steps(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
@@ -175,7 +179,7 @@ class FetchService:
         return self._begun(turn) or await self._fetching(turn, params).run(on_park)
 
     def _begun(self, turn: Turn) -> FetchResult | None:
-        """Leave what the request has ended, and resume its session.  Return the response if it is refused."""
+        """Leave the partitions that the request has ended, and resume its session.  Return the result if refused."""
         self.leave(turn.left)
         for session in turn.closed:
             self._unfollow(session)
@@ -193,7 +197,7 @@ class FetchService:
         return FetchOperation(self, turn, params)
 
     def leave(self, partitions: Collection[SessionPartition]) -> None:
-        """Follow these no longer: at once, or soon if there are many."""
+        """Follow these partitions no longer: at once, or in later turns of the loop if there are many."""
         if len(partitions) <= LEFT_AT_ONCE:
             for wanted in partitions:
                 self.poll.leave(wanted)
@@ -206,13 +210,14 @@ class FetchService:
         task.add_done_callback(self._leaving.discard)
 
     def _resume(self, watch: FetchWatch) -> None:
-        """A session's next request: it overtakes one that is parked, and asks again for what is unknown."""
+        """Resume a session for its next request: wake one that is parked, and check again what had only news."""
         watch.touch_unsaid()
         if watch.is_parked:
             watch.unpark()
             _wake((watch,))
 
     def end_session(self, session: FetchSession) -> None:
+        """Close a session, and leave its partitions."""
         self.sessions.close(session)
         self._unfollow(session)
         self.metrics.fetch_sessions = len(self.sessions)
@@ -228,7 +233,7 @@ class FetchService:
     def look(
         self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
     ) -> PartitionRead:
-        """What the partition has now.  ``follows``: its events are wanted from here on."""
+        """Return what the partition has now.  See `FetchReads.look`."""
         topic = self._topic_of(wanted)
         if topic is None or not 0 <= wanted.partition < topic.partitions:
             return self._unknown(wanted, limit, has_topic=topic is not None)
@@ -259,11 +264,11 @@ class FetchService:
         return look.fails(ErrorCode.UNKNOWN_TOPIC_ID)
 
     def count(self, look: PartitionRead) -> None:
-        """It is part of an answer."""
+        """Count a partition's part of a response."""
         if look.error:
             self.metrics.api(ApiKey.FETCH).failed(look.error)
         if look.topic is None:
-            return  # a name that a client made up gets no counters
+            return  # a topic that does not exist gets no counters
         counters = self.metrics.topic(look.topic.name)
         counters.fetches += 1
         counters.bytes_out += look.size
@@ -282,7 +287,7 @@ class FetchService:
     # ---------------------------------------------------------------------------------------------------- storage
 
     def reader(self, key: PartitionKey, path: PartitionPath) -> LogReader:
-        """The partition's reader; the least recently used ones are forgotten."""
+        """Return the partition's reader; the least recently used one of more than READERS_MAX is dropped."""
         reader = self._readers.get(key)
         if reader is None:
             reader = self._readers[key] = LogReader(self._pool, path)
@@ -293,7 +298,7 @@ class FetchService:
         return reader
 
     async def read(self, look: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
-        """The records that ``look`` found on storage, or the error to tell for this partition alone."""
+        """Return the records that ``look`` found on storage, or the error of this partition alone."""
         key, topic = look.key, look.topic
         assert key is not None
         assert topic is not None
@@ -302,7 +307,7 @@ class FetchService:
             try:
                 return await self._read_from(self.reader(key, path), look, gate)
             except (OffsetNotFound, MissingRecords):
-                self._readers.pop(key, None)  # what it knows of the folder may be old
+                self._readers.pop(key, None)  # its list of segments may be out of date
                 return await self._read_from(self.reader(key, path), look, gate)
         except RequestError as error:
             return _fetch_code(error)
@@ -337,9 +342,9 @@ class FetchService:
         tracer.stage("read", took_s, attributes)
 
     async def _missing(self, key: PartitionKey, offset: int, error: Exception) -> ErrorCode:
-        """Storage has no such offset: only the owner may say that it is out of range (rule 2).
+        """Return the error for an offset that storage does not have, by the owner's offsets (rule 2).
 
-        If the owner says that it is there, its bytes are gone: CORRUPT_MESSAGE, which no client passes over in silence.
+        If the offset is within the owner's log, its bytes are lost: CORRUPT_MESSAGE, which no client ignores silently.
         """
         owner = self._owners.get(key)
         if owner is None:
@@ -365,7 +370,10 @@ class FetchService:
         return ErrorCode.CORRUPT_MESSAGE
 
     def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
-        """A read that its fetch waits for no longer: let it fill the block cache.  Its reservation bounds these."""
+        """Let a read, for which its fetch no longer waits, go on and fill the block cache.
+
+        Its reservation, released when it ends, bounds such reads.
+        """
         self._late[task] = reservation
         task.add_done_callback(self._late_ended)
 
@@ -375,10 +383,12 @@ class FetchService:
     # ------------------------------------------------------------------------------------------------------ tails
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        """Drop the tail of the former owner, and wake the fetches that follow the partition."""
         self._forget_tail(key)
         _wake(self.poll.changed(key))
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+        """Add the batches to the tail, and wake the fetches that have enough now."""
         if not batches:
             return
         self.tails.add(key, batches)
@@ -386,11 +396,13 @@ class FetchService:
         _wake(self.poll.flushed(key, sum([batch.size for batch in batches])))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        """Drop the batches below the log start, and wake the fetches that follow the partition."""
         self.tails.trim(key, log_start)
         self.budget.tail_is(self.tails.used)
         _wake(self.poll.changed(key))
 
     def closed(self, key: PartitionKey) -> None:
+        """Drop the tail, and wake the fetches that follow the partition."""
         self._forget_tail(key)
         _wake(self.poll.changed(key))
 
@@ -399,7 +411,7 @@ class FetchService:
         self.budget.tail_is(self.tails.used)
 
     def _topic_changed(self, change: TopicChange) -> None:
-        """Whoever reads a topic that is gone must hear of it; its counters go with it."""
+        """Wake the fetches of a topic that is gone, and drop its tails, readers and counters."""
         before = change.before
         if before is None or not _is_gone(change):
             return
@@ -432,10 +444,10 @@ def _random_id() -> int:
 
 
 def _fetch_code(error: RequestError) -> ErrorCode:
-    """Return the code for a partition of a Fetch whose owner could not be asked.
+    """Return the code for a partition of a Fetch whose owner did not respond.
 
-    An owner that does not answer in time is REQUEST_TIMED_OUT to a produce.  Kafka's Fetch has no such code: Java's
-    consumer throws IllegalStateException (FetchCollector), librdkafka hands it to the application.  Both look for the
+    An owner that does not respond in time is REQUEST_TIMED_OUT in Produce.  Kafka's Fetch has no such code: Java's
+    consumer throws IllegalStateException (FetchCollector), librdkafka passes it to the application.  Both look for the
     leader again after NOT_LEADER_OR_FOLLOWER.
     """
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code == ErrorCode.REQUEST_TIMED_OUT else error.code

@@ -1,7 +1,7 @@
-"""Incremental fetch sessions (KIP-227): pure.
+"""Incremental fetch sessions (KIP-227).  Pure.
 
-A client lists its partitions once and then only changes; an answer carries only what has changed.  What a request's
-session id and epoch mean (Kafka's ``FetchManager.newContext``)::
+A client lists its partitions once and then only changes; a response carries only what has changed.  The meaning of a
+request's session id and epoch (Kafka's ``FetchManager.newContext``)::
 
     epoch  0              full: the session named is closed, a new one is made if there is room
     epoch -1              full: the session named is closed, none is made
@@ -11,9 +11,9 @@ session id and epoch mean (Kafka's ``FetchManager.newContext``)::
     other                 incremental; a session that has forgotten its last partition is closed
 
 There are at most ``slots`` sessions, with at most ``PARTITIONS_PER_SLOT`` times as many partitions together (Kafka has
-no such bound).  Who finds no room gets session id 0, and lists everything each time.  Room is made as in Kafka's
-``FetchSessionCache.tryEvict``: by the session unused for longest, if that is over ``eviction_ms``; else by the smallest
-of those older than ``eviction_ms``, if it is smaller than the new one.
+no such bound).  A client without room gets session id 0, and lists everything each time.  As in Kafka's
+``FetchSessionCache.tryEvict``, the session unused for longest is evicted if that is over ``eviction_ms``; else the
+smallest of those older than ``eviction_ms``, if it is smaller than the new one.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 0x7FFFFFFF
 EVICTION_MS = 120_000
-"""Kafka's min.incremental.fetch.session.eviction.ms."""
+"""Milliseconds after which a session may be evicted; Kafka's min.incremental.fetch.session.eviction.ms."""
 PARTITIONS_A_STEP = 1_000
 """Partitions that a request adds, changes or forgets between two pauses, at a few microseconds each."""
 PARTITIONS_PER_SLOT = 100
-"""About 0.7 KB each: 70 MB with Kafka's default of 1,000 slots, were all full."""
+"""Partitions for each session, on average; about 0.7 KB each: 70 MB with Kafka's default of 1,000 slots, if all are
+full."""
 
 
 class FetchSession:
-    """One client's.  ``epoch`` is what its next request must carry."""
+    """One client's session.  ``epoch`` is the one that its next request must carry; times are milliseconds."""
 
     __slots__ = ("by_id", "created_ms", "epoch", "id", "is_closed", "partitions", "rank", "used_ms", "watch")
 
@@ -58,12 +59,16 @@ class FetchSession:
 
 
 class Turn:
-    """What one fetch request means.
+    """The meaning of one fetch request::
 
-    ``error``     the whole request is refused with it
-    ``session``   None for a fetch without one; its ``watch`` says what to look at
-    ``partitions``  of a full fetch: all of them, each to be told of, in ``watch``; None of an incremental one
-    ``closed``    sessions that came to their end, ``left`` partitions that were forgotten: nobody follows these now
+    error       the whole request is refused with it
+    session     the request's session, whose ``watch`` has the partitions to check; None without one
+    partitions  of a full fetch: all of its partitions, which the response must list; they are in ``watch``
+                None: the fetch is incremental
+    closed      sessions that this request has ended; their partitions are to be left
+    left        partitions that this request has forgotten; they are to be left
+    epoch       the session's epoch after this request
+    is_new      this request has opened the session
     """
 
     __slots__ = ("closed", "epoch", "error", "is_new", "left", "partitions", "session", "watch")
@@ -80,12 +85,12 @@ class Turn:
 
     @property
     def is_overtaken(self) -> bool:
-        """A later request of the same session has come meanwhile."""
+        """True if a later request of the same session has come meanwhile."""
         return self.session is not None and self.session.epoch != self.epoch
 
 
 class FetchSessions:
-    """All sessions.  ``new_id`` gives random numbers of [1, 2^31)."""
+    """All sessions of one process.  ``new_id`` returns random numbers in [1, 2^31)."""
 
     def __init__(self, slots: int, new_id: Callable[[], int], eviction_ms: int = EVICTION_MS) -> None:
         self.slots = slots
@@ -104,6 +109,7 @@ class FetchSessions:
         return f"<FetchSessions {len(self._sessions)}/{self.slots} partitions={self.partitions}>"
 
     def get(self, session_id: int) -> FetchSession | None:
+        """Return the open session of this id; None if there is none."""
         return self._sessions.get(session_id)
 
     def begin(
@@ -116,7 +122,7 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> Turn:
-        """Do the same as ``begin_in_steps`` in one piece: quick for few partitions."""
+        """Begin a request in one piece, for few partitions.  See ``begin_in_steps``."""
         steps = self.begin_in_steps(session_id, epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
         return finish_steps(steps)
 
@@ -132,8 +138,8 @@ class FetchSessions:
     ) -> Steps[Turn]:
         """Begin a request, with a pause after each PARTITIONS_A_STEP partitions.  Returns its turn.
 
-        ``listed`` are the partitions that it names; ``by_id`` tells whether by topic id.
-        Other requests may begin in a pause, also such as end this session: then FETCH_SESSION_ID_NOT_FOUND.
+        ``listed`` are the partitions that it names, by topic id if ``by_id``; ``forgotten`` those that it removes.
+        Other requests may begin in a pause.  If one of them ends this session, the turn has FETCH_SESSION_ID_NOT_FOUND.
         """
         turn = Turn()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -163,7 +169,7 @@ class FetchSessions:
         return turn
 
     def close(self, session: FetchSession) -> None:
-        """It is not found any more."""
+        """Remove the session.  A second call has no effect."""
         if session.is_closed:
             return
         session.is_closed = True
@@ -222,7 +228,7 @@ class FetchSessions:
     # ---------------------------------------------------------------------------------------------- incremental
 
     def _resume(self, turn: Turn, session_id: int, epoch: int, by_id: bool) -> FetchSession | None:
-        """Return the session that an incremental request goes on with; None if ``turn`` is refused."""
+        """Return the session that an incremental request continues; None if ``turn`` is refused."""
         session = self._sessions.get(session_id)
         if session is None:
             turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -237,7 +243,7 @@ class FetchSessions:
         return None
 
     def _take(self, turn: Turn, session: FetchSession, listed: Iterable[SessionPartition]) -> bool:
-        """Add or update ``listed``.  False if there is no room: the session is closed then, and ``turn`` refused."""
+        """Add or update ``listed``.  Return False if there is no room: the session is closed, and ``turn`` refused."""
         for wanted in listed:
             if not self._update(session, wanted):
                 if self.partitions >= self.partitions_max:
@@ -256,14 +262,14 @@ class FetchSessions:
                 turn.left.append(left)
 
     def _end(self, turn: Turn) -> None:
-        """Close the turn's session: it goes on without one."""
+        """Close the turn's session; the turn continues without one."""
         assert turn.session is not None
         self.close(turn.session)
         turn.closed.append(turn.session)
         turn.session = None
 
     def _is_ended(self, turn: Turn) -> bool:
-        """Return whether another request has closed the session in a pause; the turn is refused then."""
+        """Return whether another request has closed the session in a pause, and refuse the turn if so."""
         assert turn.session is not None
         if not turn.session.is_closed:
             return False
@@ -271,7 +277,7 @@ class FetchSessions:
         return True
 
     def _update(self, session: FetchSession, listed: SessionPartition) -> bool:
-        """Take over what the request says of a partition of the session; False when it is none."""
+        """Update a partition of the session from the request.  Return False if the session does not have it."""
         wanted = session.partitions.get(listed.identity)
         if wanted is None:
             return False
@@ -303,7 +309,7 @@ class FetchSessions:
 
 
 def _list_in_steps(turn: Turn, listed: Iterable[SessionPartition]) -> Steps[dict[Identity, SessionPartition]]:
-    """Make ``listed`` the partitions of ``turn``, all of them to be looked at.  Returns them by identity."""
+    """Make ``listed`` the partitions of ``turn``, all of them to be checked.  Returns them by identity."""
     by_identity: dict[Identity, SessionPartition] = {}
     for part in batched(listed, PARTITIONS_A_STEP):
         by_identity.update({wanted.identity: wanted for wanted in part})  # named twice: the last one counts

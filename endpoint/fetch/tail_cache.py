@@ -1,13 +1,13 @@
-"""The newest batches of every partition, as their owners flushed them: pure.
+"""The newest batches of every partition, as their owners flushed them.  Pure.
 
 A partition's tail is a run of consecutive batches that ends at its high watermark.  A batch that does not continue the
-run (some were missed, or another owner wrote them) begins it anew.  One bound holds for all tails together; past it the
-batch that came first, whichever partition's, goes first.  A partition without batches here costs nothing.
+run (some were missed, or another owner wrote them) begins a new run.  One bound holds for all tails together; past it
+the oldest batch, whichever partition's, is evicted first.  A partition without batches here costs nothing.
 
-What counts are the bytes kept alive (rule 8).  A produce request is one frame that may hold the batches of many
-partitions, and a view of one pins all of it.  Its batches arrive together and go together, so a frame is kept as it
-came, counted once, and given back with the last batch in it; but a batch that is small, or a small part of its frame,
-is copied out.
+The bytes that are kept alive count (rule 8).  A produce request is one frame that may hold the batches of many
+partitions, and a view of one batch keeps all of the frame alive.  Its batches arrive and are evicted together, so a
+frame is kept as it came, counted once, and freed with the last batch in it; but a batch that is small, or a small part
+of its frame, is copied out.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from bmq.core.net.request import Buffer
 from bmq.core.records.batch import Batch
 
 ENTRY_BYTES = 540
-"""What one batch costs beside its bytes: its view, its entry, its place in the order (measured, CPython 3.11)."""
+"""Bytes that one batch costs beside its own: its view, its entry, its place in the order (measured, CPython 3.11)."""
 JOIN_BYTES = 8 << 10
-"""Batches smaller than this on average are joined when read: a copy costs less than a system call's vector of them."""
+"""Bytes; batches smaller than this on average are joined when read: a copy costs less than a system call's vector of
+them."""
 COPY_BYTES = 16 << 10
-"""A batch smaller than this is copied out of a frame that is over twice as large."""
+"""Bytes; a smaller batch is copied out of a frame that is over twice as large."""
 COPY_SHARE = 16
-"""And any batch that is less than this fraction of its frame: it could pin too much, should the others not come."""
-_COMPACT = 64  # evicted places at the front of a run, before it is shortened
+"""Divisor; a batch smaller than its frame's bytes divided by this is copied, too.  If the frame's other batches never
+came, it would keep far more alive than its own bytes."""
+_COMPACT = 64  # evicted entries at the front of a run, before it is shortened
 _END = attrgetter("end")
 
 
@@ -42,8 +44,11 @@ class Slice(NamedTuple):
 
 
 class _Entry:
-    """One batch.  ``end`` is the offset after its last record; ``cost`` the bytes that it keeps alive, without those
-    of a shared ``frame``."""
+    """One batch.
+
+    ``end`` is the offset after its last record; ``cost`` the bytes that it keeps alive, without those of a shared
+    ``frame``.
+    """
 
     __slots__ = ("cost", "data", "end", "frame", "size", "tail")
 
@@ -57,7 +62,7 @@ class _Entry:
 
 
 class _Frame:
-    """What several batches are views of; ``kept`` are those that are here."""
+    """The bytes of one request, of which several batches are views; ``kept`` is the number of those in the cache."""
 
     __slots__ = ("id", "kept", "size")
 
@@ -82,7 +87,7 @@ class _Tail:
         return len(self.entries) - self.first
 
     def pop(self) -> _Entry:
-        """The oldest batch, taken out."""
+        """Remove and return the oldest batch."""
         entry = self.entries[self.first]
         self.first += 1
         self.start = entry.end
@@ -103,19 +108,19 @@ class TailCache:
         self._frames: dict[int, _Frame] = {}  # by id of the bytes, which are alive as long as one batch is kept
 
     def __len__(self) -> int:
-        """Batches kept."""
+        """Return the number of batches kept."""
         return len(self._order)
 
     def __repr__(self) -> str:
         return f"<TailCache {len(self._order)} batches of {len(self._tails)} partitions, {self.used}/{self.limit}>"
 
     def extent(self, key: PartitionKey) -> tuple[int, int] | None:
-        """Offsets [start, end) kept of a partition; None when there are none."""
+        """Return the offsets [start, end) kept of a partition; None if there are none."""
         tail = self._tails.get(key)
         return (tail.start, tail.end) if tail is not None else None
 
     def add(self, key: PartitionKey, batches: Sequence[Batch]) -> None:
-        """These were flushed, in this order."""
+        """Add batches of a partition that were flushed, in this order; evict the oldest of all past ``limit``."""
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = _Tail(key, batches[0].base_offset)
@@ -133,7 +138,7 @@ class TailCache:
             self._evict(next(iter(order)).tail)
 
     def _entry(self, tail: _Tail, data: memoryview) -> _Entry:
-        """Decides what to keep of a batch: it as it came, or a copy."""
+        """Return the entry for a batch: a view as it came, or a copy."""
         size, frame_size = len(data), memoryview(data.obj).nbytes
         if size < COPY_BYTES and 2 * size >= frame_size:
             return _Entry(tail, data, tail.end, frame_size + ENTRY_BYTES, None)
@@ -148,13 +153,13 @@ class TailCache:
         return _Entry(tail, data, tail.end, ENTRY_BYTES, frame)
 
     def drop(self, key: PartitionKey) -> None:
-        """Forget the partition."""
+        """Remove the partition's batches."""
         tail = self._tails.pop(key, None)
         if tail is not None:
             self._empty(tail)
 
     def trim(self, key: PartitionKey, log_start: int) -> None:
-        """Forget the batches that lie wholly below ``log_start``."""
+        """Remove the partition's batches that lie wholly below ``log_start``."""
         tail = self._tails.get(key)
         while tail is not None and tail and tail.entries[tail.first].end <= log_start:
             self._evict(tail)
@@ -162,9 +167,10 @@ class TailCache:
     def read(
         self, key: PartitionKey, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
     ) -> Slice | None:
-        """Batches from the one that holds ``offset`` on, as many as fit, all below ``end_offset``.
+        """Return the batches from the one that holds ``offset`` on, as many as fit, all below ``end_offset``.
 
-        ``at_least_one``: the first even if it is larger than ``max_bytes``.  None when ``offset`` is not kept.
+        ``at_least_one``: the first even if it is larger than ``max_bytes``.  Returns None if ``offset`` is not kept; an
+        empty slice if it is, but no batch fits.
         """
         tail = self._tails.get(key)
         if tail is None or not tail.start <= offset < tail.end:

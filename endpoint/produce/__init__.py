@@ -1,1 +1,1 @@
-"""The Produce API: handler, and the queue of batches that wait for their partition."""
+"""The Produce API: handler, order of a connection's requests, and queue of batches that wait for their partition."""

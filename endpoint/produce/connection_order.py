@@ -1,4 +1,4 @@
-"""The order of one connection's produces while a large one of them is being handed out in turns of the loop."""
+"""The order of one connection's produces while a large one is being handed to the owners in turns of the loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from bmq.core.net.request import Client
 
 
 class ProduceOrder:
-    """One process's.  Holds nothing of a connection whose produces are all handed out in the call that brings them."""
+    """The connections of one process whose next produce must wait for an earlier one.
+
+    A connection whose produces are all handed out in the call that brings them takes no place here.
+    """
 
     __slots__ = ("_last",)
 
@@ -27,14 +30,17 @@ class ProduceOrder:
 
     @asynccontextmanager
     async def turn(self, client: Client) -> AsyncIterator[None]:
-        """Hand a produce out, after all for which this was called before."""
+        """Wait until all produces of this connection for which this was called earlier are handed out.
+
+        The next one waits until the block ends.
+        """
         before = self._last.get(client)
         ours: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last[client] = ours
         if before is not None:
             try:
                 await asyncio.wait([before])
-            except asyncio.CancelledError:  # its connection was closed: its place goes when those before it are done
+            except asyncio.CancelledError:  # the connection was closed: free its place when those before it are done
                 before.add_done_callback(lambda _: self._end(client, ours))
                 raise
         try:

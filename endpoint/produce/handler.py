@@ -1,15 +1,23 @@
 """Produce, versions 3 to 13 (Kafka 4.x), listed from 0 (KAFKA-18659).
 
-Behaviour: every partition's records go to its owner synchronously, before the handler's first await, so that they have
-the order of the requests; or into the partition's line (``endpoint.produce.queue``) when it is moving, full, or has a
-line already.  acks=-1 is answered when all of the request is flushed, 1 when it is buffered, 0 never; but an acks=0
-produce that fails closes its connection, as Kafka's does, so that the client looks for the partition anew.
-``timeout_ms`` bounds the wait, not the append: what was accepted goes on, and a repeated idempotent batch is answered
-with its first offset (rule 9).  An answer of an error carries offset -1.  Losing storage or ownership is always a
-retriable error.
+Behaviour: each partition's records go to its owner synchronously, before the handler's first await, so that they keep
+the order of the requests.  If the partition is moving, full, or has a queue already, they go into its queue
+(``endpoint.produce.queue``).
 
-Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start; 7 first to allow zstd; 8 error messages
-(KIP-467); 9 flexible; 13 topic ids for names (KIP-516).
+==== =============================================================================================================
+acks response
+==== =============================================================================================================
+-1   when all of the request is flushed
+1    when all of the request is buffered
+0    none; if the produce fails, its connection is closed, as in Kafka, so that the client looks up the leader again
+==== =============================================================================================================
+
+``timeout_ms`` bounds the wait, not the append: what was accepted goes on, and the response to a repeated idempotent
+batch has its first offset (rule 9).  A partition with an error has offset -1.  A loss of storage or ownership is always
+a retriable error.
+
+Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start; 7 the first to allow zstd; 8 error
+messages (KIP-467); 9 flexible; 13 topic ids for names (KIP-516).
 
 Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka);
 ``record_errors`` (the message names the first record that is wrong); ``current_leader`` (KIP-951: each proxy serves
@@ -55,9 +63,10 @@ _COUNT_AT = 57
 _PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
 _PRODUCER_AT = 43
 PARTITIONS_AT_ONCE = 200
-"""A request of up to so many partitions is handed out in one turn of the loop: at up to 100 us each, 20 ms."""
+"""Partitions up to which a request is handed out in one turn of the loop: at up to 100 us each, 20 ms."""
 HANDED_OUT_A_TURN = 100
-"""Partitions of a larger one.  The owners' work for them, in the next turn, takes as long again."""
+"""Partitions of a larger request that are handed out in one turn; the owners' work, in the next, takes as long
+again."""
 
 
 def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
@@ -72,7 +81,7 @@ def handle(services: Services, request: Request) -> Response | Awaitable[Respons
 async def _serve_in_order(services: Services, request: Request) -> Response:
     """Serve a request with more than PARTITIONS_AT_ONCE partitions, or one behind such a request of its connection.
 
-    Its parts are handed out in turns of the loop; what comes by this connection meanwhile waits for that.
+    Its parts are handed out in turns of the loop; later produces of this connection wait for that.
     """
     async with AsyncExitStack() as until_answered:
         answer: Response | Awaitable[Response]
@@ -87,7 +96,10 @@ async def _serve_in_order(services: Services, request: Request) -> Response:
 
 
 def _parse_small(request: Request) -> ProduceRequest | None:
-    """Read a request; None if it has more than PARTITIONS_AT_ONCE partitions.  Raises CloseConnection."""
+    """Return the decoded request; None if it has more than PARTITIONS_AT_ONCE partitions.
+
+    Raises CloseConnection if the request is malformed.
+    """
     try:
         return parse_produce(request.body, request.api_version, PARTITIONS_AT_ONCE)
     except TooManyPartitions:
@@ -117,10 +129,10 @@ def _count(body: memoryview, version: int) -> int:
 
 
 class Produce:
-    """One request: its parts, and how many of them are not answered yet.
+    """One request: its parts (one for each partition), and the number ``left`` of those without a result.
 
-    Parts refer to it, and it refers to them until they are all answered: after that it holds neither them nor the
-    request, so that the request's bytes are free at once and do not wait for the cyclic garbage collector.
+    Parts refer to it, and it refers to them until all have a result.  After that it holds neither them nor the request,
+    so that the request's bytes are freed at once and do not wait for the cyclic garbage collector.
     """
 
     __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_future", "_timeout_ms", "_topics",
@@ -130,7 +142,7 @@ class Produce:
         self.services = services
         self.acks = asked.acks
         held_ms = services.config.held_produce_ms
-        if asked.held_ms >= 0:  # another process has held it already
+        if asked.held_ms >= 0:  # the proxy that sent it has held it already
             held_ms = min(held_ms, asked.held_ms)
         self.held_until = asyncio.get_running_loop().time() + held_ms / 1000
         self.left = 0
@@ -145,7 +157,7 @@ class Produce:
         self._forget = _nothing
 
     def start(self, asked: ProduceRequest) -> Response | Awaitable[Response]:
-        """Hand out every part of ``asked``.  Return the response, or a future of it."""
+        """Hand every part of ``asked`` to its owner or queue.  Return the response, or a future of it."""
         refusal = self._refusal(asked)
         for topic in asked.topics:
             self._topics.append(self._hand_out(topic, refusal))
@@ -157,7 +169,7 @@ class Produce:
         return self._future
 
     def _refusal(self, asked: ProduceRequest) -> RequestError | None:
-        """Return why no part of it can be accepted, None if parts can."""
+        """Return the error of the request as a whole; None if its parts may be accepted."""
         if self.acks not in (ACKS_ALL, ACKS_BUFFERED, ACKS_NONE):
             return RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks} is none of -1, 0, 1")
         if asked.transactional_id is not None:
@@ -192,7 +204,7 @@ class Produce:
     def _find(
         self, name: str | None, topic_id: UUID | None, refusal: RequestError | None
     ) -> tuple[Topic | None, RequestError | None]:
-        """The topic, or why its parts are refused."""
+        """Return the topic (None if unknown), and the error of all its parts (None if they may be accepted)."""
         catalog = self.services.catalog
         if self._version >= TOPIC_IDS_SINCE:
             topic = catalog.by_id(topic_id) if topic_id is not None else None
@@ -209,7 +221,7 @@ class Produce:
         return topic, None
 
     def _place(self, topic: Topic, part: PartitionProduce) -> None:
-        """To its owner, or behind what waits for it."""
+        """Hand a part to its owner, or to the partition's queue."""
         if not 0 <= part.partition < topic.partitions:
             part.fail(RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no such partition"))
             return
@@ -226,10 +238,18 @@ class Produce:
         services.holding.hold(key, part, services.owners, services.config)
 
     def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
-        """A retriable error for an idempotent producer's batch: see ``endpoint.produce.queue.RetryOrder``."""
+        """Note that an idempotent producer's batch got a retriable error.  See ``endpoint.produce.queue.RetryOrder``.
+
+        ``sequence`` is the batch's base sequence.
+        """
         self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
 
     def may_append(self, part: PartitionProduce, producer_id: int, sequence: int) -> bool:
+        """Return whether an idempotent batch may go to its owner: no earlier one is still to be sent again.
+
+        In versions without topic ids, an earlier one may also have been refused while this process did not know the
+        topic.
+        """
         stumbles = self.services.holding.stumbles
         may_pass = stumbles.may_pass(self._client, part.key, producer_id, sequence)
         if len(stumbles) and self._version < TOPIC_IDS_SINCE:
@@ -240,7 +260,7 @@ class Produce:
     # ------------------------------------------------------------------------------------------------- how it ends
 
     def part_over(self, error: RequestError | None) -> None:
-        """One part has its answer."""
+        """Count a part that has its result: ``error``, or None if it was accepted or dropped."""
         if error is not None and not self._failure:
             self._failure = str(error)
         self.left -= 1
@@ -248,13 +268,13 @@ class Produce:
             self._finish()
 
     def expire(self) -> None:
-        """``timeout_ms`` has passed."""
+        """Fail all open parts with REQUEST_TIMED_OUT: ``timeout_ms`` has passed."""
         late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._timeout_ms} ms")
         for part in self._open_parts():
             part.fail(late)
 
     def _drop(self) -> None:
-        """The client has gone: what is held, here or on its way, is dropped, what was accepted goes on (rule 9)."""
+        """Drop all open parts, as the client has gone: what waits is dropped, what was accepted goes on (rule 9)."""
         for part in self._open_parts():
             part.drop()
 
@@ -271,7 +291,7 @@ class Produce:
         assert future is not None
         self.services.holding.deadlines.remove(self, self._bucket)
         self._forget()
-        if future.done():  # cancelled: nobody waits any more
+        if future.done():  # cancelled: the connection is closed
             self._topics = []
             return
         try:
@@ -286,7 +306,7 @@ class Produce:
         return encode_produce(self._version, self._correlation_id, topics)
 
     def _unanswered(self) -> Response:
-        """Return nothing, with acks=0.  Raises CloseConnection if a part of it failed."""
+        """Return NO_RESPONSE, for acks=0.  Raises CloseConnection if a part failed."""
         if self._failure:
             raise CloseConnection(f"a produce with acks=0 failed: {self._failure}")
         return NO_RESPONSE
@@ -295,7 +315,7 @@ class Produce:
 class LargeProduce(Produce):
     """A request with so many partitions that each pass over them is made in turns of the loop.
 
-    Its coroutine, and not a callback, sees to the end of its time and of its connection: they are passes, too.
+    Its coroutine, not a callback, handles its time-out and the end of its connection, as these are passes, too.
     """
 
     __slots__ = ("_all_over", "_large", "_until")
@@ -308,13 +328,13 @@ class LargeProduce(Produce):
         self._all_over: asyncio.Future[None] = loop.create_future()
 
     async def hand_out_in_turns(self, asked: ProduceRequest) -> None:
-        """Hand out every part of ``asked``.  Cancelled: drop those that were handed out."""
+        """Hand every part of ``asked`` to its owner or queue.  If cancelled, drop those that were handed out."""
         refusal = self._refusal(asked)
         turns = Turns(HANDED_OUT_A_TURN)
-        self.left = 1  # ours, until all are handed out
+        self.left = 1  # for this method, until all are handed out
         try:
             for topic in asked.topics:
-                if turns.is_over():  # one without partitions costs a look, too
+                if turns.is_over():  # a topic without partitions costs time, too
                     await next_turn()
                 parts: list[PartitionProduce] = []
                 self._topics.append(TopicAnswer(topic.name, topic.topic_id, parts))
@@ -330,7 +350,10 @@ class LargeProduce(Produce):
         self.part_over(None)
 
     async def answered(self) -> Response:
-        """Return the response, once all parts are over or the time is up.  Cancelled: the client has gone."""
+        """Return the response, once all parts have a result or the time is up.
+
+        To be cancelled when the client has gone.  Raises CloseConnection if a part of a produce with acks=0 failed.
+        """
         try:
             async with asyncio.timeout_at(self._until):
                 await self._all_over
@@ -349,7 +372,7 @@ class LargeProduce(Produce):
         return await self._large.run(_encode_and_free, self._version, self._correlation_id, box)
 
     async def _drop_all(self) -> None:
-        """Drop what is not accepted yet, and let go of all parts, which refer to this."""
+        """Drop the parts that are not accepted yet, and free all parts, which refer to this object."""
         await self._for_open_parts(PartitionProduce.drop)
         box, self._topics = [self._topics], []
         await self._large.free(box)
@@ -376,7 +399,10 @@ def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnsw
 
 
 class PartitionProduce(PartitionAnswer):
-    """One partition's records, and what is answered for them: a ``endpoint.produce.queue.Waiting``."""
+    """One partition's records and their result; a ``endpoint.produce.queue.Waiting`` and a part of the response.
+
+    It is over once it has a result or was dropped.
+    """
 
     __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "on_over",
                  "records", "topic")  # fmt: skip
@@ -389,7 +415,7 @@ class PartitionProduce(PartitionAnswer):
         super().__init__(index, ErrorCode.NONE)
         self._produce = produce
         self._counters = counters
-        self._accepted: asyncio.Future[Appended] | None = None  # in the owner's hands, not answered
+        self._accepted: asyncio.Future[Appended] | None = None  # the owner's, until it is done
         self.records = records
         self.is_over = False
         self.on_over: Callable[[], None] = _nothing  # see ``endpoint.produce.queue.Waiting``
@@ -401,14 +427,16 @@ class PartitionProduce(PartitionAnswer):
 
     @property
     def held_until(self) -> float:
+        """Time on the loop's clock until which the records may wait for an owner."""
         return self._produce.held_until
 
     @property
     def size(self) -> int:
+        """Bytes of the records; 0 once the owner has them."""
         return 0 if self.records is None else len(self.records)
 
     def append(self, owner: Owner) -> None:
-        """Synchronously: its place in the partition is decided now."""
+        """Hand the records to the owner, synchronously: their place in the partition is decided now."""
         records, self.records = self.records, None  # the owner's from here on
         assert records is not None
         if self._producer_id != NO_PRODUCER_ID and not self._produce.may_append(
@@ -431,34 +459,34 @@ class PartitionProduce(PartitionAnswer):
             if traffic is not None:
                 traffic.wrote(self.topic, self.partition, count, size)
         if isinstance(accepted, Appended):
-            self._stands(accepted)
+            self._succeed(accepted)
         else:
             self._accepted = accepted
-            accepted.add_done_callback(self._landed)
+            accepted.add_done_callback(self._on_accepted)
 
-    def _landed(self, future: asyncio.Future[Appended]) -> None:
+    def _on_accepted(self, future: asyncio.Future[Appended]) -> None:
         self._accepted = None
         if future.cancelled():
             return
-        error = future.exception()  # also when nobody waits any more: it is taken notice of
+        error = future.exception()  # also if this part is over: asyncio logs an exception that is not retrieved
         if self.is_over:
             return
         if error is None:
-            self._stands(future.result())
+            self._succeed(future.result())
         elif isinstance(error, RequestError):
             self.fail(error)
         else:
             raise error
 
-    def _stands(self, appended: Appended) -> None:
+    def _succeed(self, appended: Appended) -> None:
         self.base_offset, self.append_time, self.log_start = appended
         self.is_over = True
         self._produce.part_over(None)
 
     def fail(self, error: RequestError) -> None:
-        """Once, and not after an answer."""
+        """Set the error as this part's result.  To be called only while it has none."""
         self.error_code, self.error_message = error.code, error.message
-        self._let_go()
+        self._end()
         if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable:
             self._produce.stumbled(self, self._producer_id, self._sequence)
         if self._counters is not None:
@@ -467,12 +495,12 @@ class PartitionProduce(PartitionAnswer):
         self._produce.part_over(error)
 
     def drop(self) -> None:
-        """Nobody is to be answered."""
-        self._let_go()
+        """End this part without a result: its client has gone."""
+        self._end()
         self._produce.part_over(None)
 
-    def _let_go(self) -> None:
-        """It is over: an owner elsewhere that has not sent it yet need not."""
+    def _end(self) -> None:
+        """Free the records, and cancel the append: a `RemoteOwner` that has not sent it yet then does not."""
         self.records, self.is_over = None, True
         self.on_over()
         if self._accepted is not None:
@@ -480,15 +508,15 @@ class PartitionProduce(PartitionAnswer):
 
 
 def _unknown_key(name: str, partition: int) -> PartitionKey:
-    """Return what the partition of a topic of this name goes by while this process does not know the topic's id."""
+    """Return the key of a topic's partition for as long as this process does not know the topic's id."""
     return PartitionKey(uuid5(NAMESPACE_OID, name), partition)
 
 
 def _refused_key(asked: ProduceTopic, partition: int) -> PartitionKey:
     """Return the key under which ``RetryOrder`` remembers the batches for a topic that is refused as a whole.
 
-    Another process may know the topic already, and its clients be sent here: what follows a batch that was refused for
-    it must not pass once the topic is known here.
+    Another proxy may already have the topic in its Metadata, and send clients here.  What follows a batch that was
+    refused because this process did not know the topic must not pass once it does.
     """
     if asked.topic_id is not None:
         return PartitionKey(asked.topic_id, partition)
@@ -496,7 +524,7 @@ def _refused_key(asked: ProduceTopic, partition: int) -> PartitionKey:
 
 
 def _fault(records: memoryview | None, version: int) -> RequestError | None:
-    """What Kafka's ``ProduceRequest.validateRecords`` finds; the rest is the owner's to find."""
+    """Return the error of Kafka's ``ProduceRequest.validateRecords``, if any; the owner checks the rest."""
     if not records:
         return RequestError(ErrorCode.INVALID_RECORD, "a partition without a record batch")
     if version < ZSTD_SINCE and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
@@ -505,7 +533,7 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
 
 
 def _nothing() -> None:
-    """Nobody has to be told of this end."""
+    """Do nothing when the part or the request is over."""
 
 
 APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, advertised_min=0),)

@@ -1,11 +1,18 @@
 """Produces that wait for their partition: it is moving, or its buffers are full.
 
-Each partition has one FIFO that nothing overtakes (rule 9): while it is not empty, whatever comes for the partition
-goes behind.  What waits keeps its request's bytes, which count as unanswered (``queued.max.request.bytes``).  For a
-partition without owner they wait ``held_produce_ms`` at most, counted from their arrival wherever they wait, and in
-all no more than a quarter of those bytes, so that one partition's trouble does not stop the reading of all others'
-requests; full buffers are waited for until the request's own time-out, since an error would only have the client send
-the same bytes again.
+Each partition has one FIFO queue that nothing overtakes (rule 9): while it is not empty, each further batch for the
+partition goes behind.  A batch that waits keeps its request's bytes, which count in ``queued.max.request.bytes``.
+
+============================ ==============================================================================
+the partition                the batch waits
+============================ ==============================================================================
+has no owner                 ``held_produce_ms`` at most, counted from its arrival at the first process
+has full buffers             until its request's own time-out: after an error the client would only send
+                             the same bytes again
+============================ ==============================================================================
+
+Once all that wait take a quarter of ``queued.max.request.bytes``, a further batch for a partition without an owner is
+refused, so that one partition's trouble does not stop the reading of all other requests.
 """
 
 from __future__ import annotations
@@ -24,36 +31,38 @@ from bmq.core.net.request import Client
 from bmq.endpoint.partitions import Owner, Owners
 
 STUMBLES_MAX = 10_000
-"""Of one connection; a producer has one a partition, a proxy's connection those of its clients."""
+"""Entries of `RetryOrder` for one connection.  A producer has one for each partition; a proxy's connection has those of
+its clients."""
 
 
 class Waiting(Protocol):
     """One partition's part of a produce."""
 
     on_over: Callable[[], None]
-    """To be called once it is over while it waits: answered, timed out, or its client has gone."""
+    """Callback for the part's end while it waits: it has an error, has timed out, or its client has gone."""
 
     @property
     def size(self) -> int:
-        """Bytes of its records."""
+        """Bytes of the part's records."""
 
     @property
     def held_until(self) -> float:
-        """So long it may wait for an owner, on the loop's clock: set once, when its request arrives."""
+        """Time on the loop's clock until which the part may wait for an owner; set when its request arrives."""
 
     def append(self, owner: Owner) -> None:
-        """Its turn has come."""
+        """Hand the records to the owner."""
 
-    def fail(self, error: RequestError) -> None: ...
+    def fail(self, error: RequestError) -> None:
+        """Set the error as the part's result."""
 
 
 class _Line:
-    """One partition's FIFO: parts in the order of their numbers.  ``task`` serves it."""
+    """One partition's queue: parts in the order of their numbers.  ``task`` serves it."""
 
     __slots__ = ("last", "parts", "task")
 
     def __init__(self) -> None:
-        self.parts: OrderedDict[int, tuple[Waiting, int]] = OrderedDict()  # with its size: it gives its records up
+        self.parts: OrderedDict[int, tuple[Waiting, int]] = OrderedDict()  # with its size: a part drops its records
         self.last = 0
         self.task: asyncio.Task[None] | None = None
 
@@ -66,7 +75,7 @@ class _Span(NamedTuple):
 
 
 class _Refused:
-    """One connection's: the span by partition and producer, oldest first, and the producers of each partition."""
+    """One connection's spans by partition and producer, oldest first, and the producers of each partition."""
 
     __slots__ = ("_producers", "sequences")
 
@@ -93,30 +102,37 @@ class _Refused:
 
 
 class RetryOrder:
-    """Idempotent batches that were refused with a retriable error, by connection, partition and producer.
+    """The order of idempotent batches after one was refused with a retriable error.
 
-    The producer sends such a batch again, and before it nothing that follows it: but what follows may be on its way
-    already.  Were it let through to an owner that does not know the producer yet (its first batches were those
-    refused), the owner would take it for the beginning, and the one sent again for out of order.  Kafka's clients meet
-    a new leader on a new connection; ours stay on theirs while a partition moves, so the order is kept here.
+    The producer sends a refused batch again before all that follow it; but batches that follow may already be under
+    way.  If one of these reached an owner that does not know the producer yet (the refused batches were its first), the
+    owner would take it for the producer's first batch, and the repeated one for out of order.  Kafka's clients reach a
+    new leader by a new connection; here they keep theirs while a partition moves, so the order is kept here.
 
-    An entry goes when its batch comes again, or one before it, or the sequence begins anew; all go with the connection.
-    It also goes when a batch comes again that was refused for it: whoever repeats that has read the answers before it,
-    in which the earlier batch was refused, and sends what is open in order; so the earlier one was accepted at another
-    proxy, where Metadata had sent the producer meanwhile.  What comes further behind is on its way already, or refused
-    once.
+    There is one entry for each connection, partition and producer.  While it stands, later batches are refused, too.
+    It ends
 
-    A proxy's connection carries many clients' batches, to a partition that may have been elsewhere meanwhile: it tells
-    when it has heard all answers (``begin_anew``), and keeps the order itself from there.
+    - when its batch, or an earlier one, comes again;
+    - when the sequence begins again, at 0;
+    - when a batch comes again that was refused because of the entry.  The producer has then read the responses up to
+      that batch, the earlier refusal among them, and sends what is open in order; so the earlier batch was accepted at
+      another proxy, to which Metadata had sent the producer meanwhile.  A batch behind the last refused one is under
+      way already, or is refused just once;
+    - with its connection.
+
+    A proxy's connection carries many clients' batches, and the partition may have been elsewhere meanwhile.  Once the
+    proxy has received all responses, it says so (``begin_anew``), and keeps the order itself from there.
     """
 
     def __init__(self) -> None:
         self._refused: dict[Client, _Refused] = {}
 
     def __len__(self) -> int:
+        """Return the number of connections with entries."""
         return len(self._refused)
 
     def note(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> None:
+        """Note that the batch with base sequence ``sequence`` was refused with a retriable error."""
         if client.is_closed:
             return
         refused = self._refused.get(client)
@@ -131,13 +147,13 @@ class RetryOrder:
         self._refused.pop(client, None)
 
     def begin_anew(self, client: Client, key: PartitionKey) -> None:
-        """Nothing that the client sends for this partition from here on was sent before it heard of the refusals."""
+        """Remove a partition's entries: the client has received all refusals before it sent what comes now."""
         refused = self._refused.get(client)
         if refused is not None:
             refused.forget(key)
 
     def may_pass(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> bool:
-        """Return whether no batch before this one was refused and is still to come again."""
+        """Return whether this batch may be appended: no earlier one was refused and is still to come again."""
         if not self._refused:
             return True
         refused = self._refused.get(client)
@@ -153,12 +169,12 @@ class RetryOrder:
 
 
 def _follows(sequence: int, earlier: int) -> bool:
-    """Sequences wrap at 2^31: the nearer way round decides."""
+    """Return whether ``sequence`` comes after ``earlier``.  Sequences wrap at 2^31: the shorter distance decides."""
     return 0 < (sequence - earlier) & 0x7FFFFFFF < 1 << 30
 
 
 class ProduceQueue:
-    """One process's; empty, and without any task, as long as partitions are open and have room."""
+    """One process's queues; empty, and without any task, as long as partitions are open and have room."""
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()
@@ -167,17 +183,21 @@ class ProduceQueue:
         self._lines: dict[PartitionKey, _Line] = {}
 
     def __repr__(self) -> str:
-        return f"<Holding {len(self._lines)} partitions, {self.held_bytes} bytes>"
+        return f"<ProduceQueue {len(self._lines)} partitions, {self.held_bytes} bytes>"
 
     def __len__(self) -> int:
+        """Return the number of partitions with a queue."""
         return len(self._lines)
 
     def is_held(self, key: PartitionKey) -> bool:
-        """Whether what comes for this partition has to go behind others."""
+        """Return whether the partition has a queue, behind which a further batch must go."""
         return bool(self._lines) and key in self._lines
 
     def hold(self, key: PartitionKey, part: Waiting, owners: Owners, config: NodeConfig) -> None:
-        """Have ``part`` appended when its turn comes, or failed."""
+        """Put ``part`` into the partition's queue.
+
+        Later ``part.append`` or ``part.fail`` is called; ``fail`` at once if too many bytes wait and there is no owner.
+        """
         size = part.size
         if self.held_bytes + size > config.queued_max_request_bytes // 4 and owners.get(key) is None:
             part.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "too many produces wait for moving partitions"))
@@ -194,7 +214,7 @@ class ProduceQueue:
         self.held_bytes += size
 
     def _over(self, line: _Line, number: int) -> None:
-        """Nobody waits for this part any more: its bytes are given back at once, whatever its line waits for."""
+        """Remove a part that is over: its bytes are given back at once, whatever its queue waits for."""
         self._take(line, number)
 
     async def _serve(self, key: PartitionKey, line: _Line, owners: Owners) -> None:
@@ -209,15 +229,17 @@ class ProduceQueue:
                 self._refuse(line, last, error, late if late >= until else None)
                 continue
             if not owner.has_room:
-                await owner.room()  # and look again: it may be another's by now
+                await owner.room()  # then check again: the partition may have another owner by now
                 continue
             if line.parts:
                 self._take(line, next(iter(line.parts))).append(owner)
-        del self._lines[key]  # in the same step: who comes now goes straight to the owner
+        del self._lines[key]  # in the same step: from now on batches go directly to the owner
 
     def _refuse(self, line: _Line, last: int, error: RequestError, late: float | None) -> None:
-        """The time is up of those that had to be served by ``late``; None: there is no owner to wait for, and that goes
-        for all up to ``last``."""
+        """Fail the parts up to number ``last`` whose ``held_until`` is not after ``late``, from the front on.
+
+        ``late`` None: no owner can come, so all of them fail.
+        """
         while line.parts:
             number, (part, _) = next(iter(line.parts.items()))
             if number > last or (late is not None and part.held_until > late):
@@ -231,7 +253,7 @@ class ProduceQueue:
         return part
 
     def _ended(self, key: PartitionKey, line: _Line, task: asyncio.Task[None]) -> None:
-        """Parts are left only when the task was cancelled or has met a bug."""
+        """Fail the parts that are left: there are some only if the task was cancelled or has failed by a bug."""
         if self._lines.get(key) is line:
             del self._lines[key]
         while line.parts:
@@ -244,4 +266,4 @@ class ProduceQueue:
 
 
 def _nothing() -> None:
-    """It does not wait: nobody is to be told that it is over."""
+    """Do nothing when a part that does not wait is over."""
